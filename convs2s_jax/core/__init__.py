@@ -1,0 +1,1 @@
+"""Floor 0: typed configuration, user errors, the special tokens."""

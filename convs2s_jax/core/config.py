@@ -1,0 +1,181 @@
+"""Typed configuration: nested dictionaries, overrides and JSON in, frozen dataclasses out.
+
+Configuration files and `config.json` hold plain dictionaries; `build` turns them into the records the program
+works with, once, and refuses what does not fit with a sentence that names the field.
+"""
+
+import ast
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union
+
+from convs2s_jax.core.errors import UserError, did_you_mean
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Any, where: str = "config") -> T:
+    """Make a config record from nested dictionaries and lists.
+
+    Args:
+      cls: a frozen dataclass; its annotations are the types accepted.
+      values: a mapping of field names (missing fields take the record's defaults), or a record of type `cls`.
+      where: path of the record, for messages.
+
+    Raises:
+      UserError: an unknown field (the nearest is named), a wrong type, or a value that a record's rules reject.
+    """
+    return _convert(cls, values, where)
+
+
+def to_dict(cfg: Any) -> Any:
+    """Nested dictionaries and lists of a config record: what `build` reads, and what JSON can hold."""
+    if dataclasses.is_dataclass(cfg):
+        return {field.name: to_dict(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
+    if isinstance(cfg, tuple):
+        return [to_dict(item) for item in cfg]
+    return cfg
+
+
+def override(values: Mapping[str, Any], path: str, text: str) -> dict[str, Any]:
+    """Set one value of nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
+
+    The text is read as a Python literal where it is one (0.3, True, [(256, 3)] * 4), otherwise as a string.
+    """
+    head, _, rest = path.partition(".")
+    inner = values.get(head)
+    if rest:
+        if dataclasses.is_dataclass(inner):
+            inner = to_dict(inner)
+        if inner is not None and not isinstance(inner, Mapping):
+            raise UserError(f"config.{path}: {head} is a single value and has no field '{rest}'")
+        return {**values, head: override(inner or {}, rest, text)}
+    return {**values, head: literal(text)}
+
+
+def literal(text: str) -> Any:
+    """Read a Python literal, with `*` and `+` between lists and tuples as fairseq writes layers; else the text itself.
+
+    Nothing is ever evaluated: only constants, lists, tuples, dictionaries, repetition and concatenation are read.
+    """
+    try:
+        return _literal(ast.parse(text.strip(), mode="eval").body)
+    except (ValueError, SyntaxError, TypeError, MemoryError):
+        return text
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        left, right = _literal(node.left), _literal(node.right)
+        if isinstance(node.op, ast.Mult):
+            items, times = (left, right) if isinstance(left, list | tuple) else (right, left)
+            if not (isinstance(items, list | tuple) and isinstance(times, int) and times <= 1000):
+                raise ValueError("only lists are repeated")
+            return items * times
+        if isinstance(left, list) and isinstance(right, list):
+            return left + right
+        raise ValueError("only lists are joined")
+    if isinstance(node, ast.List):
+        return [_literal(item) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_literal(item) for item in node.elts)
+    return ast.literal_eval(node)
+
+
+def check(rule: bool, message: str) -> None:
+    """Raise UserError with `message` unless `rule` holds; for `__post_init__` of config records."""
+    if not rule:
+        raise UserError(message)
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    """Convert one value to the annotated type `kind`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _union(arguments, value, where)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
+            known = [str(item) for item in arguments]
+            raise UserError(f"{where} is {value!r}{did_you_mean(str(value), known)}")
+        return value
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, value, where)
+    return _scalar(kind, value, where)
+
+
+def _record(cls: Any, value: Any, where: str) -> Any:
+    if isinstance(value, cls):
+        return value
+    fields = [field.name for field in dataclasses.fields(cls)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) > len(fields):
+            raise UserError(f"{where} is {value!r}: at most {len(fields)} values ({', '.join(fields)})")
+        value = dict(zip(fields, value, strict=False))
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where} is {value!r}: expected fields ({', '.join(fields)})")
+    hints = typing.get_type_hints(cls)
+    for name in value:
+        if name not in fields:
+            raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(str(name), fields)}")
+    try:
+        return cls(**{name: _convert(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+    except TypeError as error:
+        missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in value]
+        if not missing:
+            raise
+        raise UserError(f"{where}: {', '.join(missing)} must be given") from error
+    except UserError as error:
+        message = str(error)
+        raise (error if message.startswith(where.split(".")[0]) else UserError(f"{where}.{message}")) from None
+
+
+def _required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    """One of several records, told apart by their field `kind`, or an optional value."""
+    if value is None and type(None) in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    records = {kind.kind: kind for kind in kinds if dataclasses.is_dataclass(kind)}
+    if len(kinds) == 1 or not records:
+        return _convert(kinds[0], value, where)
+    for cls in records.values():
+        if isinstance(value, cls):
+            return value
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where} is {value!r}: expected fields, with 'kind' one of {', '.join(records)}")
+    name = value.get("kind", next(iter(records)))
+    if name not in records:
+        raise UserError(f"{where}.kind is {name!r}{did_you_mean(str(name), records)}")
+    return _record(records[name], value, where)
+
+
+def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise UserError(f"{where} is {value!r}: expected a list")
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if len(value) != len(kinds):
+        raise UserError(f"{where} is {value!r}: expected {len(kinds)} values")
+    return tuple(_convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # a command line cannot tell the text 2016 from the number
+    if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise UserError(f"{where} is {value!r}: expected {_NAMES[kind]}")
+    return value

@@ -1,0 +1,20 @@
+"""What a user is told when something they gave cannot work."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: one sentence with where, the value, the rule and the way out.
+
+    The command lines print it without a traceback and end with exit status 2.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name nearest to `name`, else the list of known names."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there are: {', '.join(known)}" if known else ""

@@ -1,0 +1,8 @@
+"""The four special token ids, in fairseq's order, so that dictionaries and checkpoints can be shared."""
+
+BOS = 0  # never produced and never read: the start symbol of a target is EOS
+PAD = 1
+EOS = 2
+UNK = 3
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

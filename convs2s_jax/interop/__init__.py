@@ -1,0 +1,1 @@
+"""Floor 5: other formats in and out."""

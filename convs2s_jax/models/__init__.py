@@ -1,0 +1,1 @@
+"""Floor 2: encoders, decoders and the record that joins them."""

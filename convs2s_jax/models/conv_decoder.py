@@ -1,0 +1,186 @@
+"""The convolutional decoder with multi-step attention (sections 3.2 and 3.3)."""
+
+import dataclasses
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.kinds import Decoder
+from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn import affine, attention, convolution, embedding
+from convs2s_jax.nn.affine import Affine, bias, linear
+from convs2s_jax.nn.attention import Attention
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.types import Array, Key, wide
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvDecoderConfig:
+    """Convolutional decoder.
+
+    layers: from the target up; attention_layers: which of them attend, counted from 1 as in table 5 of the paper, None
+    for all; out_dim: O, the linear map before the softmax; tied_output: the softmax uses the embedding table (O = E);
+    positions, max_positions: as in the encoder.
+    """
+
+    kind: Literal["conv"] = "conv"
+    layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 3
+    attention_layers: tuple[int, ...] | None = None
+    out_dim: int = 256
+    tied_output: bool = False
+    positions: bool = True
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        check_layers(self.layers)
+        check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
+        check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
+        if self.attention_layers is not None:
+            check(
+                len(self.attention_layers) > 0,
+                "attention_layers is empty: without attention the decoder cannot see the source; name a layer, such as [1]",
+            )
+            for number in self.attention_layers:
+                check(
+                    1 <= number <= len(self.layers),
+                    f"attention_layers has {number}: layers are counted from 1 to {len(self.layers)}",
+                )
+
+    def attends(self, index: int) -> bool:
+        """Whether the layer of this index, from 0, has an attention."""
+        return self.attention_layers is None or index + 1 in self.attention_layers
+
+
+@flax.struct.dataclass
+class Block:
+    """One layer: convolution, the projection of its residual and its attention, None where it has none."""
+
+    conv: Affine
+    projection: Affine | None
+    attention: Attention | None
+
+
+@flax.struct.dataclass
+class ConvDecoderParams:
+    """Embedding, map to the first layer's channels, layers, map to O, softmax layer.
+
+    `output` maps O to V; with a tied output it is the bias [V] alone and the kernel is the embedding table.
+    """
+
+    embedding: Embedding
+    map_in: Affine
+    blocks: tuple[Block, ...]
+    map_out: Affine
+    output: Affine | Array
+
+
+@flax.struct.dataclass
+class ConvDecoderCache:
+    """What a decoder remembers of the target so far.
+
+    length: [N], real tokens read; histories: for each layer its last K - 1 inputs [N, K - 1, C].
+    """
+
+    length: Array
+    histories: tuple[Array, ...]
+
+
+def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
+    """Fresh parameters (section 3.5): rows V of the target vocabulary, E = dim, dropout `rate`."""
+    keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
+    keep = 1.0 - rate
+    blocks = []
+    for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True)):
+        conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep)
+        attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
+        blocks.append(Block(conv=conv, projection=projection, attention=attends))
+    if cfg.tied_output:
+        bound = cfg.out_dim**-0.5
+        output = jax.random.uniform(keys[3], (vocabulary,), minval=-bound, maxval=bound)
+    else:
+        output = affine.init(keys[3], cfg.out_dim, vocabulary, keep=keep)
+    return ConvDecoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
+        map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
+        blocks=tuple(blocks),
+        map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
+        output=output,
+    )
+
+
+def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory, rows: int) -> ConvDecoderCache:
+    """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
+    del memory
+    dtype = params.map_in.w.dtype
+    histories = [
+        jnp.zeros((rows, layer.width - 1, size.inputs), dtype)
+        for layer, size in zip(cfg.layers, sizes(cfg.layers), strict=True)
+    ]
+    return ConvDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
+
+
+def advance(
+    params: ConvDecoderParams,
+    cfg: ConvDecoderConfig,
+    memory: Memory,
+    cache: ConvDecoderCache,
+    tokens: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+) -> tuple[Array, Array, ConvDecoderCache]:
+    """Read any number of target tokens: all of them in training, one in decoding.
+
+    Args:
+      params: merged kernels.
+      cfg: layer list.
+      memory: of B sentences.
+      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      tokens: [N, T], the target shifted right by one; PAD only on the right.
+      rate: dropout, on the embeddings, the input of each convolution and the features.
+      key: for dropout; None evaluates.
+
+    Returns:
+      Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the cache after T tokens.
+    """
+    keys = split(key, len(cfg.layers) + 2)
+    g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
+    outputs, weights, histories = [linear(params.map_in, g)], [], []
+    for layer, block, history, k in zip(cfg.layers, params.blocks, cache.histories, keys[2:], strict=True):
+        r = residual(outputs, layer, block.projection)
+        x, history = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k))
+        h = glu(x)
+        if block.attention is not None:
+            h, a = attention.attend(block.attention, h, g, memory.keys, memory.values, memory.mask)
+            weights.append(a)
+        outputs.append(add_residual(h, r))
+        histories.append(history)
+    features = dropout(linear(params.map_out, outputs[-1]), rate, keys[1])
+    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
+    return features, sum(weights) / len(weights), ConvDecoderCache(length=length, histories=tuple(histories))
+
+
+def logits(params: ConvDecoderParams, features: Array) -> Array:
+    """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
+    dtype = wide(features.dtype)
+    tied = not isinstance(params.output, Affine)
+    w = params.embedding.table.T.astype(features.dtype) if tied else params.output.w
+    b = params.output if tied else params.output.b
+    return jnp.einsum("...O,OV->...V", features, w, preferred_element_type=dtype) + bias(b.astype(dtype), features.ndim)
+
+
+def attentions(cfg: ConvDecoderConfig) -> int:
+    """How many layers attend."""
+    return sum(cfg.attends(i) for i in range(len(cfg.layers)))
+
+
+KIND = Decoder(
+    config=ConvDecoderConfig, init=init, start=start, advance=advance, logits=logits, attentions=attentions
+)

@@ -1,0 +1,119 @@
+"""The convolutional encoder (section 3.2)."""
+
+import dataclasses
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.kinds import Encoder
+from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn import affine, convolution, embedding
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.types import SQRT_HALF, Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvEncoderConfig:
+    """Convolutional encoder.
+
+    layers: from the source up; positions: whether position embeddings are added (table 4 of the paper);
+    max_positions: rows of their table, two more than the longest source with its end symbol.
+    """
+
+    kind: Literal["conv"] = "conv"
+    layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
+    positions: bool = True
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        check_layers(self.layers)
+        check(
+            self.max_positions >= 4,
+            f"max_positions is {self.max_positions}: two rows are reserved and a word and its end need two; use 4 or more",
+        )
+
+
+@flax.struct.dataclass
+class Block:
+    """One layer: `conv` [K, C, 2D] and the `projection` [R, D] of its residual, None where channels agree."""
+
+    conv: Affine
+    projection: Affine | None
+
+
+@flax.struct.dataclass
+class ConvEncoderParams:
+    """Embedding, map to the first layer's channels, layers, map back to E."""
+
+    embedding: Embedding
+    map_in: Affine
+    blocks: tuple[Block, ...]
+    map_out: Affine
+
+
+def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
+    """Fresh parameters (section 3.5): rows V of the source vocabulary, E = dim, dropout `rate`."""
+    keys = jax.random.split(key, len(cfg.layers) + 3)
+    keep = 1.0 - rate
+    return ConvEncoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
+        map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
+        blocks=tuple(
+            Block(*init_layer(k, layer, size, keep))
+            for k, layer, size in zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True)
+        ),
+        map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
+    )
+
+
+def encode(
+    params: ConvEncoderParams,
+    cfg: ConvEncoderConfig,
+    src: Array,
+    *,
+    rate: float,
+    gradient_scale: float,
+    key: Key | None = None,
+) -> Memory:
+    """Source tokens to memory: keys z, values (z + e) * sqrt(0.5).
+
+    Padding is set to zero before each convolution, so it acts like the end of the sentence; the residual is the
+    unmasked input (fairseq).
+
+    Args:
+      params: merged kernels.
+      cfg: layer list.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout, on the embeddings and on the input of each convolution.
+      gradient_scale: factor on the gradient that reaches z (section 3.4).
+      key: for dropout; None evaluates.
+    """
+    mask = src != PAD
+    keys = split(key, len(cfg.layers) + 1)
+    start = jnp.zeros(src.shape[:1], src.dtype)
+    e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
+    outputs = [linear(params.map_in, e)]
+    for layer, block, k in zip(cfg.layers, params.blocks, keys[1:], strict=True):
+        r = residual(outputs, layer, block.projection)
+        x = dropout(zero_padding(outputs[-1], mask), rate, k)
+        outputs.append(add_residual(glu(convolution.centred(block.conv, x)), r))
+    z = scale_gradient(zero_padding(linear(params.map_out, outputs[-1]), mask), gradient_scale)
+    length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
+    return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
+
+
+def zero_padding(x: Array, mask: Array) -> Array:
+    """X [B, S, C] where mask [B, S] holds, zero elsewhere."""
+    return jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
+
+
+KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode)

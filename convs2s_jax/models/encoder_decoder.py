@@ -1,0 +1,138 @@
+"""The record that joins any encoder with any decoder, and the two tables of kinds."""
+
+import dataclasses
+from typing import Any, Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import conv_decoder, conv_encoder
+from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.kinds import Decoder, Encoder
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn.types import Array, Key, Tree
+
+ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND}
+DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """An encoder-decoder.
+
+    embedding_dim: E, of both sides; dropout: one rate for all places; dtype: of products and activations (parameters,
+    softmax and norms stay in float32); encoder, decoder: records told apart by their `kind`.
+    """
+
+    embedding_dim: int = 256
+    dropout: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    encoder: ConvEncoderConfig = ConvEncoderConfig()
+    decoder: ConvDecoderConfig = ConvDecoderConfig()
+
+    def __post_init__(self) -> None:
+        check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
+        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
+        check(
+            not self.decoder.tied_output or self.decoder.out_dim == self.embedding_dim,
+            f"decoder.out_dim is {self.decoder.out_dim} with tied_output: the embedding table has "
+            f"{self.embedding_dim} columns; make the two equal",
+        )
+
+    @property
+    def max_source(self) -> int:
+        """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
+        return self.encoder.max_positions - 2
+
+    @property
+    def max_target(self) -> int:
+        """Longest target in tokens, its end symbol counted."""
+        return self.decoder.max_positions - 2
+
+
+@flax.struct.dataclass
+class Params:
+    """Parameters of both sides."""
+
+    encoder: Any
+    decoder: Any
+
+
+def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
+    """Fresh parameters in float32, kernels whole (see nn.weight_norm.split for training)."""
+    encoder_key, decoder_key = jax.random.split(key)
+    common = {"dim": cfg.embedding_dim, "rate": cfg.dropout}
+    return Params(
+        encoder=ENCODERS[cfg.encoder.kind].init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, **common),
+        decoder=DECODERS[cfg.decoder.kind].init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, **common),
+    )
+
+
+def cast(params: Params, cfg: ModelConfig) -> Params:
+    """Parameters in the dtype of the computation; tables stay, since gradients add up in them row by row."""
+    if cfg.dtype == "float32":
+        return params
+
+    def convert(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf if path[-1].name in ("table", "positions") else leaf.astype(cfg.dtype)
+
+    return jax.tree_util.tree_map_with_path(convert, params)
+
+
+def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
+    """Source tokens [B, S], end symbol included, to a memory of B sentences."""
+    scale = 1.0 / (2 * DECODERS[cfg.decoder.kind].attentions(cfg.decoder))
+    return ENCODERS[cfg.encoder.kind].encode(
+        params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key
+    )
+
+
+def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
+    """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
+    return DECODERS[cfg.decoder.kind].start(params.decoder, cfg.decoder, memory, rows)
+
+
+def advance(
+    params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
+) -> tuple[Array, Array, Tree]:
+    """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache."""
+    return DECODERS[cfg.decoder.kind].advance(
+        params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key
+    )
+
+
+def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
+    """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better."""
+    return DECODERS[cfg.decoder.kind].logits(params.decoder, features)
+
+
+def decode(
+    params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
+) -> tuple[Array, Array, Tree]:
+    """Read target tokens and predict what follows each: one function for training, decoding and forced prefixes.
+
+    Any cut of the target into calls gives the same result.
+
+    Args:
+      params: merged kernels.
+      cfg: model.
+      memory: of B sentences.
+      cache: of N = B * W rows.
+      tokens: [N, T], first the end symbol (which starts a target), then the target; PAD only on the right.
+      key: for dropout; None evaluates.
+
+    Returns:
+      Logits [N, T, V], attention [N, T, S], the cache after these tokens.
+    """
+    features, attention, cache = advance(params, cfg, memory, cache, tokens, key=key)
+    return logits(params, cfg, features), attention, cache
+
+
+def decoder_inputs(tgt: Array) -> Array:
+    """The target [B, T] shifted right: the end symbol first, PAD where the target ends."""
+    shifted = jnp.concatenate([jnp.full_like(tgt[:, :1], EOS), tgt[:, :-1]], axis=1)
+    return jnp.where(tgt == PAD, PAD, shifted)

@@ -1,0 +1,36 @@
+"""What an encoder and a decoder have to offer: a kind is one config class and one record of functions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Encoder(NamedTuple):
+    """A kind of encoder.
+
+    config: its config class, with a field `kind` that names it.
+    init(key, cfg, *, vocabulary, dim, rate) -> params.
+    encode(params, cfg, src [B, S], *, rate, gradient_scale, key) -> Memory.
+    """
+
+    config: type
+    init: Callable[..., Any]
+    encode: Callable[..., Any]
+
+
+class Decoder(NamedTuple):
+    """A kind of decoder.
+
+    config: its config class, with a field `kind` that names it.
+    init(key, cfg, *, vocabulary, dim, rate) -> params.
+    start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
+    advance(params, cfg, memory, cache, tokens [N, T], *, rate, key) -> features [N, T, O], attention [N, T, S], cache.
+    logits(params, features [..., O]) -> [..., V] in float32 or better.
+    attentions(cfg) -> how many times a step reads the memory.
+    """
+
+    config: type
+    init: Callable[..., Any]
+    start: Callable[..., Any]
+    advance: Callable[..., Any]
+    logits: Callable[..., Any]
+    attentions: Callable[..., int]

@@ -1,0 +1,41 @@
+"""The record of a kernel and a bias, shared by linear maps and convolutions, and the linear map itself."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn.types import Array, Key
+
+
+@flax.struct.dataclass
+class Affine:
+    """Parameters of y = x w + b.
+
+    w: [C, D] of a linear map or [K, C, D] of a convolution; b: [D].
+    """
+
+    w: Array
+    b: Array
+
+
+def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
+    """Linear map with w ~ N(0, sqrt(keep / C)) and b = 0 (section 3.5).
+
+    Args:
+      key: of the kernel.
+      inputs: C.
+      outputs: D.
+      keep: share of the inputs that dropout retains; the paper's p.
+    """
+    std = (keep / inputs) ** 0.5
+    return Affine(w=std * jax.random.normal(key, (inputs, outputs)), b=jnp.zeros(outputs))
+
+
+def linear(params: Affine, x: Array) -> Array:
+    """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
+    return jnp.einsum("...C,CD->...D", x.astype(params.w.dtype), params.w) + bias(params.b, x.ndim)
+
+
+def bias(b: Array, ndim: int) -> Array:
+    """A bias [D] with leading axes of length 1, to be added to an array of `ndim` axes."""
+    return jax.lax.expand_dims(b, range(ndim - 1))

@@ -1,0 +1,64 @@
+"""Token and position embeddings (section 3.1): e = w + p."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn.types import Array, Key
+
+STD = 0.1
+"""Standard deviation of fresh embeddings (section 4.2 of the paper)."""
+
+
+@flax.struct.dataclass
+class Embedding:
+    """Tables of an input embedding.
+
+    table: [V, E]; positions: [P, E], or None where the model does without them. Row PAD of both is zero and row 0 of
+    `positions` is never read: the layout of fairseq, so that P = 1024 gives 1022 usable positions.
+    """
+
+    table: Array
+    positions: Array | None
+
+
+def init(key: Key, vocabulary: int, dim: int, max_positions: int | None) -> Embedding:
+    """Tables with entries ~ N(0, 0.1) and zero rows for padding (section 3.5).
+
+    Args:
+      key: of both tables.
+      vocabulary: V.
+      dim: E.
+      max_positions: P, or None for no position embedding.
+    """
+    token_key, position_key = jax.random.split(key)
+    return Embedding(
+        table=_table(token_key, vocabulary, dim),
+        positions=None if max_positions is None else _table(position_key, max_positions, dim),
+    )
+
+
+def embed(params: Embedding, tokens: Array, start: Array) -> Array:
+    """e = w + p: token plus absolute position.
+
+    Positions count real tokens only, so padding on either side shifts nothing; the first real token has row PAD + 1.
+
+    Args:
+      params: tables.
+      tokens: [B, U] ids, PAD where there is none.
+      start: [B], how many real tokens of the sequence came before `tokens`.
+
+    Returns:
+      [B, U, E]; zero at PAD.
+    """
+    e = params.table[tokens]
+    if params.positions is None:
+        return e
+    real = (tokens != PAD).astype(tokens.dtype)
+    index = (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
+    return e + params.positions[index]
+
+
+def _table(key: Key, rows: int, dim: int) -> Array:
+    return (STD * jax.random.normal(key, (rows, dim))).at[PAD].set(0.0)

@@ -1,0 +1,25 @@
+"""Axis letters and array names used everywhere in the package.
+
+B batch, T target time, S source time, U any time, K kernel width, C channels in, D channels out, E embedding,
+O last layer before the softmax, V vocabulary, W beam width, N = B * W rows, Q = W * T queries a sentence.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Key = jax.Array
+Initializer = Callable[[Key, tuple[int, ...]], Array]
+Tree = Any
+"""A pytree of arrays whose exact records the function does not look into."""
+
+SQRT_HALF = 0.5**0.5
+"""Halves the variance of a sum of two equally distributed terms (section 3.4)."""
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype of softmax and sums: float32 for float32 and below, float64 for float64."""
+    return jnp.float64 if dtype == jnp.float64 else jnp.float32

@@ -1,0 +1,34 @@
+"""Strict settings for every test: no silent promotion of types or ranks; warnings are errors (setup.cfg)."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of fairseq's numbers; tests that need the whole set are skipped where it is absent."""
+    folder = SHARED / "golden"
+    if not folder.is_dir():
+        pytest.skip("the whole golden set lies in ../shared/golden, which is absent here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of real corpora; tests that need them are skipped where it is absent."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip("the real corpora lie in ../shared/data, which is absent here")
+    return folder
