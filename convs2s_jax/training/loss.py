@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.nn.types import Array, Key
+from convs2s_jax.nn.types import Array, Key, wide
 
 
 @flax.struct.dataclass
@@ -58,9 +58,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float) -> tuple[Arra
     return (1.0 - smoothing - each) * nll + each * total, nll
 
 
-def loss(
-    params: Params, cfg: ModelConfig, batch: Batch, *, smoothing: float = 0.0, key: Key | None = None
-) -> LossSums:
+def loss(params: Params, cfg: ModelConfig, batch: Batch, *, smoothing: float = 0.0, key: Key | None = None) -> LossSums:
     """Loss of a batch, summed.
 
     Args:
@@ -86,10 +84,12 @@ def _projected(
     """Cross entropy of logits(features) in chunks: the logits of a chunk live only while they are used."""
 
     @jax.checkpoint
-    def chunk(features: Array, targets: Array) -> tuple[Array, Array]:
-        return cross_entropy(encoder_decoder.logits(params, cfg, features), targets, smoothing)
+    def add_chunk(sums: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
+        return (sums[0] + total, sums[1] + nll), None
 
     features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)
     count = CHUNKS if features.shape[0] % CHUNKS == 0 else 1
-    sums = [chunk(f, t) for f, t in zip(jnp.split(features, count), jnp.split(targets, count), strict=True)]
-    return sum(s[0] for s in sums), sum(s[1] for s in sums)
+    chunks = (features.reshape(count, -1, features.shape[-1]), targets.reshape(count, -1))
+    zero = jnp.zeros((), wide(features.dtype))
+    return jax.lax.scan(add_chunk, (zero, zero), chunks)[0]

@@ -1,0 +1,22 @@
+"""x"""
+
+
+def get_config():
+    return {
+        "data": {
+            "corpus": "cldr",
+            "src": "en",
+            "tgt": "de",
+            "cldr": {"train": 100_000},
+            "vocabulary": {"src_size": 1500, "tgt_size": 1500, "split_digits": True},
+            "batch": {"tokens": 4000, "shapes": 4},
+        },
+        "model": {
+            "embedding_dim": 128,
+            "dropout": 0.1,
+            "encoder": {"layers": [(128, 3)] * 4},
+            "decoder": {"layers": [(128, 3)] * 3, "out_dim": 128},
+        },
+        "training": {"max_epochs": 3},
+        "search": {"beam_size": 1},
+    }

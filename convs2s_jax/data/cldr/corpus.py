@@ -1,0 +1,115 @@
+"""Train, valid and test of the built-in corpus.
+
+One stream of phrases, drawn by the seed, is cut into splits:
+
+* A pair whose source or target text has occurred before is dropped. What is left is one-to-one: a source has one
+  target, and no text of one split occurs in another, on either side.
+* A pair belongs to the split that a hash of its text says, whatever the seed and the sizes. So valid and test stay as
+  they are when train grows, and nothing of test is ever seen in training, not even with another seed.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+
+from babel import Locale
+from babel.localedata import locale_identifiers
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.cldr.phrases import PHRASES, Phrase
+
+Pairs = tuple[list[str], list[str]]
+
+_PATIENCE = 20_000  # so many phrases in a row without a new one, and there are none left
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CldrConfig:
+    """How many pairs of phrases, and which."""
+
+    train: int = 100_000
+    valid: int = 1_000
+    test: int = 1_000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("train", "valid", "test"):
+            size = getattr(self, name)
+            check(size >= 1, f"{name} is {size}: the built-in corpus needs at least one pair in each split")
+
+
+def generate(
+    src_locale: str,
+    tgt_locale: str,
+    cfg: CldrConfig,
+    *,
+    phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES,
+) -> dict[str, Pairs]:
+    """Make the corpus: {"train": (source lines, target lines), "valid": ..., "test": ...}.
+
+    Lines are in the order drawn, all kinds mixed. They hold no line break; CLDR's non-breaking spaces are kept. The
+    result depends on the arguments and on the version of Babel (that is, of CLDR) only.
+
+    Raises:
+      UserError: a locale that CLDR does not know, or more pairs than there are.
+    """
+    src, tgt = _locale("src_locale", src_locale), _locale("tgt_locale", tgt_locale)
+    sizes = {"train": cfg.train, "valid": cfg.valid, "test": cfg.test}
+    splits: dict[str, Pairs] = {name: ([], []) for name in sizes}
+    for pair in _pairs(src, tgt, cfg.seed, phrases):
+        name = _split(pair)
+        if len(splits[name][0]) < sizes[name]:
+            for lines, text in zip(splits[name], pair, strict=True):
+                lines.append(text)
+            if all(len(splits[name][0]) == size for name, size in sizes.items()):
+                return splits
+    found = ", ".join(f"{name} {len(lines)}" for name, (lines, _) in splits.items())
+    raise UserError(f"the built-in corpus {src_locale}-{tgt_locale} has no more than {found} pairs: ask for fewer")
+
+
+def _pairs(
+    src: Locale, tgt: Locale, seed: int, phrases: Mapping[str, Callable[[Random], Phrase]]
+) -> Iterator[tuple[str, str]]:
+    """Draw pairs, each with a source and a target that have not occurred before, until none is left."""
+    rng, kinds = Random(seed), tuple(phrases)
+    sources: set[str] = set()
+    targets: set[str] = set()
+    misses = 0
+    while misses < _PATIENCE:
+        kind = rng.choice(kinds)
+        phrase = phrases[kind](rng)
+        source, target = _write(kind, phrase, src), _write(kind, phrase, tgt)
+        if source in sources or target in targets:
+            misses += 1
+            continue
+        misses = 0
+        sources.add(source)
+        targets.add(target)
+        yield source, target
+
+
+def _write(kind: str, phrase: Phrase, locale: Locale) -> str:
+    try:
+        return phrase(locale)
+    except (LookupError, ValueError, NotImplementedError) as error:  # how Babel says that a locale lacks data
+        raise UserError(f"locale '{locale}' has no words for {kind} in CLDR: use another locale") from error
+
+
+def _split(pair: tuple[str, str]) -> str:
+    """One sixteenth of all pairs is for valid, one for test, by a hash that is the same on every machine."""
+    digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=1).digest()[0]
+    return {0: "valid", 1: "test"}.get(digest % 16, "train")
+
+
+def _locale(field: str, name: str) -> Locale:
+    """Parse an identifier such as de, pt_BR or zh-Hant; the message for others knows English names too."""
+    known = {identifier.lower(): identifier for identifier in locale_identifiers()}
+    identifier = known.get(name.replace("-", "_").lower())
+    if identifier:
+        return Locale.parse(identifier)
+    spoken = {text.lower(): code for code, text in Locale("en").languages.items() if code in known}
+    near = difflib.get_close_matches(name.lower(), [*known, *spoken], n=1, cutoff=0)[0]
+    raise UserError(f"{field} is '{name}': CLDR has no such locale; did you mean '{(known | spoken)[near]}'?")

@@ -1,0 +1,123 @@
+"""What a user may say about data: the corpus, its vocabularies, its batches.
+
+Defaults stand here only; rules are checked when a record is made.
+"""
+
+import dataclasses
+from typing import Literal
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.data.cldr import CldrConfig
+
+# SentencePiece's names; all but "identity" change characters, so decoding gives back the normalised text.
+NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitFiles:
+    """Parallel files of each split as (source file, target file) pairs; the pairs of a split are joined in order."""
+
+    train: tuple[tuple[str, str], ...] = ()
+    valid: tuple[tuple[str, str], ...] = ()
+    test: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyConfig:
+    """How the vocabularies are learned from the training text."""
+
+    # Subword units by merging pairs (bpe), by a unigram language model (unigram), or plain words between spaces.
+    kind: Literal["bpe", "unigram", "words"] = "bpe"
+    # Entries of a vocabulary, its four special symbols included; `words` and `unigram` may end up with fewer.
+    src_size: int = 10_000
+    tgt_size: int = 10_000
+    # One vocabulary of src_size for both sides, learned from both; tgt_size is not read.
+    joint: bool = False
+    # At most this many lines of a side are learned from, drawn at random by the run's seed.
+    sample: int = 1_000_000
+    # `words` only: rarer words are <unk>.
+    min_count: int = 2
+    # Subwords only: every digit is a unit of its own.
+    split_digits: bool = False
+    # Subwords only: this part of the text's characters is covered, the rarest others are <unk>.
+    character_coverage: float = 1.0
+    # Subwords only: a SentencePiece normalisation; "identity" leaves every character as it is.
+    normalization: str = "identity"
+
+    def __post_init__(self) -> None:
+        for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
+            check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
+        check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
+        check(self.min_count >= 1, f"min_count is {self.min_count}: every word occurs at least once; use 1 or more")
+        check(
+            0.9 <= self.character_coverage <= 1,
+            f"character_coverage is {self.character_coverage}: it is a part of the text, from 0.9 to 1",
+        )
+        if self.normalization not in NORMALIZATIONS:
+            hint = did_you_mean(self.normalization, NORMALIZATIONS)
+            raise UserError(f"normalization is '{self.normalization}'{hint}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """How pairs of sentences are put together into batches of few shapes."""
+
+    # Budget of a batch: rows * max(S, T) <= tokens; a longer pair is a batch of its own.
+    tokens: int = 4000
+    # At most this many (S, T) rectangles; each is compiled once.
+    shapes: int = 12
+    # Batches whose gradients are summed before one update.
+    accumulate: int = 1
+    # Longest side of a training pair, its end symbol included; longer pairs are skipped and counted.
+    # fairseq has room for 1024 positions and keeps two of them.
+    max_length: int = 1022
+
+    def __post_init__(self) -> None:
+        check(self.tokens >= 2, f"tokens is {self.tokens}: a batch holds a token and its end symbol; use 2 or more")
+        check(self.shapes >= 1, f"shapes is {self.shapes}: a batch needs a shape; use 1 or more")
+        check(self.accumulate >= 1, f"accumulate is {self.accumulate}: an update needs a batch; use 1 or more")
+        check(
+            self.max_length >= 2,
+            f"max_length is {self.max_length}: it counts a token and its end symbol; use 2 or more",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """A parallel corpus and what is made of it."""
+
+    # "files", "cldr" (phrases made from Unicode CLDR, needs no files) or "tfds:NAME" (TensorFlow Datasets).
+    corpus: str = "files"
+    # The two sides: suffixes of file names, CLDR locales, or names of features.
+    src: str = ""
+    tgt: str = ""
+    # Folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
+    dir: str = ""
+    files: SplitFiles = dataclasses.field(default_factory=SplitFiles)
+    cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
+    # Where TensorFlow Datasets keeps its data; empty: its own default, ~/tensorflow_datasets.
+    tfds_dir: str = ""
+    # Where tokenised text is kept; empty: inside the workdir.
+    cache_dir: str = ""
+    vocabulary: VocabularyConfig = dataclasses.field(default_factory=VocabularyConfig)
+    batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
+
+    def __post_init__(self) -> None:
+        kind, _, name = self.corpus.partition(":")
+        if kind not in CORPORA:
+            raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")
+        check(
+            bool(name) == (kind == "tfds"),
+            f"corpus is '{self.corpus}': write 'files', 'cldr', or 'tfds:NAME' with a data set's name",
+        )
+        for side, value in (("src", self.src), ("tgt", self.tgt)):
+            check(value != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")
+        check(
+            self.src != self.tgt or self.files != SplitFiles(),
+            f"src and tgt are both '{self.src}': the two sides need different names, or files of their own in 'files'",
+        )
+
+
+# What `src` and `tgt` name in each kind of corpus.
+CORPORA = {"files": "suffix of its files", "cldr": "locale", "tfds": "feature of the data set"}

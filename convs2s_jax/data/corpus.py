@@ -1,0 +1,178 @@
+"""Parallel text: what each kind of corpus gives as the lines of a split."""
+
+import dataclasses
+import functools
+import gzip
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.data import cldr
+from convs2s_jax.data.config import DataConfig
+
+SPLITS = ("train", "valid", "test")
+_GZIP = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelText:
+    """Lines that translate each other: `tgt[i]` is the translation of `src[i]`; `name` is the split's."""
+
+    src: Sequence[str]
+    tgt: Sequence[str]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
+    """Read a split ("train", "valid" or "test") of the corpus that `cfg` names.
+
+    Args:
+      optional: a split that the corpus does not have comes back without lines instead of as an error.
+
+    Raises:
+      UserError: files that are missing, damaged, not UTF-8, empty, or not parallel.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}, not one of {SPLITS}")
+    kind, _, _ = cfg.corpus.partition(":")
+    sides = _KINDS[kind](cfg, split)
+    if sides is None:
+        if optional:
+            return ParallelText((), (), split)
+        raise UserError(_missing(cfg, split))
+    return ParallelText(*sides, split)
+
+
+def read_lines(path: str | Path) -> list[str]:
+    r"""Lines of a UTF-8 text file, plain or gzipped; "-" reads standard input.
+
+    Only \n and \r\n end a line: other characters that Unicode counts as line ends (U+2028, U+0085, form feed) are
+    text, so files keep the line numbers that other programs give them. A byte order mark is dropped.
+
+    Raises:
+      UserError: no such file, a folder, no permission, damaged gzip, or bytes that are not UTF-8.
+    """
+    data = _unzip(_read_bytes(path), path)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"0x{data[error.start]:02x}"
+        raise UserError(
+            f"{_name(path)}, line {line}: byte {byte} is not UTF-8; convert the file, for example with iconv -t utf-8"
+        ) from error
+    lines = text.removeprefix("\ufeff").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _name(path: str | Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _read_bytes(path: str | Path) -> bytes:
+    if str(path) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a folder: give the name of a text file") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; give the name of a text file") from error
+
+
+def _unzip(data: bytes, path: str | Path) -> bytes:
+    named = Path(path).suffix == ".gz"
+    if not data.startswith(_GZIP) and not named:
+        return data
+    try:
+        if not data.startswith(_GZIP):
+            raise gzip.BadGzipFile("it does not start like one")
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{_name(path)} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
+        ) from error
+
+
+Sides = tuple[Sequence[str], Sequence[str]]
+
+
+def _read_files(cfg: DataConfig, split: str) -> Sides | None:
+    """Join the pairs of files that `cfg.files` lists for the split, else read the two files in `cfg.dir`."""
+    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    pairs = listed[split] or _pair_in_folder(cfg, split)
+    src: list[str] = []
+    tgt: list[str] = []
+    for src_file, tgt_file in pairs:
+        src_lines, tgt_lines = read_lines(src_file), read_lines(tgt_file)
+        if len(src_lines) != len(tgt_lines):
+            raise UserError(
+                f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "
+                "parallel files need one line for each line"
+            )
+        src += src_lines
+        tgt += tgt_lines
+    if pairs and not src:
+        raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
+    return (src, tgt) if pairs else None
+
+
+def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
+    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side is there."""
+    if not cfg.dir:
+        return ()
+    if not Path(cfg.dir).is_dir():
+        raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
+    found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in (cfg.src, cfg.tgt)]
+    match found:
+        case [None, None]:
+            return ()
+        case [str(src), str(tgt)]:
+            return ((src, tgt),)
+        case _:
+            side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
+            plain, zipped = _tried(cfg, split, side)
+            raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists")
+
+
+def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
+    plain = str(Path(cfg.dir) / f"{split}.{side}")
+    return plain, f"{plain}.gz"
+
+
+def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
+    return _generate(cfg.src, cfg.tgt, cfg.cldr)[split]
+
+
+_generate = functools.lru_cache(maxsize=1)(cldr.generate)  # the splits are made together but read one by one
+
+
+def _read_tfds(cfg: DataConfig, split: str) -> Sides | None:
+    from convs2s_jax.data import tfds  # half a second to import, and few runs need it
+
+    _, _, name = cfg.corpus.partition(":")
+    return tfds.read(name, split, src=cfg.src, tgt=cfg.tgt, folder=cfg.tfds_dir)
+
+
+def _missing(cfg: DataConfig, split: str) -> str:
+    if cfg.corpus != "files":
+        return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
+    if not cfg.dir:
+        return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
+    names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, s) for s in (cfg.src, cfg.tgt)))
+    there = sorted(path.name.removesuffix(".gz") for path in Path(cfg.dir).iterdir())
+    return f"there is no {names}{did_you_mean(f'{split}.{cfg.src}', there)}"
+
+
+# Each kind reads a split's two sides, or gives None where the corpus has no such split.
+_KINDS: Mapping[str, Callable[[DataConfig, str], Sides | None]] = MappingProxyType(
+    {"files": _read_files, "cldr": _read_cldr, "tfds": _read_tfds}
+)

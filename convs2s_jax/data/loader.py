@@ -1,0 +1,94 @@
+"""Batches from a plan, filled and sent to the device ahead of their use."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.data.plan import Plan, PlannedBatch
+
+AHEAD = 4
+"""Batches prepared before they are asked for."""
+
+
+class Prepared(NamedTuple):
+    """A batch on the device, its index in the plan, and the seconds the caller waited for it."""
+
+    batch: Any
+    index: int
+    waited: float
+
+
+def fill(sentences: Sequence[np.ndarray], rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Sentences with their end symbol, padded on the right: [B, length] int32.
+
+    Args:
+      sentences: token ids without end symbol.
+      rows: which of them, at most B; the remaining rows are PAD throughout.
+      shape: (B, length); a longer sentence is cut and keeps its end symbol.
+    """
+    result = np.full(shape, PAD, np.int32)
+    for line, row in zip(result, rows, strict=False):
+        tokens = sentences[row][: shape[1] - 1]
+        line[: len(tokens)] = tokens
+        line[len(tokens)] = EOS
+    return result
+
+
+def fill_pair(
+    src: Sequence[np.ndarray], tgt: Sequence[np.ndarray], plan: Plan, planned: PlannedBatch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Source [B, S] and target [B, T] of a planned batch."""
+    shape = plan.shapes[planned.shape]
+    return fill(src, planned.rows, (shape.rows, shape.src)), fill(tgt, planned.rows, (shape.rows, shape.tgt))
+
+
+def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:
+    """Yield the plan's batches from `start` on, made by a background thread.
+
+    Args:
+      plan: of one epoch.
+      make: builds a batch and sends it to the device; called in order, in the background.
+      start: index of the first batch, when an epoch is resumed.
+
+    An error in `make` is raised here; leaving the iterator early ends the thread.
+    """
+    ready: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
+    stop = threading.Event()
+
+    def put(item: Any) -> None:
+        while not stop.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for index in range(start, len(plan.batches)):
+                if stop.is_set():
+                    return
+                put((index, make(plan.batches[index])))
+            put(None)
+        except BaseException as error:  # handed to the caller, whose mistake or whose disk it is
+            put(error)
+
+    thread = threading.Thread(target=work, name="loader", daemon=True)
+    thread.start()
+    try:
+        while True:
+            before = time.perf_counter()
+            item = ready.get()
+            waited = time.perf_counter() - before
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield Prepared(batch=item[1], index=item[0], waited=waited)
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,106 @@
+"""The batch plan: which sentence pairs make up each batch, in which of a few shapes.
+
+A pure function of (lengths, budget, number of shapes, seed, epoch). Every process computes the same plan and loads its
+part of it; nothing depends on how many processes or devices there are.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from convs2s_jax.data.shapes import Shape, choose_shapes, fitting
+
+
+class PlannedBatch(NamedTuple):
+    """One batch: an index into the plan's shapes and the rows of the corpus it holds, at most shape.rows of them."""
+
+    shape: int
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Training pairs left out, by reason."""
+
+    empty: int
+    too_long: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The batches of one epoch.
+
+    shapes: few; batches: in order of use; padding: share of the batches' cells that hold no token, in [0, 1].
+    """
+
+    shapes: tuple[Shape, ...]
+    batches: tuple[PlannedBatch, ...]
+    padding: float
+
+
+def usable(src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int) -> tuple[np.ndarray, Skipped]:
+    """Rows that can be trained on, and what is left out.
+
+    Args:
+      src, tgt: lengths [n] in tokens, end symbol included (1 is an empty side).
+      max_source, max_target: the longest that are allowed.
+    """
+    empty = (src <= 1) | (tgt <= 1)
+    too_long = ~empty & ((src > max_source) | (tgt > max_target))
+    skipped = Skipped(empty=int(empty.sum()), too_long=int(too_long.sum()))
+    return np.flatnonzero(~empty & ~too_long), skipped
+
+
+def plan_epoch(
+    src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...], *, seed: int, epoch: int
+) -> Plan:
+    """Shuffle the rows and cut them into batches.
+
+    Each pair goes to the smallest shape that holds it. What does not fill a batch moves on to the next larger shape that
+    holds it, so that in all few batches are not full.
+
+    Args:
+      src, tgt: lengths [n] of the whole corpus, end symbol included.
+      rows: indices of the pairs to use.
+      shapes: of `choose_shapes`, smallest first.
+      seed, epoch: another order for each.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    batches = _fill(src, tgt, rng.permutation(rows), shapes)
+    batches = [batches[i] for i in rng.permutation(len(batches))]
+    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, shapes, batches))
+
+
+def plan_all(src: np.ndarray, tgt: np.ndarray, *, tokens: int, shapes: int) -> Plan:
+    """A plan over every row in a fixed order, for validation: nothing is skipped or shuffled."""
+    rows = np.arange(len(src))
+    chosen = choose_shapes(src, tgt, tokens=tokens, count=shapes)
+    batches = _fill(src, tgt, rows, chosen)
+    return Plan(shapes=chosen, batches=tuple(batches), padding=_padding(src, tgt, chosen, batches))
+
+
+def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:
+    """Cut rows, in their order, into batches; leftovers move to larger shapes."""
+    home = fitting(src[rows], tgt[rows], shapes)
+    waiting = [rows[home == i] for i in range(len(shapes))]
+    batches = []
+    for i, shape in enumerate(shapes):
+        mine = waiting[i]
+        full = len(mine) // shape.rows * shape.rows
+        batches += [PlannedBatch(i, part) for part in mine[:full].reshape(-1, shape.rows)]
+        rest = mine[full:]
+        if len(rest) == 0:
+            continue
+        larger = next((j for j in range(i + 1, len(shapes)) if shape.fits_in(shapes[j])), None)
+        if larger is None:
+            batches.append(PlannedBatch(i, rest))
+        else:
+            waiting[larger] = np.concatenate([waiting[larger], rest])
+    return batches
+
+
+def _padding(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]) -> float:
+    cells = sum(shapes[b.shape].rows * (shapes[b.shape].src + shapes[b.shape].tgt) for b in batches)
+    tokens = sum(int(src[b.rows].sum() + tgt[b.rows].sum()) for b in batches)
+    return 1.0 - tokens / cells if cells else 0.0

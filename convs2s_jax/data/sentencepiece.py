@@ -1,0 +1,147 @@
+"""Subword units: byte-pair encoding and unigram language models, by SentencePiece."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
+from convs2s_jax.data.config import VocabularyConfig
+
+# SentencePiece uses these two characters for itself: it reads the first as a space and learns from no line with the
+# second. Both travel as code points that Unicode reserves for use inside programs.
+_OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePiece:
+    """A vocabulary of subword units; `model` is the content of SentencePiece's model file.
+
+    decode(encode([text])[0]) == text, where no character is unknown and with normalisation "identity", except that
+    runs of spaces (U+0020, no other space) become one and spaces at the edges are dropped, as SentencePiece does.
+    Unknown characters come back as "<unk>".
+    """
+
+    model: bytes
+
+    suffix = ".model"
+
+    @functools.cached_property
+    def _processor(self) -> Any:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+        return int(self._processor.get_piece_size())
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of the model."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without EOS; an empty text has none."""
+        return self._processor.encode([_escape(text) for text in texts])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols)."""
+        text = self._processor.decode([int(i) for i in ids])
+        for char, stand_in in _OWN:
+            text = text.replace(stand_in, char)
+        return text
+
+    def token(self, i: int) -> str:
+        """Return the unit of an id, with U+2581 for a space."""
+        return str(self._processor.id_to_piece(int(i)))
+
+    def save(self, path: Path) -> None:
+        """Write SentencePiece's model file."""
+        path.write_bytes(self.model)
+
+    @classmethod
+    def load(cls, path: Path) -> "SentencePiece":
+        """Read a SentencePiece model file.
+
+        Raises:
+          UserError: not a model, or its special symbols have other ids than fairseq's.
+        """
+        vocabulary = cls(path.read_bytes())
+        try:
+            whole = vocabulary.size > 0
+        except RuntimeError:
+            whole = False
+        if not whole:
+            raise UserError(f"{path} is not a SentencePiece model: it is damaged or another kind of file")
+        processor = vocabulary._processor
+        ids = (processor.bos_id(), processor.pad_id(), processor.eos_id(), processor.unk_id())
+        if ids != (BOS, PAD, EOS, UNK):
+            raise UserError(
+                f"{path} has ids {ids} for <s>, <pad>, </s>, <unk>: here they are {(BOS, PAD, EOS, UNK)}; "
+                f"train it with bos_id={BOS}, pad_id={PAD}, eos_id={EOS}, unk_id={UNK}"
+            )
+        return vocabulary
+
+
+def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> SentencePiece:
+    """Learn subword units; the same lines give the same model.
+
+    A unigram vocabulary comes out smaller than asked where the text has no more units.
+
+    Args:
+      size: entries, the special ones included.
+      field: name of the setting that gave `size`, for messages.
+
+    Raises:
+      UserError: `size` is more than the pairs, or less than the characters, of the text.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(_escape(line) for line in lines),
+            model_writer=model,
+            model_type=cfg.kind,
+            vocab_size=size,
+            hard_vocab_limit=cfg.kind != "unigram",
+            split_digits=cfg.split_digits,
+            character_coverage=cfg.character_coverage,
+            normalization_rule_name=cfg.normalization,
+            bos_id=BOS,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            unk_surface="<unk>",
+            max_sentence_length=1 << 24,  # bytes; longer lines would be left out without a word
+            num_threads=4,  # fixed, because the sums of a unigram model depend on it
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain(str(error), size, field)) from error
+    return SentencePiece(model.getvalue())
+
+
+def _escape(text: str) -> str:
+    for char, stand_in in _OWN:
+        text = text.replace(char, stand_in)
+    return text
+
+
+def _explain(message: str, size: int, field: str) -> str:
+    """Say what SentencePiece's message means for the setting."""
+    if found := re.search(r"Vocabulary size too high .* <= (\d+)", message):
+        return f"{field} is {size}: the training text has units for at most {found[1]}; use {found[1]} or less"
+    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return (
+            f"{field} is {size}: the special symbols and the characters of the training text are {found[1]}; "
+            f"use {found[1]} or more, or lower data.vocabulary.character_coverage"
+        )
+    if "all_chars_count" in message or "sentences_.empty()" in message:
+        return f"{field} is {size}: the training text has nothing but empty lines; give a text to learn from"
+    return f"{field} is {size}: SentencePiece cannot learn it from the training text: {message}"

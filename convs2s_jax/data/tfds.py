@@ -1,0 +1,92 @@
+"""TensorFlow Datasets as parallel text, read without TensorFlow.
+
+Data sets must be in the file format array_record; one that has still to be prepared is prepared in that format.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow_datasets
+import tensorflow_datasets.summarization
+import tensorflow_datasets.translate  # without these two imports their data sets are not found
+
+from convs2s_jax.core.errors import UserError, did_you_mean
+
+_SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
+
+
+def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tuple[Sequence[str], Sequence[str]] | None:
+    """Read two text features of a data set, in the data set's own order.
+
+    Args:
+      name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".
+      split: "train", "valid" ("validation" is read too) or "test".
+      src, tgt: names of the features.
+      folder: where data sets are kept; empty: the library's default.
+
+    Returns:
+      The two sides, each text as one line (line ends inside it become spaces); None if there is no such split.
+
+    Raises:
+      UserError: no such data set, split without examples, no such feature, or features that are not text.
+    """
+    builder = _prepared(name, folder)
+    _check_features(name, builder, (src, tgt))
+    found = [candidate for candidate in _SPLITS[split] if candidate in builder.info.splits]
+    if not found:
+        return None
+    try:
+        examples = builder.as_data_source(split=found[0])
+    except NotImplementedError as error:
+        raise UserError(
+            f"data.corpus 'tfds:{name}' is stored as {builder.info.file_format.value}: only array_record can be read; "
+            "prepare it again in that format or give another data.tfds_dir"
+        ) from error
+    src_lines, tgt_lines = [], []
+    for i, example in enumerate(examples):
+        src_lines.append(_line(example[src], name, src, i))
+        tgt_lines.append(_line(example[tgt], name, tgt, i))
+    return src_lines, tgt_lines
+
+
+def _prepared(name: str, folder: str) -> Any:
+    """The data set's builder, with its files on disk."""
+    try:
+        builder = tensorflow_datasets.builder(name, data_dir=os.path.expanduser(folder) or None)
+    except (tensorflow_datasets.core.registered.DatasetNotFoundError, ValueError) as error:
+        raise UserError(
+            f"data.corpus is 'tfds:{name}': there is no such data set, neither known to TensorFlow Datasets "
+            f"nor prepared in data.tfds_dir '{folder}'; its catalogue is at tensorflow.org/datasets/catalog"
+        ) from error
+    if builder.is_prepared():
+        return builder
+    try:
+        builder = tensorflow_datasets.builder(name, data_dir=builder.data_dir_root, file_format="array_record")
+        builder.download_and_prepare()
+    except Exception as error:  # downloads and other people's parsers fail in any way they like
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"data.corpus 'tfds:{name}' could not be prepared ({reason}): "
+            "prepare it elsewhere as array_record and give its folder as data.tfds_dir"
+        ) from error
+    return builder
+
+
+def _check_features(name: str, builder: Any, wanted: tuple[str, ...]) -> None:
+    features = builder.info.features
+    for feature in wanted:
+        if feature not in features:
+            raise UserError(f"data.corpus 'tfds:{name}' has no feature '{feature}'{did_you_mean(feature, features)}")
+
+
+def _line(value: Any, name: str, feature: str, i: int) -> str:
+    if not isinstance(value, bytes):
+        raise UserError(f"data.corpus 'tfds:{name}': feature '{feature}' is not a text; name one that is")
+    try:
+        return value.decode("utf-8").replace("\r\n", " ").replace("\n", " ")
+    except UnicodeDecodeError as error:
+        byte = f"0x{value[error.start]:02x}"
+        raise UserError(
+            f"data.corpus 'tfds:{name}', example {i}, feature '{feature}': byte {byte} is not UTF-8"
+        ) from error

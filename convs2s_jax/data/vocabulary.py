@@ -1,0 +1,172 @@
+"""Vocabularies: what turns text into token ids and back, learned from the training text of a corpus."""
+
+import dataclasses
+import errno
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import tqdm
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import sentencepiece, words
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.corpus import ParallelText
+
+
+class Vocabulary(Protocol):
+    """Text to token ids and back; the special ids are those of core.tokens."""
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the sha256 of the content: equal vocabularies have equal fingerprints."""
+
+    @property
+    def suffix(self) -> str:
+        """End of the file name that goes with this kind."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without EOS."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK is "<unk>"."""
+
+    def token(self, i: int) -> str:
+        """Return the token of an id."""
+
+    def save(self, path: Path) -> None:
+        """Write the vocabulary to a file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """The vocabularies of the two sides; one object twice where they are joint."""
+
+    src: Vocabulary
+    tgt: Vocabulary
+
+    @property
+    def joint(self) -> bool:
+        """Whether both sides share one vocabulary."""
+        return self.src is self.tgt
+
+
+def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
+    """Learn the vocabularies of both sides; the same text and seed give the same.
+
+    Args:
+      seed: draws the lines to learn from where a side has more than `cfg.sample`.
+      progress: show a bar on standard error, if that is a terminal.
+
+    Raises:
+      UserError: the text does not allow the sizes asked for.
+    """
+    src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
+    if cfg.joint:
+        joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size, progress)
+        return Vocabularies(joint, joint)
+    return Vocabularies(
+        _train(cfg, src, "src", cfg.src_size, progress),
+        _train(cfg, tgt, "tgt", cfg.tgt_size, progress),
+    )
+
+
+def save(vocabularies: Vocabularies, folder: Path) -> None:
+    """Write src.* and tgt.*, or joint.*, into `folder`, which then exists only as a whole.
+
+    What the folder held before is replaced.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    new = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    try:
+        new.mkdir(parents=True)
+        for name, vocabulary in _named(vocabularies).items():
+            vocabulary.save(new / f"{name}{vocabulary.suffix}")
+        _move(new, folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}; give another folder") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def load(folder: Path) -> Vocabularies:
+    """Read what `save` wrote, or a folder with models or dict.txt lists of those names.
+
+    Raises:
+      UserError: a missing, doubled or damaged file.
+    """
+    if joint := _load(folder, "joint"):
+        return Vocabularies(joint, joint)
+    src, tgt = _load(folder, "src"), _load(folder, "tgt")
+    if src and tgt:
+        return Vocabularies(src, tgt)
+    sides = "a target" if src else "a source" if tgt else "any"
+    raise UserError(f"{folder} holds no vocabulary of {sides} side: train first, or put src.txt and tgt.txt there")
+
+
+def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
+    """At most `most` of the lines, in their order, drawn by the seed."""
+    if len(lines) <= most:
+        return lines
+    drawn = np.random.default_rng(seed).choice(len(lines), most, replace=False, shuffle=False)
+    return [lines[i] for i in np.sort(drawn)]
+
+
+def _train(cfg: VocabularyConfig, lines: Sequence[str], side: str, size: int, progress: bool) -> Vocabulary:
+    bar = tqdm.tqdm(lines, f"vocabulary {side}", unit=" lines", disable=None if progress else True)
+    field = f"data.vocabulary.{'src' if side == 'joint' else side}_size"
+    return _TRAINERS[cfg.kind](cfg, bar, size=size, field=field)
+
+
+def _named(vocabularies: Vocabularies) -> dict[str, Vocabulary]:
+    if vocabularies.joint:
+        return {"joint": vocabularies.src}
+    return {"src": vocabularies.src, "tgt": vocabularies.tgt}
+
+
+def _move(new: Path, folder: Path) -> None:
+    """Put `new` in the place of `folder`; if another process was first with the same content, leave that."""
+    try:
+        new.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        if _fingerprints(folder) == _fingerprints(new):
+            return
+        old = new.with_name(f"{new.name}-old")
+        folder.rename(old)
+        new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _fingerprints(folder: Path) -> dict[str, str] | None:
+    try:
+        return {name: vocabulary.fingerprint for name, vocabulary in _named(load(folder)).items()}
+    except UserError:
+        return None
+
+
+def _load(folder: Path, name: str) -> Vocabulary | None:
+    """Read NAME.model or NAME.txt; None if there is neither."""
+    found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
+    if len(found) > 1:
+        raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")
+    return _LOADERS[found[0]](folder / f"{name}{found[0]}") if found else None
+
+
+_TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
+    {"bpe": sentencepiece.train, "unigram": sentencepiece.train, "words": words.train}
+)
+_LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
+    {vocabulary.suffix: vocabulary.load for vocabulary in (sentencepiece.SentencePiece, words.WordList)}
+)

@@ -1,0 +1,112 @@
+"""Word lists: a token is what stands between white space, as in fairseq's dictionaries."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.corpus import read_lines
+
+_OVERWRITE = " #fairseq:overwrite"
+
+
+@dataclasses.dataclass(frozen=True)
+class WordList:
+    """A vocabulary of words: `words[i]` has id i + 4 and occurred `counts[i]` times.
+
+    Decoding joins words by one space, so any other white space is lost; unknown words come back as "<unk>".
+    """
+
+    words: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    suffix = ".txt"
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+        return len(SPECIAL) + len(self.words)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of the list as it is saved."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        # Of a word that stands twice the later id counts, as fairseq has it. The special symbols, written out in a
+        # text, are no words: only <unk> keeps its meaning.
+        return {word: i for i, word in enumerate(self.words, len(SPECIAL)) if word not in SPECIAL}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without EOS; an empty text has none."""
+        ids = self._ids
+        return [[ids.get(word, UNK) for word in text.split()] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words of token ids, joined by one space; BOS, PAD and EOS are skipped."""
+        return " ".join(self.token(i) for i in ids if i not in (BOS, PAD, EOS))
+
+    def token(self, i: int) -> str:
+        """Return the word of an id."""
+        return SPECIAL[i] if i < len(SPECIAL) else self.words[i - len(SPECIAL)]
+
+    def save(self, path: Path) -> None:
+        """Write fairseq's dict.txt: a word and its count on each line, the special symbols left out."""
+        path.write_bytes(self._content())
+
+    def _content(self) -> bytes:
+        later = set()
+        lines = []
+        for word, count in zip(self.words, self.counts, strict=True):
+            lines.append(f"{word} {count}{_OVERWRITE if word in SPECIAL or word in later else ''}\n")
+            later.add(word)
+        return "".join(lines).encode("utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "WordList":
+        """Read a dict.txt of our own or of fairseq.
+
+        Raises:
+          UserError: a line that is not a word and its count, or a word that stands there twice.
+        """
+        counts: dict[str, int] = {}
+        words: list[tuple[str, int]] = []
+        for number, line in enumerate(read_lines(path), 1):
+            word, space, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
+            if not (space and count.isdecimal()):
+                raise UserError(f"{path}, line {number}: {line!r} is not a word and its count, as in 'house 12'")
+            if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
+                raise UserError(f"{path}, line {number}: '{word}' is in the list already; drop the line")
+            counts[word] = int(count)
+            words.append((word, int(count)))
+        return cls(tuple(word for word, _ in words), tuple(count for _, count in words))
+
+
+def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> WordList:
+    """List the words of a text, the most frequent first, equal counts in order of their code points.
+
+    Args:
+      cfg: words that occur less than `min_count` times are left out.
+      size: at most this many entries, the special ones included.
+      field: name of the setting that gave `size`, for messages.
+
+    Raises:
+      UserError: no word is frequent enough.
+    """
+    counts = collections.Counter(word for line in lines for word in line.split())
+    kept = [(word, n) for word, n in counts.items() if n >= cfg.min_count and word not in SPECIAL]
+    if not kept:
+        most = max(counts.values(), default=0)
+        raise UserError(
+            f"{field} is {size}: no word of the training text occurs data.vocabulary.min_count = {cfg.min_count} times "
+            f"(the most frequent {most} times); lower min_count"
+        )
+    kept.sort(key=lambda item: (-item[1], item[0]))
+    kept = kept[: size - len(SPECIAL)]
+    return WordList(tuple(word for word, _ in kept), tuple(n for _, n in kept))

@@ -1,0 +1,54 @@
+"""Sentences into batches of few shapes, so that little is compiled and little is padded."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Bucket(NamedTuple):
+    """One batch: sentences `indices` in an array of `rows` rows and `width` columns."""
+
+    rows: int
+    width: int
+    indices: tuple[int, ...]
+
+
+def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384) -> list[Bucket]:
+    """Group sentences of like length, longest first.
+
+    Longest first, so that what does not fit into memory fails at once and an estimate of the time left is no promise.
+    Only the last batch may have rows without a sentence; it has the smallest power of two that holds the rest.
+
+    Args:
+      lengths: source length of each sentence, its end symbol counted; at least 1.
+      rows: most sentences in a batch.
+      tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
+
+    Returns:
+      Batches that hold every sentence once; among equal lengths in input order.
+
+    Raises:
+      ValueError: a length, `rows` or `tokens` below 1.
+    """
+    if rows < 1 or tokens < 1:
+        raise ValueError(f"rows is {rows} and tokens is {tokens}: both are 1 or more")
+    if any(length < 1 for length in lengths):
+        raise ValueError("a length is below 1: every source has an end symbol")
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    plan = []
+    while order:
+        width = round_up(lengths[order[0]])
+        most = min(rows, max(1, tokens // width))
+        indices, order = tuple(order[:most]), order[most:]
+        plan.append(Bucket(min(most, _power_of_two(len(indices))), width, indices))
+    return plan
+
+
+def round_up(length: int) -> int:
+    """The width of arrays for sources of this length: multiples of 8, from 64 on in steps of an eighth to a quarter."""
+    step = max(8, _power_of_two(length) // 8)
+    return -(-length // step) * step
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest power of two that is not below `count`."""
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,225 @@
+"""Checkpoints by Orbax: asynchronous, atomic, the last few and the best, each verified when it is read.
+
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where training stands, and a digest of every
+array). Digests are sums of integers, so they are the same however the arrays are laid out over devices.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.training.step import TrainState
+
+FORMAT = 1
+"""Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
+
+
+def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
+    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one of least validation loss."""
+    best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
+    options = ocp.CheckpointManagerOptions(
+        best_fn=lambda m: m["loss"],
+        best_mode="min",
+        preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+        create=not read_only,
+        read_only=read_only,
+    )
+    return ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+
+
+def save(
+    checkpoints: ocp.CheckpointManager, state: TrainState, position: dict[str, Any], *, loss: float | None = None
+) -> None:
+    """Begin to save; training may go on at once.
+
+    Args:
+      checkpoints: of `manager`.
+      state: its `step` names the checkpoint; one that exists already stays as it is.
+      position: JSON.
+      loss: validation loss, for choosing the best; None where none was measured.
+
+    Raises:
+      UserError: this or the save before it could not be written (a full disk, say).
+    """
+    step = int(state.step)
+    if step in checkpoints.all_steps():
+        return
+    digests = {"params": digest(state.params), "optimizer": digest(state.optimizer)}
+    with writing(checkpoints, step):
+        checkpoints.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                optimizer=ocp.args.StandardSave(state.optimizer),
+                position=ocp.args.JsonSave({**position, "format": FORMAT, "step": step, "digests": digests}),
+            ),
+            metrics=None if loss is None or not math.isfinite(loss) else {"loss": loss},
+        )
+
+
+class writing:
+    """Turn an error while a checkpoint is written into a sentence that says which one is still good."""
+
+    def __init__(self, checkpoints: ocp.CheckpointManager, step: int) -> None:
+        self._checkpoints, self._step = checkpoints, step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            last = max(_on_disk(self._checkpoints, but=self._step), default=None)
+            good = "no earlier one exists" if last is None else f"the last good one is step {last}"
+            raise UserError(
+                f"{self._checkpoints.directory}: the checkpoint of step {self._step} could not be written "
+                f"({reason(error)}); {good}. Make room and run the same command again"
+            ) from error
+
+
+def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Wait until everything is on disk; UserError where it could not be written."""
+    with writing(checkpoints, step):
+        checkpoints.wait_until_finished()
+
+
+def restore(
+    checkpoints: ocp.CheckpointManager, abstract: TrainState, *, tell: Callable[[str], None]
+) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, or None where there is none.
+
+    A damaged one is named to `tell`, deleted so that training can write it anew, and the one before is tried.
+
+    Args:
+      checkpoints: of `manager`.
+      abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: checkpoints exist and none is whole.
+    """
+    steps = sorted(checkpoints.all_steps(), reverse=True)
+    for step in steps:
+        try:
+            position = _position(checkpoints, step)
+            params = _arrays(checkpoints, step, "params", abstract.params, position)
+            moments = _arrays(checkpoints, step, "optimizer", abstract.optimizer, position)
+        except UserError:
+            raise
+        except Exception as error:
+            tell(f"the checkpoint of step {step} is damaged ({reason(error)}); trying the one before")
+            continue
+        for damaged in [s for s in steps if s > step]:
+            checkpoints.delete(damaged)
+        return TrainState(params=params, optimizer=moments, step=jnp.asarray(step, jnp.int32)), position
+    if steps:
+        raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
+    return None
+
+
+def restore_params(
+    folder: Path, abstract: Tree, *, step: int | None, tell: Callable[[str], None]
+) -> tuple[Tree, dict[str, Any]]:
+    """Parameters for decoding, and their position.
+
+    Args:
+      folder: of checkpoints.
+      abstract: shapes and dtypes of the parameters.
+      step: a step, or None for the best, and the others from the newest on where that one is damaged.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: no checkpoint, not that step, or none that is whole.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
+    with manager(folder, keep=1, read_only=True) as checkpoints:
+        steps = sorted(checkpoints.all_steps(), reverse=True)
+        if not steps:
+            raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
+        if step is not None and step not in steps:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
+        for candidate in [step] if step is not None else _best_first(checkpoints, steps):
+            try:
+                position = _position(checkpoints, candidate)
+                return _arrays(checkpoints, candidate, "params", abstract, position), position
+            except UserError:
+                raise
+            except Exception as error:
+                tell(f"the checkpoint of step {candidate} is damaged ({reason(error)})")
+    raise UserError(f"{folder}: none of the checkpoints {sorted(steps) if step is None else [step]} could be read")
+
+
+def digest(tree: Tree) -> dict[str, int]:
+    """A number in [0, 2^32) for each array, by its path: changes with any bit of it, not with its layout."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    sums = jax.device_get([_digest(leaf) for _, leaf in leaves])
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): int(value)
+        for (path, _), value in zip(leaves, sums, strict=True)
+    }
+
+
+@jax.jit
+def _digest(x: Array) -> Array:
+    """sum_i bits_i * (2 i + 1) mod 2^32: odd factors, so that no single change and no exchange of values is lost."""
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[x.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32).reshape(-1)
+    return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error, short enough to stand in a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
+
+
+def _on_disk(checkpoints: ocp.CheckpointManager, *, but: int) -> list[int]:
+    """Finished checkpoints, read from the folder itself: the manager counts one that it is still writing."""
+    return [
+        int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit() and int(entry.name) != but
+    ]
+
+
+def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterator[int]:
+    best = checkpoints.best_step()
+    if best is not None:
+        yield best
+    yield from (step for step in steps if step != best)
+
+
+def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    restored = checkpoints.restore(step, args=ocp.args.Composite(position=ocp.args.JsonRestore()))
+    position = restored["position"]
+    if position["format"] != FORMAT:
+        raise UserError(
+            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads {FORMAT}; "
+            "see CHANGELOG.md"
+        )
+    return position
+
+
+def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+    """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
+    expected = position["digests"][item]
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)
+    }
+    if set(shapes) != set(expected):
+        odd = sorted(set(shapes) ^ set(expected))
+        raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
+    restored = checkpoints.restore(step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(abstract)}))[item]
+    found = digest(restored)
+    wrong = [name for name in expected if expected[name] != found[name]]
+    if wrong:
+        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, restored)

@@ -1,0 +1,66 @@
+"""The whole configuration of a run."""
+
+import dataclasses
+
+from convs2s_jax.core.config import check
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    optimizer, schedule: records told apart by their `kind`.
+    clip: gradients are renormalised to this norm; 0 does not clip.
+    label_smoothing: share of the target distribution spread over the vocabulary.
+    max_steps, max_epochs: updates and epochs after which training ends; None for no bound.
+    report_every: updates between two lines of metrics.
+    validate_every: updates between validations; None validates after each epoch.
+    validate_bleu: translate the validation set at each validation.
+    bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
+    save_every: updates between checkpoints beside those of validations; None saves there only.
+    keep: how many of the last checkpoints stay, beside the best.
+    """
+
+    optimizer: NesterovConfig | AdamConfig = NesterovConfig()
+    schedule: PlateauConfig | FixedConfig | InverseSqrtConfig = PlateauConfig()
+    clip: float = 0.1
+    label_smoothing: float = 0.0
+    max_steps: int | None = None
+    max_epochs: int | None = None
+    report_every: int = 50
+    validate_every: int | None = None
+    validate_bleu: bool = True
+    bleu_tokenize: str = "13a"
+    save_every: int | None = None
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
+        check(
+            0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"
+        )
+        for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
+            value = getattr(self, name)
+            check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run: its data, model, training and the search used for validation and by decode.py.
+
+    seed: of initialisation, batch order, dropout and vocabulary sample.
+    """
+
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    search: SearchConfig = SearchConfig()
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")

@@ -1,0 +1,212 @@
+"""The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
+
+import dataclasses
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import loader, plan
+from convs2s_jax.training import checkpoint, schedule, validation
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.compilations import CompileCounter
+from convs2s_jax.training.config import Config
+from convs2s_jax.training.interrupts import Interrupts
+from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.prepare import Run, prepare
+from convs2s_jax.training.reports import Reports
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.window import Window
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where training stands; with the configuration it fixes all that follows.
+
+    step: updates done; epoch: the current one, from 1; batch: batches of it already used; validated: step of the last
+    validation; schedule: of the learning rate.
+    """
+
+    schedule: ScheduleState
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    validated: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What the loop works with: the prepared run, compiled functions, and where results go."""
+
+    run: Run
+    step: Step
+    evaluate: Any
+    reports: Reports
+    checkpoints: ocp.CheckpointManager
+    interrupts: Interrupts
+    compiled: CompileCounter
+
+
+def train(cfg: Config, workdir: Path) -> None:
+    """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
+
+    Raises:
+      UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
+    """
+    layout.claim(workdir, cfg)
+    with ExitStack() as stack:
+        interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
+        checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
+        latest = max(checkpoints.all_steps(), default=0)
+        reports = stack.enter_context(Reports(workdir, step=latest, total=cfg.training.max_steps))
+        run = prepare(cfg, workdir, reports.tell)
+        step, evaluate = stepping.compile_steps(cfg.model, cfg.training), validation.evaluator(cfg.model)
+        session = Session(run, step, evaluate, reports, checkpoints, interrupts, compiled)
+        state, position = _begin(session)
+        while not (why := _ended(cfg, position)) and not interrupts.received:
+            state, position = _epoch(session, state, position)
+        if why and position.validated < position.step:
+            position = _validate(session, state, position)
+        else:
+            _save(session, state, position)
+        checkpoint.wait(checkpoints, position.step)
+        reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+
+
+def _begin(session: Session) -> tuple[TrainState, Position]:
+    """A fresh state, or that of the newest checkpoint that is whole."""
+    run = session.run
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+
+    def init(key: jax.Array) -> TrainState:
+        return stepping.init(key, run.cfg.model, run.cfg.training, **sizes)
+
+    key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+    found = checkpoint.restore(session.checkpoints, jax.eval_shape(init, key), tell=session.reports.tell)
+    if found is None:
+        state, position = jax.jit(init)(key), Position(schedule=schedule.start(run.cfg.training.schedule))
+    else:
+        state, saved = found
+        _check_data(run, saved)
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
+        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
+        session.reports.tell(f"continuing at step {position.step}, epoch {position.epoch}")
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    session.reports.tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
+    return state, position
+
+
+def _check_data(run: Run, saved: dict[str, Any]) -> None:
+    """Refuse to continue with other data: order and content of batches would not be those of the run."""
+    if saved["vocabularies"] != [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint]:
+        raise UserError(f"{layout.vocabulary(run.workdir)} is the vocabulary of another model: restore the one it had")
+    if saved["data"] != run.fingerprint:
+        raise UserError(
+            f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
+            "restore them, or begin again in another workdir"
+        )
+
+
+def _ended(cfg: Config, position: Position) -> str:
+    """Why training is over, or ""."""
+    if cfg.training.max_steps is not None and position.step >= cfg.training.max_steps:
+        return f"training.max_steps is {cfg.training.max_steps}"
+    if cfg.training.max_epochs is not None and position.epoch > cfg.training.max_epochs:
+        return f"training.max_epochs is {cfg.training.max_epochs}"
+    return position.schedule.stopped
+
+
+def _epoch(session: Session, state: TrainState, position: Position) -> tuple[TrainState, Position]:
+    """Updates to the end of the epoch, or to where something ends training within it."""
+    run, cfg = session.run, session.run.cfg.training
+    epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
+
+    def make(planned: plan.PlannedBatch) -> Batch:
+        return Batch(*jax.device_put(loader.fill_pair(run.train.src, run.train.tgt, epoch, planned)))
+
+    window, pending, root = Window(), [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
+    for prepared in loader.load(epoch, make, start=position.batch):
+        window.wait(prepared.waited)
+        pending.append(prepared.batch)
+        last = prepared.index + 1 == len(epoch.batches)
+        if len(pending) < run.cfg.data.batch.accumulate and not last:
+            continue
+        rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
+        key = jax.random.fold_in(root, position.step)
+        state, sums = stepping.update(session.step, state, pending, jnp.float32(rate), key)
+        pending = []
+        position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
+        window.add(position.step, rate, sums)
+        session.reports.advance(position.step)
+        if last:
+            position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
+        due = last if cfg.validate_every is None else position.step % cfg.validate_every == 0
+        save = cfg.save_every is not None and position.step % cfg.save_every == 0
+        over = bool(session.interrupts.received or _ended(run.cfg, position))
+        if last or due or save or over or position.step % cfg.report_every == 0:
+            _report(session, window, position, epoch)
+        if due:
+            position = _validate(session, state, position)
+            window.restart()
+        elif save:
+            _save(session, state, position)
+        if over or _ended(run.cfg, position):
+            break
+    return state, position
+
+
+def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
+    """A line of metrics since the last; stops at a loss that is not finite."""
+    summary = window.close(_last_good(session))
+    session.reports.metrics(
+        step=position.step,
+        epoch=position.epoch - (position.batch == 0),
+        split="train",
+        padding=epoch.padding,
+        compilations=session.compiled.count,
+        **summary,
+    )
+
+
+def _validate(session: Session, state: TrainState, position: Position) -> Position:
+    """Loss and BLEU on the validation set; the schedule's turn; a checkpoint."""
+    run, cfg = session.run, session.run.cfg
+    params = validation.merged(state.params)
+    found = validation.evaluate(session.evaluate, params, cfg.model, run.valid, tokens=cfg.data.batch.tokens)
+    scores = {}
+    if cfg.training.validate_bleu:
+        hypotheses = validation.translate_split(params, cfg.model, cfg.search, run.valid, run.vocabularies)
+        result = validation.bleu(run.valid, hypotheses, tokenize=cfg.training.bleu_tokenize)
+        scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
+        validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
+    epoch = position.epoch - (position.batch == 0)
+    session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=found.loss, **scores)
+    after, why = schedule.validated(cfg.training.schedule, position.schedule, found.loss)
+    if why:
+        session.reports.tell(f"step {position.step}: {why}")
+    position = dataclasses.replace(position, schedule=after, validated=position.step)
+    _save(session, state, position, loss=found.loss)
+    return position
+
+
+def _save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
+    run = session.run
+    record = dataclasses.asdict(position) | {
+        "data": run.fingerprint,
+        "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],
+    }
+    checkpoint.save(session.checkpoints, state, record, loss=loss)
+
+
+def _last_good(session: Session) -> str:
+    step = session.checkpoints.latest_step()
+    return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"
+
+
+__all__ = ["Position", "train"]

@@ -1,0 +1,111 @@
+"""From a configuration to tokenised text, vocabularies and batch shapes."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpus, plan, shapes, store, vocabulary
+from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.config import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split: its text and its token ids, side by side."""
+
+    text: ParallelText
+    src: TokenStore
+    tgt: TokenStore
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each source and target, end symbols counted."""
+        return self.src.lengths + 1, self.tgt.lengths + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """All that training needs and that does not change.
+
+    rows: training pairs in use; shapes: of training batches; fingerprint: of the tokenised training data.
+    """
+
+    cfg: Config
+    workdir: Path
+    vocabularies: Vocabularies
+    train: Split
+    valid: Split
+    rows: np.ndarray
+    shapes: tuple[Shape, ...]
+    fingerprint: int
+
+
+def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
+    """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
+
+    Raises:
+      UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing where
+        checkpoints of it exist.
+    """
+    text = corpus.read(cfg.data, "train")
+    valid_text = corpus.read(cfg.data, "valid")
+    vocabularies = _vocabularies(cfg, workdir, text, tell)
+    train = tokenize(cfg, workdir, vocabularies, text)
+    valid = tokenize(cfg, workdir, vocabularies, valid_text)
+    src, tgt = train.lengths()
+    most = cfg.data.batch.max_length
+    rows, skipped = plan.usable(
+        src, tgt, max_source=min(most, cfg.model.max_source), max_target=min(most, cfg.model.max_target)
+    )
+    tell(
+        f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
+        f"longer than {min(most, cfg.model.max_source)} source or {min(most, cfg.model.max_target)} target tokens"
+    )
+    if len(rows) == 0:
+        raise UserError(
+            "no training pair is left: each has an empty side or is longer than the model's positions allow"
+        )
+    chosen = shapes.choose_shapes(src[rows], tgt[rows], tokens=cfg.data.batch.tokens, count=cfg.data.batch.shapes)
+    example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
+    tell(
+        f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
+        + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
+    )
+    return Run(cfg, workdir, vocabularies, train, valid, rows, chosen, _fingerprint(train))
+
+
+def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:
+    """Token ids of a split, from the cache where an earlier run left them."""
+    folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
+    return Split(
+        text=text,
+        src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src"),
+        tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt"),
+    )
+
+
+def _vocabularies(cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None]) -> Vocabularies:
+    folder = layout.vocabulary(workdir)
+    if folder.is_dir():
+        return vocabulary.load(folder)
+    if layout.checkpoints(workdir).is_dir() and any(layout.checkpoints(workdir).iterdir()):
+        raise UserError(f"{folder} is missing, and checkpoints here belong to it: restore it, or use another workdir")
+    tell("learning the vocabularies from the training text")
+    made = vocabulary.build(cfg.data.vocabulary, text, cfg.seed)
+    vocabulary.save(made, folder)
+    return made
+
+
+def _fingerprint(split: Split) -> int:
+    """A checksum of all token ids of a split: tells whether a continued run still has the same data."""
+    value = 0
+    for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
+        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8), value)
+    return value

@@ -1,0 +1,96 @@
+"""What a run tells: metrics.jsonl, TensorBoard events, a log, and a progress bar."""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorboardX
+from tqdm import tqdm
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite instead of an overflow."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+class Reports:
+    """Writes the records of one run into its workdir and shows its progress on standard error.
+
+    metrics.jsonl has a line for each report; lines of a run that is continued from an earlier step are dropped beyond it.
+    """
+
+    def __init__(self, workdir: Path, *, step: int, total: int | None) -> None:
+        """Begin at `step` of `total` updates (None: unknown)."""
+        _drop_beyond(workdir / "metrics.jsonl", step)
+        self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._log = (workdir / "train.log").open("a", encoding="utf-8")
+        self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
+        self._bar = tqdm(total=total, initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
+
+    def __enter__(self) -> "Reports":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.close()
+        for file in (self._metrics, self._log, self._events):
+            file.close()
+
+    def tell(self, sentence: str) -> None:
+        """A sentence for the user and the log."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._log.write(f"{stamp} {sentence}\n")
+        self._log.flush()
+        tqdm.write(sentence, file=sys.stderr)
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar."""
+        self._bar.update(step - self._bar.n)
+
+    def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
+        """One line of metrics.
+
+        Args:
+          step, epoch: where training stands.
+          split: train, valid or test.
+          loss: nats per target token.
+          others: what applies of bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since the last
+            report), padding (share), compilations, ...
+        """
+        values = {"loss": loss, "perplexity": perplexity(loss), **others}
+        line = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
+        self._metrics.write(json.dumps(line) + "\n")
+        self._metrics.flush()
+        for name, value in values.items():
+            self._events.add_scalar(f"{split}/{name}", value, step)
+        if split == "train":
+            self._bar.set_postfix_str(
+                f"epoch {epoch} loss {loss:.3f} {others.get('tokens_per_second', 0):.0f} tokens/s"
+            )
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if split != "train" or self._bar.disable:
+            self.tell(f"step {step} epoch {epoch} {split}: {shown}")
+
+
+def _finite(value: float | int) -> float | int | None:
+    """JSON has no infinities: null."""
+    return value if math.isfinite(value) else None
+
+
+def _drop_beyond(path: Path, step: int) -> None:
+    """Keep the lines up to `step`: the run is continued there and writes the others again. A torn last line goes too."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except json.JSONDecodeError:
+            continue
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,142 @@
+"""Learning rates. They live on the host: a change recompiles nothing, and their state is a line of JSON."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from convs2s_jax.core.config import check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlateauConfig:
+    """The paper's annealer (section 4.2): divide the rate when validation does not improve, stop below a minimum."""
+
+    kind: Literal["plateau"] = "plateau"
+    rate: float = 0.25
+    shrink: float = 0.1
+    minimum: float = 1e-4
+    patience: int = 1  # validations without improvement until the rate is reduced
+
+    def __post_init__(self) -> None:
+        check(self.rate > 0, f"rate is {self.rate}: use more than 0")
+        check(0 < self.shrink < 1, f"shrink is {self.shrink}: a factor that reduces the rate; use 0.1")
+        check(self.minimum > 0, f"minimum is {self.minimum}: training would never stop; use 1e-4")
+        check(self.patience >= 1, f"patience is {self.patience}: use 1 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedConfig:
+    """fairseq's `fixed`: the rate of each epoch, the last one kept; from epoch `force_anneal` on shrunk every epoch."""
+
+    kind: Literal["fixed"] = "fixed"
+    rates: tuple[float, ...] = (0.25,)
+    force_anneal: int | None = None
+    shrink: float = 0.1
+
+    def __post_init__(self) -> None:
+        check(len(self.rates) > 0 and min(self.rates) > 0, f"rates is {self.rates}: give one rate or more, above 0")
+        check(0 < self.shrink <= 1, f"shrink is {self.shrink}: use a factor up to 1")
+        check(
+            self.force_anneal is None or self.force_anneal >= 1,
+            f"force_anneal is {self.force_anneal}: an epoch, from 1",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InverseSqrtConfig:
+    """Linear warm-up to `rate` over `warmup` steps, then rate * sqrt(warmup / step) (Vaswani et al. 2017)."""
+
+    kind: Literal["inverse_sqrt"] = "inverse_sqrt"
+    rate: float = 5e-4
+    warmup: int = 4000
+    initial: float = 1e-7
+
+    def __post_init__(self) -> None:
+        check(self.rate > 0, f"rate is {self.rate}: use more than 0")
+        check(self.warmup >= 1, f"warmup is {self.warmup}: use 1 step or more")
+        check(0 <= self.initial <= self.rate, f"initial is {self.initial}: use 0 up to the rate, {self.rate}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleState:
+    """What a schedule remembers: its rate now, the best validation loss (nats), validations since, why it stopped."""
+
+    rate: float
+    best: float = math.inf
+    waiting: int = 0
+    stopped: str = ""
+
+
+class Schedule(NamedTuple):
+    """A kind of schedule.
+
+    config: its config class; initial(cfg) -> rate at the start; rate(cfg, state, step, epoch) -> rate of that step (both
+    counted from 1); validated(cfg, state, loss) -> state after a validation, and what to tell the user or "".
+    """
+
+    config: type
+    initial: Callable[[Any], float]
+    rate: Callable[[Any, ScheduleState, int, int], float]
+    validated: Callable[[Any, ScheduleState, float], tuple[ScheduleState, str]]
+
+
+def _state_rate(cfg: Any, state: ScheduleState, step: int, epoch: int) -> float:
+    del cfg, step, epoch
+    return state.rate
+
+
+def _plateau_validated(cfg: PlateauConfig, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+    if loss < state.best:
+        return dataclasses.replace(state, best=loss, waiting=0), ""
+    waiting = state.waiting + 1
+    if waiting < cfg.patience:
+        return dataclasses.replace(state, waiting=waiting), ""
+    rate = state.rate * cfg.shrink
+    why = f"validation loss {loss:.4f} did not improve on {state.best:.4f}: learning rate {state.rate:g} -> {rate:g}"
+    state = dataclasses.replace(state, rate=rate, waiting=0)
+    if rate < cfg.minimum:
+        state = dataclasses.replace(state, stopped=f"the learning rate fell below {cfg.minimum:g}")
+    return state, why
+
+
+def _fixed_rate(cfg: FixedConfig, state: ScheduleState, step: int, epoch: int) -> float:
+    del state, step
+    rate = cfg.rates[min(epoch, len(cfg.rates)) - 1]
+    if cfg.force_anneal is None or epoch < cfg.force_anneal:
+        return rate
+    return cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
+
+
+def _inverse_sqrt_rate(cfg: InverseSqrtConfig, state: ScheduleState, step: int, epoch: int) -> float:
+    del state, epoch
+    if step < cfg.warmup:
+        return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
+    return cfg.rate * math.sqrt(cfg.warmup / step)
+
+
+def _keep_best(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+    del cfg
+    return dataclasses.replace(state, best=min(state.best, loss)), ""
+
+
+SCHEDULES = {
+    "plateau": Schedule(PlateauConfig, lambda cfg: cfg.rate, _state_rate, _plateau_validated),
+    "fixed": Schedule(FixedConfig, lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
+    "inverse_sqrt": Schedule(InverseSqrtConfig, lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
+}
+
+
+def start(cfg: Any) -> ScheduleState:
+    """The state before the first step."""
+    return ScheduleState(rate=SCHEDULES[cfg.kind].initial(cfg))
+
+
+def rate(cfg: Any, state: ScheduleState, *, step: int, epoch: int) -> float:
+    """Learning rate of an update; step and epoch are counted from 1."""
+    return SCHEDULES[cfg.kind].rate(cfg, state, step, epoch)
+
+
+def validated(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
+    """State after a validation with this loss (nats per token), and a sentence for the log where the rate changed."""
+    return SCHEDULES[cfg.kind].validated(cfg, state, loss)

@@ -1,0 +1,91 @@
+"""Validation: loss over every line, and BLEU of the real decoder on the whole set."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from convs2s_jax.data import loader, plan
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.loss import Batch, LossSums, loss
+from convs2s_jax.training.prepare import Split
+from convs2s_jax.training.scoring import Scores, score
+
+SHAPES = 4
+"""Batch shapes of a validation set: each is compiled once more, so there are fewer than in training."""
+
+
+class Evaluation(NamedTuple):
+    """Negative log-likelihood in nats per target token, without smoothing, over `tokens` target tokens."""
+
+    loss: float
+    tokens: int
+
+
+def evaluator(cfg: ModelConfig) -> Callable[[Params, Batch], LossSums]:
+    """The jitted loss of one batch, without dropout and smoothing."""
+    return jax.jit(lambda params, batch: loss(params, cfg, batch))
+
+
+def evaluate(
+    evaluate_batch: Callable[[Params, Batch], LossSums], params: Params, cfg: ModelConfig, split: Split, *, tokens: int
+) -> Evaluation:
+    """Loss over every line of a split; lines longer than the positions allow are cut there.
+
+    Args:
+      evaluate_batch: of `evaluator`.
+      params: merged kernels.
+      cfg: the model.
+      split: at least one line.
+      tokens: budget of a batch.
+    """
+    src, tgt = split.lengths()
+    src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
+    everything = plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
+
+    def make(planned: plan.PlannedBatch) -> Batch:
+        return Batch(*jax.device_put(loader.fill_pair(split.src, split.tgt, everything, planned)))
+
+    sums = [evaluate_batch(params, prepared.batch) for prepared in loader.load(everything, make)]
+    fetched = jax.device_get(sums)
+    count = sum(int(s.tokens) for s in fetched)
+    return Evaluation(loss=sum(float(s.nll) for s in fetched) / count, tokens=count)
+
+
+def translate_split(
+    params: Params, cfg: ModelConfig, search: SearchConfig, split: Split, vocabularies: Vocabularies
+) -> list[str]:
+    """The best translation of every line."""
+    sources = [split.src[i] for i in range(len(split.src))]
+    found = translate(params, cfg, search, sources)
+    return [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+
+
+def bleu(split: Split, hypotheses: list[str], *, tokenize: str) -> Scores:
+    """Scores of translations against the split's targets."""
+    return score(hypotheses, split.text.tgt, bleu_tokenize=tokenize)
+
+
+def merged(params: Tree) -> Params:
+    """Kernels of a training state's parameters."""
+    return _merge(params)
+
+
+_merge = jax.jit(weight_norm.merge)
+
+
+def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], *, count: int = 50) -> None:
+    """The first translations of a validation, as JSON lines: source, hypothesis, reference."""
+    folder.mkdir(exist_ok=True)
+    lines = zip(split.text.src, hypotheses, split.text.tgt, strict=True)
+    records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in list(lines)[:count]]
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (folder / f"{step}.jsonl").write_text(text, encoding="utf-8")

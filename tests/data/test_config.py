@@ -1,0 +1,54 @@
+"""Data settings: rules of the records, and how they read from a configuration file."""
+
+import pytest
+
+from convs2s_jax.core import config
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, VocabularyConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"src": ""}, "data.src is not given: name the suffix of its files"),
+        ({"corpus": "cldr", "tgt": ""}, "data.tgt is not given: name the locale"),
+        ({"tgt": "de"}, "data.src and tgt are both 'de': the two sides need different names"),
+        ({"corpus": "file"}, "data.corpus is 'file'; did you mean 'files'"),
+        ({"corpus": "tfds"}, "data.corpus is 'tfds': write .* 'tfds:NAME'"),
+        ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': write 'files', 'cldr'"),
+        ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
+        ({"vocabulary": {"tgt_size": 0}}, "data.vocabulary.tgt_size is 0: four entries are special"),
+        ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* at least 1 line"),
+        ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
+        ({"vocabulary": {"character_coverage": 1.5}}, "data.vocabulary.character_coverage is 1.5: .* from 0.9 to 1"),
+        ({"vocabulary": {"normalization": "nfk"}}, "data.vocabulary.normalization is 'nfk'; did you mean 'nfkc'"),
+        ({"vocabulary": {"kind": "bqe"}}, "data.vocabulary.kind is 'bqe'; did you mean 'bpe'"),
+        ({"batch": {"tokens": 1}}, "data.batch.tokens is 1: .* use 2 or more"),
+        ({"batch": {"shapes": 0}}, "data.batch.shapes is 0: .* use 1 or more"),
+        ({"batch": {"accumulate": 0}}, "data.batch.accumulate is 0: .* use 1 or more"),
+        ({"batch": {"max_length": 1}}, "data.batch.max_length is 1: .* use 2 or more"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        config.build(DataConfig, {"src": "de", "tgt": "en", **values}, "config.data")
+
+
+@pytest.mark.parametrize("build", [lambda: VocabularyConfig(src_size=5, tgt_size=5), lambda: BatchConfig(tokens=2)])
+def test_smallest_sizes_are_allowed(build):
+    build()
+
+
+def test_config_comes_back_from_its_dictionary():
+    cfg = DataConfig(
+        src="de",
+        tgt="en",
+        files=SplitFiles(train=(("a.de", "a.en"), ("b.de", "b.en"))),
+        vocabulary=VocabularyConfig(kind="words"),
+    )
+    assert config.build(DataConfig, config.to_dict(cfg)) == cfg
+    assert hash(cfg) == hash(config.build(DataConfig, config.to_dict(cfg)))
+
+
+def test_one_language_on_both_sides_is_allowed_with_files_of_their_own():
+    DataConfig(src="en", tgt="en", files=SplitFiles(train=(("question", "answer"),)))

@@ -1,0 +1,169 @@
+"""Tokenised text on disk: what was encoded comes back, is encoded once, and half a file is never read."""
+
+import dataclasses
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import store
+from convs2s_jax.data.words import WordList
+
+
+@dataclasses.dataclass
+class Letters:
+    """Code points as ids; counts how many texts it encoded."""
+
+    size: int = 300
+    fingerprint: str = "letters"
+    suffix: str = ".txt"
+    encoded: int = 0
+
+    def encode(self, texts):
+        self.encoded += len(texts)
+        return [[ord(char) for char in text] for text in texts]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+    def token(self, i):
+        return chr(i)
+
+    def save(self, path):
+        raise NotImplementedError
+
+
+TEXTS = ["abc", "", "x", "größer", ""]
+
+
+def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de"):
+    return store.tokenize(texts, vocabulary or Letters(), folder, name, progress=False)
+
+
+def texts_of(tokens):
+    return [Letters().decode(tokens[i]) for i in range(len(tokens))]
+
+
+@pytest.mark.parametrize("size", [300, 1 << 16, (1 << 16) + 1])
+@pytest.mark.parametrize("texts", [TEXTS, [], [""], ["a"], ["ab" * (i % 7) for i in range(9000)]], ids=len)
+def test_tokens_come_back(tmp_path, texts, size):
+    for tokens in (tokenize(tmp_path, texts, Letters(size)), tokenize(tmp_path, texts, Letters(size))):
+        assert len(tokens) == len(texts)
+        assert texts_of(tokens) == texts
+        assert tokens.offsets.flags.aligned
+        assert tokens.lengths.dtype == np.int32
+        assert tokens.lengths.tolist() == [len(text) for text in texts]
+        assert tokens.tokens.dtype == (np.uint16 if size <= 1 << 16 else np.uint32)
+
+
+def test_largest_ids_fit(tmp_path):
+    assert texts_of(tokenize(tmp_path, [chr(0xFFFF)], Letters(1 << 16))) == [chr(0xFFFF)]
+    assert texts_of(tokenize(tmp_path, [chr(0x10000)], Letters((1 << 16) + 1))) == [chr(0x10000)]
+
+
+def test_sentences_are_found_like_those_of_a_list(tmp_path):
+    tokens = tokenize(tmp_path)
+    assert Letters().decode(tokens[-2]) == "größer"
+    assert Letters().decode(tokens[np.int64(0)]) == "abc"
+    assert [Letters().decode(ids) for ids in tokens] == TEXTS
+    with pytest.raises(IndexError):
+        tokens[5]
+
+
+def test_nobody_can_write_into_the_cache(tmp_path):
+    with pytest.raises(ValueError, match="read-only"):
+        tokenize(tmp_path)[0][0] = 1
+
+
+def test_second_call_does_not_encode(tmp_path):
+    vocabulary = Letters()
+    tokenize(tmp_path, vocabulary=vocabulary)
+    assert vocabulary.encoded == 5
+    tokenize(tmp_path, vocabulary=vocabulary)
+    assert vocabulary.encoded == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"texts": ["abc", "", "x", "größer", "."]},
+        {"texts": TEXTS[:-1]},
+        {"texts": ["ab", "c", "x", "größer", ""]},
+        {"vocabulary": Letters(fingerprint="other")},
+    ],
+)
+def test_other_content_is_encoded_anew(tmp_path, change):
+    tokenize(tmp_path)
+    tokens = tokenize(tmp_path, **change)
+    assert texts_of(tokens) == change.get("texts", TEXTS)
+    assert texts_of(tokenize(tmp_path)) == TEXTS
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_half_a_file_is_never_read(tmp_path):
+    tokenize(tmp_path)
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for size in (0, 1, 63, 64, 70, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        vocabulary = Letters()
+        assert texts_of(tokenize(tmp_path, vocabulary=vocabulary)) == TEXTS
+        assert vocabulary.encoded == 5
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("first", [0, 8])
+def test_a_file_of_another_content_is_never_read(tmp_path, first):
+    tokenize(tmp_path)
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:first] + b"\xff" + whole[first + 1 :])
+    assert texts_of(tokenize(tmp_path)) == TEXTS
+    assert path.read_bytes() == whole
+
+
+def test_a_file_without_its_header_is_never_read(tmp_path):
+    """What a machine that stopped while it wrote would leave."""
+    tokenize(tmp_path)
+    [path] = tmp_path.iterdir()
+    path.write_bytes(bytes(64) + path.read_bytes()[64:])
+    assert texts_of(tokenize(tmp_path)) == TEXTS
+
+
+def test_failure_while_encoding_leaves_nothing(tmp_path):
+    class Stops(Letters):
+        def encode(self, texts):
+            if self.encoded:
+                raise KeyboardInterrupt
+            return super().encode(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenize(tmp_path, ["a"] * 10_000, Stops())
+    assert list(tmp_path.iterdir()) == []
+
+
+def _write(folder, barrier):
+    barrier.wait()
+    tokens = store.tokenize(["ab"] * 20_000, WordList(("ab",), (1,)), folder, "x", progress=False)
+    assert len(tokens) == 20_000
+    assert set(tokens.tokens.tolist()) == {4}
+
+
+def test_two_processes_may_write_the_same(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_write, args=(tmp_path, barrier)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_unusable_folder_is_refused(tmp_path):
+    (tmp_path / "cache").write_text("")
+    message = r"cache/train.de-.* cannot be written: (File exists|Not a directory); .*another data.cache_dir"
+    with pytest.raises(UserError, match=message):
+        tokenize(tmp_path / "cache")

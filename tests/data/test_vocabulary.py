@@ -1,0 +1,311 @@
+"""Vocabularies: fairseq's ids, text that comes back as it was, and what happens where a text does not allow it."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
+from convs2s_jax.data import sentencepiece, vocabulary, words
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.corpus import ParallelText, read_lines
+
+# Spaces and line ends of every kind, SentencePiece's own two characters, a digit, a character beyond 16 bits.
+ODD = "a\u202fb\u00a0c\u2009d\u3000e\u2028f\x85g\th\ri\u2581j\u2585k\u200bl\u00adm7\U0001f600\ufffdn e\u0301 \u212b ﬁ"
+SRC = [f"Der {i}. Hund läuft {i * 7 % 13} Meter über die Straße {ODD}" for i in range(60)]
+TGT = [f"Dog no. {i} runs {i * 7 % 13} metres across the street {ODD}" for i in range(60)]
+TEXT = ParallelText(SRC, TGT, "train")
+
+CONFIGS = [
+    VocabularyConfig(kind="bpe", src_size=120, tgt_size=110),
+    VocabularyConfig(kind="bpe", src_size=160, joint=True, split_digits=True),
+    VocabularyConfig(kind="unigram", src_size=66, tgt_size=60),
+    VocabularyConfig(kind="words", src_size=30, tgt_size=25),
+    VocabularyConfig(kind="words", src_size=40, joint=True),
+]
+
+
+def build(cfg, text=TEXT, seed=1):
+    return vocabulary.build(cfg, text, seed, progress=False)
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda cfg: f"{cfg.kind}{'-joint' * cfg.joint}", scope="module")
+def cfg(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def built(cfg):
+    return build(cfg)
+
+
+# --- the contract of all kinds
+
+
+def test_special_ids_are_those_of_fairseq(built):
+    for side in (built.src, built.tgt):
+        assert tuple(side.token(i) for i in (BOS, PAD, EOS, UNK)) == SPECIAL
+
+
+def test_size_is_what_was_asked_for(built, cfg):
+    assert (built.src.size, built.tgt.size) == (cfg.src_size, cfg.src_size if cfg.joint else cfg.tgt_size)
+    assert len({built.src.token(i) for i in range(built.src.size)}) == built.src.size
+
+
+def test_joint_sides_are_one(built, cfg):
+    assert (built.src is built.tgt) == built.joint == cfg.joint
+
+
+def test_special_ids_are_not_in_encoded_text(built):
+    ids = built.src.encode([f"{text} <s> </s> <pad>" for text in SRC])
+    assert not {BOS, PAD, EOS} & {i for sentence in ids for i in sentence}
+
+
+def test_an_empty_text_has_no_tokens(built):
+    assert built.src.encode(["", "Hund", ""])[::2] == [[], []]
+    assert built.src.decode([]) == ""
+
+
+def test_decoding_skips_special_symbols_and_takes_numpy(built):
+    [ids] = built.tgt.encode(["dog runs"])
+    text = built.tgt.decode(ids)
+    assert built.tgt.decode([BOS, ids[0], PAD, *ids[1:], EOS, PAD]) == text
+    assert built.tgt.decode(np.array([*ids, EOS], np.uint16)) == text
+
+
+def test_unknown_is_written_out(built):
+    [ids] = built.src.encode(["Hund 猫 Hund"])
+    assert UNK in ids
+    assert "<unk>" in built.src.decode(ids)
+    assert built.src.decode([UNK]).strip() == "<unk>"
+
+
+def test_same_text_gives_the_same_vocabulary(built, cfg):
+    again = build(cfg)
+    assert (again.src.fingerprint, again.tgt.fingerprint) == (built.src.fingerprint, built.tgt.fingerprint)
+    assert built.joint or built.src.fingerprint != built.tgt.fingerprint
+
+
+def test_saved_vocabularies_come_back(built, tmp_path):
+    vocabulary.save(built, tmp_path / "runs" / "vocab")
+    loaded = vocabulary.load(tmp_path / "runs" / "vocab")
+    assert loaded == built
+    assert loaded.joint == built.joint
+    assert (loaded.src.fingerprint, loaded.tgt.fingerprint) == (built.src.fingerprint, built.tgt.fingerprint)
+    assert loaded.tgt.encode(TGT) == built.tgt.encode(TGT)
+
+
+# --- subwords
+
+
+@pytest.mark.parametrize("cfg", CONFIGS[:3], ids=lambda cfg: cfg.kind, indirect=True)
+def test_subwords_give_the_text_back(built):
+    texts = [*SRC, ODD, "a", "\u202f", "\ta\t", "\u3000a\u3000", "\u2581a\u2581", "läuft!"[:-1]]
+    for text, ids in zip(texts, built.src.encode(texts), strict=True):
+        assert UNK not in ids
+        assert built.src.decode(ids) == text
+
+
+@pytest.mark.parametrize("cfg", CONFIGS[:1], ids=lambda cfg: cfg.kind, indirect=True)
+def test_runs_and_edges_of_plain_spaces_are_normalised(built):
+    [ids] = built.src.encode(["  der   Hund\u00a0\u00a0 "])
+    assert built.src.decode(ids) == "der Hund\u00a0\u00a0"
+
+
+def test_normalisation_can_be_asked_for():
+    both = build(VocabularyConfig(kind="bpe", src_size=140, joint=True, normalization="nfkc"))
+    [ids] = both.src.encode(["\u202fﬁ"])
+    assert both.src.decode(ids) == "fi"
+
+
+@pytest.mark.parametrize(("split_digits", "pieces"), [(True, 5), (False, 2)])
+def test_digits_can_be_split(split_digits, pieces):
+    lines = [f"{i} year 2024" for i in range(50)]
+    cfg = VocabularyConfig(src_size=22, joint=True, split_digits=split_digits)
+    [ids] = build(cfg, ParallelText(lines, lines, "train")).src.encode(["2024"])
+    assert len(ids) == pieces  # with four digits, the mark of a word's start is the fifth
+
+
+def test_long_lines_are_learned_from():
+    lines = ["a " * 5000 + "ß"]
+    assert (
+        UNK
+        not in build(VocabularyConfig(src_size=7, joint=True), ParallelText(lines, lines, "train")).src.encode("ß")[0]
+    )
+
+
+@pytest.mark.parametrize("size", [1000, 5000])
+def test_too_many_pieces_name_the_largest_size(size):
+    with pytest.raises(
+        UserError, match=rf"data.vocabulary.tgt_size is {size}: .* for at most \d+; use \d+ or less"
+    ) as e:
+        build(VocabularyConfig(src_size=100, tgt_size=size))
+    largest = int(str(e.value).split()[-3])
+    assert build(VocabularyConfig(src_size=100, tgt_size=largest)).tgt.size == largest
+    with pytest.raises(UserError, match=f"use {largest} or less"):
+        build(VocabularyConfig(src_size=100, tgt_size=largest + 1))
+
+
+def test_too_few_pieces_name_the_smallest_size():
+    with pytest.raises(UserError, match=r"data.vocabulary.src_size is 9: .* are \d+; use \d+ or more, or lower") as e:
+        build(VocabularyConfig(src_size=9))
+    smallest = int(str(e.value).split("use ")[1].split()[0])
+    assert build(VocabularyConfig(src_size=smallest, tgt_size=100)).src.size == smallest
+
+
+def test_unigram_takes_what_the_text_allows():
+    assert 50 < build(VocabularyConfig(kind="unigram", src_size=66, tgt_size=5000)).tgt.size < 5000
+
+
+@pytest.mark.parametrize("lines", [[""], ["  ", ""]])
+def test_text_without_characters_is_refused(lines):
+    with pytest.raises(UserError, match=r"data.vocabulary.src_size is 100: .* nothing but empty lines"):
+        build(VocabularyConfig(src_size=100), ParallelText(lines, lines, "train"))
+
+
+def test_other_failures_of_sentencepiece_are_passed_on():
+    message = "src_size is 100: SentencePiece cannot learn it from the training text: something new"
+    assert message in sentencepiece._explain("something new", 100, "src_size")
+
+
+def test_models_with_other_special_ids_are_refused(tmp_path):
+    spm = pytest.importorskip("sentencepiece")
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(f"{i} of 40" for i in range(40)),
+        model_prefix=str(tmp_path / "src"),
+        vocab_size=17,
+        minloglevel=3,
+    )
+    with pytest.raises(
+        UserError, match=r"src.model has ids \(1, -1, 2, 0\) for <s>, .*; train it with bos_id=0, pad_id=1"
+    ):
+        vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_damaged_model_is_refused(tmp_path, content):
+    (tmp_path / "joint.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"joint.model is not a SentencePiece model: it is damaged"):
+        vocabulary.load(tmp_path)
+
+
+def test_nothing_is_printed(capfd):
+    vocabulary.build(CONFIGS[0], TEXT, 1)
+    vocabulary.build(CONFIGS[2], TEXT, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- words
+
+
+def test_words_are_sorted_by_count_and_then_by_name():
+    lines = ["b a c b", "a </s> <unk> d"]
+    words_ = build(VocabularyConfig(kind="words", min_count=1), ParallelText(lines, lines, "train")).src
+    assert (words_.words, words_.counts) == (("a", "b", "c", "d"), (2, 2, 1, 1))
+    assert words_.encode(["a b  d\u00a0x </s> <unk> "]) == [[4, 5, 7, UNK, UNK, UNK]]
+    assert words_.decode([4, UNK, 5]) == "a <unk> b"
+
+
+def test_words_are_cut_by_count_and_size():
+    lines = ["a a a b b c"]
+    text = ParallelText(lines, lines, "train")
+    assert build(VocabularyConfig(kind="words", min_count=2), text).src.words == ("a", "b")
+    assert build(VocabularyConfig(kind="words", min_count=1, src_size=5), text).src.words == ("a",)
+
+
+def test_no_frequent_word_is_refused():
+    lines = ["a b", "a"]
+    with pytest.raises(UserError, match=r"src_size is 10000: no word .*min_count = 3 times \(.* 2 times\)"):
+        build(VocabularyConfig(kind="words", min_count=3), ParallelText(lines, lines, "train"))
+
+
+def test_word_list_is_a_dictionary_of_fairseq(tmp_path):
+    content = "the 12\nan\u0301 3\nmadeupword0000 0\nthe 2 #fairseq:overwrite\n<unk> 1 #fairseq:overwrite\n"
+    (tmp_path / "joint.txt").write_text(content, encoding="utf-8")
+    loaded = vocabulary.load(tmp_path).src
+    assert [loaded.token(i) for i in range(4, loaded.size)] == ["the", "an\u0301", "madeupword0000", "the", "<unk>"]
+    assert loaded.encode(["an\u0301 the <unk>"]) == [[5, 7, UNK]]
+    loaded.save(tmp_path / "again.txt")
+    assert (tmp_path / "again.txt").read_text(encoding="utf-8") == content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a 1\nb\n", r"src.txt, line 2: 'b' is not a word and its count, as in 'house 12'"),
+        ("a 1\nb x\n", r"src.txt, line 2: 'b x' is not a word and its count"),
+        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is in the list already; drop the line"),
+        ("<pad> 1\n", r"src.txt, line 1: '<pad>' is in the list already"),
+    ],
+)
+def test_damaged_word_list_is_refused(tmp_path, content, message):
+    for side in ("src", "tgt"):
+        (tmp_path / f"{side}.txt").write_text(content)
+    with pytest.raises(UserError, match=message):
+        vocabulary.load(tmp_path)
+
+
+# --- samples
+
+
+def test_sample_is_drawn_by_the_seed():
+    lines = [chr(0x4E00 + i) * 3 for i in range(200)]
+    text = ParallelText(lines, lines, "train")
+    cfg = VocabularyConfig(kind="words", min_count=1, sample=20)
+    first, again, other = (build(cfg, text, seed).src for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(first.words) == 20
+    joint = build(VocabularyConfig(kind="words", min_count=1, sample=20, joint=True), ParallelText(lines, TGT, "train"))
+    assert {*first.words} < {*joint.src.words}
+
+
+# --- folders
+
+
+def test_saving_leaves_nothing_else(tmp_path):
+    folder = tmp_path / "vocab"
+    for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
+        vocabulary.save(build(cfg), folder)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["src.model", "tgt.model", "vocab"]
+
+
+def test_failed_saving_leaves_what_was_there(tmp_path):
+    class Broken(words.WordList):
+        def save(self, path):
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+
+    old = build(CONFIGS[3])
+    vocabulary.save(old, tmp_path / "vocab")
+    with pytest.raises(UserError, match="vocab cannot be written: No space left on device; give another folder"):
+        vocabulary.save(vocabulary.Vocabularies(old.tgt, Broken(("a",), (1,))), tmp_path / "vocab")
+    assert vocabulary.load(tmp_path / "vocab") == old
+    assert [path.name for path in tmp_path.iterdir()] == ["vocab"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "vocab").write_text("mine")
+    with pytest.raises(UserError, match="vocab cannot be written: Not a directory"):
+        vocabulary.save(build(CONFIGS[3]), tmp_path / "vocab")
+    assert (tmp_path / "vocab").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
+def test_missing_vocabulary_is_named(tmp_path, names, sides):
+    for name in names:
+        (tmp_path / name).write_text("a 1\n")
+    with pytest.raises(UserError, match=f"{tmp_path} holds no vocabulary of {sides} side: train first"):
+        vocabulary.load(tmp_path)
+
+
+def test_two_vocabularies_for_one_side_are_refused(tmp_path):
+    (tmp_path / "src.txt").write_text("a 1\n")
+    (tmp_path / "src.model").write_text("")
+    with pytest.raises(UserError, match=r"holds src.model and src.txt: drop one of them"):
+        vocabulary.load(tmp_path)
+
+
+def test_real_text_comes_back(corpora):
+    lines = read_lines(corpora / "multi30k_raw" / "valid.de.gz")
+    both = build(VocabularyConfig(src_size=2000, joint=True), ParallelText(lines, lines, "train"))
+    for line, ids in zip(lines, both.src.encode(lines), strict=True):
+        assert both.src.decode(ids) == " ".join(line.strip(" ").split(" ")).replace("  ", " ")

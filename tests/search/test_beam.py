@@ -1,0 +1,295 @@
+"""Beam search against listing everything, against fairseq's procedure in loops, and against itself."""
+
+import dataclasses
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, PAD, UNK
+from convs2s_jax.search import beam
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.top import top
+from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
+
+V, LIMIT = 8, 8
+LANGUAGES = 6
+TABLES = np.stack([trigram_table(seed, V) for seed in range(LANGUAGES)])
+MAX_LENGTHS = [7, 0, 3, 5, 7, 1]
+OPTIONS = {
+    "defaults": {},
+    "greedy": {"beam_size": 1},
+    "wide, longer": {"beam_size": 7, "length_penalty": 2.0},
+    "flat, shorter": {"temperature": 2.5, "length_penalty": 0.3},
+    "negative alpha": {"length_penalty": -0.7},
+    "plain sum, from length 0": {"normalize": False, "length_penalty": 5.0, "min_length": 0},
+    "at least 4, alpha 0": {"min_length": 4, "length_penalty": 0.0},
+    "unknown dear": {"unk_penalty": 3.0},
+    "unknown wanted": {"unk_penalty": -3.0},
+    "unknown wanted, plain sum, sharp": {"unk_penalty": -2.0, "normalize": False, "temperature": 0.5},
+    "unknown wanted, longer": {"unk_penalty": -1.0, "length_penalty": 1.7, "min_length": 2},
+}
+
+
+@partial(jax.jit, static_argnames=("cfg", "limit", "chunk"))
+def _run(tables, languages, max_lengths, *, cfg, limit=LIMIT, chunk=4):
+    cache = trigram_cache(languages, cfg.beam_size)
+    return beam.search(trigram_step(tables), cfg, cache, max_lengths, limit=limit, chunk=chunk)
+
+
+def run(cfg, languages=range(LANGUAGES), max_lengths=MAX_LENGTHS, tables=TABLES, **options):
+    return _run(tables, jnp.array(list(languages)), jnp.array(max_lengths), cfg=cfg, **options)
+
+
+def hypotheses(result, b):
+    """The finished hypotheses of sentence b: (tokens, score, token scores)."""
+    lengths = np.asarray(result.lengths[b])
+    for w in range(len(lengths)):
+        tokens = np.asarray(result.tokens[b, w])
+        assert (tokens[lengths[w] :] == PAD).all()
+        assert (np.asarray(result.token_scores[b, w, lengths[w] :]) == 0).all()
+        assert (lengths[w] > 0) == np.isfinite(result.scores[b, w])
+    return [
+        (
+            tuple(np.asarray(result.tokens[b, w, :n]).tolist()),
+            float(result.scores[b, w]),
+            np.asarray(result.token_scores[b, w, :n]),
+        )
+        for w, n in enumerate(lengths)
+        if n > 0
+    ]
+
+
+def assert_same(found, expected):
+    assert [tokens for tokens, _, _ in found] == [e.tokens for e in expected]
+    for (_, score, token_scores), e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(score, e.score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(token_scores, e.token_scores, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("stop", ["exact", "fairseq"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_search_equals_fairseqs_procedure_in_loops(name, stop):
+    cfg = SearchConfig(**OPTIONS[name], stop=stop)
+    cfg_of = {m: dataclasses.replace(cfg, min_length=min(cfg.min_length, m)) for m in MAX_LENGTHS}
+    result = run(cfg)
+    for b, m in enumerate(MAX_LENGTHS):
+        assert_same(hypotheses(result, b), beam_search(TABLES[b], cfg_of[m], m, patience=stop == "exact"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from(sorted(OPTIONS)),
+    stop=st.sampled_from(["exact", "fairseq"]),
+    seed=st.integers(0, 10**6),
+    sharpness=st.floats(0.3, 4.0),
+    max_lengths=st.lists(st.integers(4, LIMIT - 1), min_size=LANGUAGES, max_size=LANGUAGES),
+)
+def test_any_model_equals_the_loops(name, stop, seed, sharpness, max_lengths):
+    cfg = SearchConfig(**OPTIONS[name], stop=stop)
+    tables = np.stack([trigram_table(seed + i, V, sharpness) for i in range(LANGUAGES)])
+    result = run(cfg, max_lengths=max_lengths, tables=tables)
+    for b, m in enumerate(max_lengths):
+        assert_same(hypotheses(result, b), beam_search(tables[b], cfg, m, patience=stop == "exact"))
+
+
+@lru_cache
+def everything(language, cfg, max_length):
+    return exhaustive(TABLES[language][:6, :6, :6], cfg, max_length)
+
+
+@pytest.mark.parametrize("name", ["defaults", "negative alpha", "plain sum, from length 0", "unknown wanted"])
+def test_widest_beam_equals_exhaustive_search(name):
+    m, words = 4, 4  # six symbols, four without PAD and EOS
+    cfg = SearchConfig(**{**OPTIONS[name], "beam_size": words ** (m - 1) * (words + 1)})  # all candidates of a step
+    result = run(cfg, range(2), [m] * 2, TABLES[:2, :6, :6, :6], limit=m + 1)
+    for b in range(2):
+        expected = everything(b, cfg, m)[: cfg.beam_size]
+        found = hypotheses(result, b)
+        assert len(found) == len(expected)
+        np.testing.assert_allclose([f[1] for f in found], [e.score for e in expected], rtol=1e-5, atol=1e-5)
+        assert {f[0] for f in found[:50]} == {e.tokens for e in expected[:50]}
+        assert [f[0] for f in found[:5]] == [e.tokens for e in expected[:5]]
+
+
+def test_greedy_takes_the_best_symbol_each_time():
+    cfg = SearchConfig(beam_size=1, min_length=0, stop="fairseq")
+    result = run(cfg)
+    for b, m in enumerate(MAX_LENGTHS):
+        history = [EOS, EOS]
+        while len(history) == 2 or history[-1] != EOS:
+            logits = TABLES[b][history[-2], history[-1]].copy()
+            logits[PAD] = -np.inf
+            history.append(EOS if len(history) - 2 == m else int(logits.argmax()))
+        assert hypotheses(result, b)[0][0] == tuple(history[2:])
+
+
+def test_exact_never_scores_below_fairseq():
+    better = 0
+    for name, options in OPTIONS.items():
+        exact, first = (run(SearchConfig(**options, stop=stop)) for stop in ("exact", "fairseq"))
+        there = np.isfinite(np.asarray(first.scores))
+        gain = np.asarray(exact.scores)[there] - np.asarray(first.scores)[there]
+        assert (gain >= -1e-6).all(), name
+        better += int((gain > 1e-3).sum())
+    assert better > 20, "the models here are to make the difference"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
+    """The stopping rule against a list of all lengths a live hypothesis may end at."""
+    cfg = SearchConfig(**OPTIONS[name])
+    random = np.random.default_rng(0)
+    count, step = 400, 3
+    worst, best_total = (random.normal(-1.0, 2.0, count).astype(np.float32) for _ in range(2))
+    max_lengths = random.integers(0, 9, count)
+    places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
+    finished = beam.Finished(places, places, places, places)
+    done = beam.is_done(cfg, finished, jnp.int32(step), jnp.asarray(best_total), jnp.asarray(max_lengths, jnp.int32))
+    tokens, alpha = step + 1, cfg.length_penalty if cfg.normalize else 0.0
+    reward = max(0.0, -cfg.unk_penalty)
+    for b, m in enumerate(max_lengths):
+        ends = range(max(tokens, min(cfg.min_length, m)), m + 1)
+        reachable = [(best_total[b] + reward * (n - tokens)) / (n + 1) ** alpha for n in ends]
+        could_enter = max(reachable, default=-np.inf) > worst[b]
+        assert not (could_enter and done[b])
+        if reward == 0:
+            assert done[b] != could_enter, "the bound is tight where nothing is rewarded"
+
+
+def test_a_late_hypothesis_that_scores_better_is_found():
+    """log(0.5) / 1 is finished first; log(0.49) / 5 is better and comes four steps later."""
+    table = np.full((1, V, V, V), -20.0, np.float32)
+    chain = [EOS, 4, 5, 6, 7, EOS]
+    table[0, :, chain[1:-1], chain[2:]] = 0.0
+    table[0, EOS, EOS, [EOS, 4]] = np.log([0.5, 0.49])
+    for stop, length in {"exact": 5, "fairseq": 1}.items():
+        cfg = SearchConfig(beam_size=1, min_length=0, stop=stop)
+        result = run(cfg, [0] * LANGUAGES, [7] * LANGUAGES, table)
+        np.testing.assert_array_equal(result.lengths, length)
+
+
+@pytest.mark.parametrize("stop", ["exact", "fairseq"])
+def test_each_sentence_alone_equals_the_batch(stop):
+    cfg = SearchConfig(stop=stop)
+    together = run(cfg)
+    for b in range(LANGUAGES):
+        alone = run(cfg, [b], MAX_LENGTHS[b : b + 1])
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[b]), alone, together)  # noqa: B023
+
+
+def test_order_of_sentences_changes_nothing():
+    order = np.array([3, 1, 5, 0, 4, 2])
+    together = run(SearchConfig())
+    shuffled = run(SearchConfig(), order, np.array(MAX_LENGTHS)[order])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[order], y), together, shuffled)
+
+
+def test_jit_changes_nothing():
+    cfg = SearchConfig(unk_penalty=-1.0)
+    eager = beam.search(
+        trigram_step(TABLES), cfg, trigram_cache(range(LANGUAGES), 5), jnp.array(MAX_LENGTHS), limit=LIMIT
+    )
+    for x, y in zip(jax.tree.leaves(eager), jax.tree.leaves(run(cfg)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+def test_steps_between_looks_change_nothing(chunk):
+    jax.tree.map(np.testing.assert_array_equal, run(SearchConfig(), chunk=chunk), run(SearchConfig()))
+
+
+def test_longer_buffer_changes_nothing():
+    short, long = run(SearchConfig()), run(SearchConfig(), limit=3 * LIMIT)
+    np.testing.assert_array_equal(short.tokens, long.tokens[..., :LIMIT])
+    np.testing.assert_array_equal(short.scores, long.scores)
+
+
+def test_log_probabilities_may_stand_for_logits():
+    given_logits = run(SearchConfig())
+    given_log_probs = run(SearchConfig(), tables=np.asarray(jax.nn.log_softmax(TABLES)))
+    np.testing.assert_array_equal(given_logits.tokens, given_log_probs.tokens)
+    np.testing.assert_allclose(given_logits.scores, given_log_probs.scores, rtol=1e-5)
+
+
+def test_search_stops_when_all_sentences_are_done():
+    """A model that ends at once takes one step, however long the buffer is."""
+    steps = []
+
+    def step(cache, last):
+        jax.debug.callback(lambda: steps.append(1))
+        return jnp.zeros((1, V)).at[:, EOS].set(50.0), cache
+
+    cfg = SearchConfig(beam_size=1, min_length=0)
+    jax.block_until_ready(beam.search(step, cfg, jnp.zeros((1, 1)), jnp.array([100]), limit=101, chunk=1))
+    jax.effects_barrier()
+    assert len(steps) == 1
+
+
+def test_unfinishable_places_stay_empty():
+    """At length 0 there is one hypothesis, whatever the beam."""
+    result = run(SearchConfig(beam_size=7))
+    b = MAX_LENGTHS.index(0)
+    np.testing.assert_array_equal(result.lengths[b], [1] + [0] * 6)
+    assert (np.asarray(result.scores[b, 1:]) == -np.inf).all()
+
+
+def test_numbers_that_are_none_are_never_chosen():
+    """NaN from the network is -inf, in whichever row; with nothing else there is no hypothesis."""
+
+    def step(cache, last):
+        return jnp.where(cache == 0, jnp.nan, jnp.zeros((4, V)).at[:, UNK].set(1.0)), cache
+
+    cfg = SearchConfig(beam_size=2)
+    result = beam.search(step, cfg, jnp.array([[0], [0], [1], [1]]), jnp.array([2, 2]), limit=3)
+    np.testing.assert_array_equal(result.lengths[0], [0, 0])
+    np.testing.assert_array_equal(result.tokens[1, 0], [UNK, UNK, EOS])
+
+
+@pytest.mark.parametrize("vocab", [5, 63, 64, 65, 200])
+def test_top_equals_a_full_sort(vocab):
+    random = np.random.default_rng(vocab)
+    scores = random.integers(0, 40, (3, 4, vocab)).astype(np.float32)  # many equal ones
+    scores[random.random(scores.shape) < 0.3] = -np.inf
+    values, beams, tokens = top(jnp.asarray(scores), 8, block=16)
+    expected = np.argsort(-scores.reshape(3, -1), axis=-1, kind="stable")[:, :8]
+    np.testing.assert_array_equal(np.asarray(beams) * vocab + tokens, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(3, -1), expected, -1))
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
+        beam.search(trigram_step(TABLES), SearchConfig(), {"older": jnp.zeros(3)}, jnp.array([1, 1]), limit=2)
+    with pytest.raises(ValueError, match="limit is 0"):
+        beam.search(trigram_step(TABLES), SearchConfig(), trigram_cache([0], 5), jnp.array([1]), limit=0)
+    with pytest.raises(ValueError, match="k is 9, but there are 2 \\* 4"):
+        top(jnp.zeros((1, 2, 4)), 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"beam_size": 0}, "beam_size is 0: .* use 1"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan: .* finite"),
+        ({"unk_penalty": float("inf")}, "unk_penalty is inf: .* finite"),
+        ({"temperature": 0.0}, "temperature is 0.0: .* above 0"),
+        ({"min_length": -1}, "min_length is -1: .* 0 or more"),
+        ({"max_length_a": -0.5}, "max_length_a is -0.5: .* 0"),
+        ({"max_length_b": -1}, "max_length_b is -1: .* 0 or more"),
+        ({"max_length_a": 0.0, "max_length_b": 0}, "both 0: .* raise one"),
+        ({"stop": "never"}, "stop is 'never': there are exact, fairseq"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        SearchConfig(**values)
+
+
+def test_longest_length_follows_the_sentence():
+    assert SearchConfig(max_length_a=1.5, max_length_b=3).max_length(5) == 10
+    assert SearchConfig(max_length_a=0.0, max_length_b=7).max_length(5) == 7

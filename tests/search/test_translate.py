@@ -1,0 +1,157 @@
+"""Whole sentences through a small model: order, odd sources, shapes, and scores against one forced pass."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.search.buckets import batches, round_up
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import generate, translate
+
+VOCABULARY = 23
+MODEL = ModelConfig(
+    embedding_dim=8,
+    encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),), max_positions=34),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),), out_dim=8, max_positions=26),
+)
+SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=2)
+
+
+@pytest.fixture(scope="module")
+def params():
+    fresh = encoder_decoder.init(jax.random.key(0), MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    return jax.tree.map(lambda x: 4 * x, fresh)  # far from uniform, so that searches differ
+
+
+@pytest.fixture(scope="module")
+def sources():
+    random = np.random.default_rng(0)
+    return [random.integers(4, VOCABULARY, n) for n in (5, 1, 9, 0, 3, 30, 7, 40, 5, 0, 2, 12)]
+
+
+@pytest.fixture(scope="module")
+def translations(params, sources):
+    return translate(params, MODEL, SEARCH, sources, rows=4)
+
+
+def test_each_sentence_alone_gets_the_same_translation(params, sources, translations):
+    for source, together in zip(sources, translations, strict=True):
+        (alone,) = translate(params, MODEL, SEARCH, [source])
+        assert alone.cut == together.cut
+        for x, y in zip(alone.candidates, together.candidates, strict=True):
+            np.testing.assert_array_equal(x.tokens, y.tokens)
+            np.testing.assert_allclose(x.score, y.score, rtol=1e-5)
+            np.testing.assert_allclose(x.token_scores, y.token_scores, rtol=1e-4, atol=1e-5)
+
+
+@jax.jit
+def forced(params, src, inputs):
+    """Log-probabilities [W, T, V] of targets that begin with `inputs` [W, T], all read at once."""
+    memory = encoder_decoder.encode(params, MODEL, src)
+    cache = encoder_decoder.start(params, MODEL, memory, len(inputs))
+    return jax.nn.log_softmax(encoder_decoder.decode(params, MODEL, memory, cache, inputs)[0])
+
+
+def test_token_scores_are_those_of_one_forced_pass(params, sources, translations):
+    """The scores of the search, one token and one reordering at a time, are the model's in one call."""
+    for source, translation in zip(sources, translations, strict=True):
+        if len(source) == 0 or translation.cut:
+            continue
+        src = np.full((1, MODEL.max_source), PAD)
+        src[0, : len(source) + 1] = [*source, EOS]
+        targets = np.full((SEARCH.beam_size, MODEL.max_target), PAD)
+        for w, candidate in enumerate(translation.candidates):
+            targets[w, : len(candidate.token_scores)] = [*candidate.tokens, EOS]
+        inputs = np.where(targets == PAD, PAD, np.roll(targets, 1, axis=1))
+        inputs[:, 0] = EOS
+        log_probs = np.asarray(forced(params, jnp.asarray(src, jnp.int32), jnp.asarray(inputs, jnp.int32)))
+        for w, candidate in enumerate(translation.candidates):
+            n = len(candidate.token_scores)
+            expected = log_probs[w, np.arange(n), targets[w, :n]]
+            np.testing.assert_allclose(candidate.token_scores, expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(candidate.score, expected.mean(), rtol=1e-4)
+
+
+def test_candidates_are_different_and_best_first(translations):
+    for translation in translations:
+        scores = [c.score for c in translation.candidates]
+        assert scores == sorted(scores, reverse=True)
+        assert translation.best is translation.candidates[0]
+        assert len({tuple(c.tokens.tolist()) for c in translation.candidates}) == len(scores)
+
+
+def test_empty_source_has_an_empty_translation(sources, translations):
+    for source, translation in zip(sources, translations, strict=True):
+        if len(source) == 0:
+            assert [c.tokens.tolist() for c in translation.candidates] == [[]]
+        else:
+            assert len(translation.best.tokens) >= SEARCH.min_length
+    assert translate(None, MODEL, SEARCH, [np.zeros(0, int)] * 2) == [translations[3]] * 2
+
+
+def test_a_source_without_positions_is_cut_and_counted(params, sources, translations):
+    room = MODEL.max_source - 1
+    assert [t.cut for t in translations] == [max(0, len(s) - room) for s in sources]
+    assert max(t.cut for t in translations) == 40 - room
+    (beginning,) = translate(params, MODEL, SEARCH, [sources[7][:room]])
+    np.testing.assert_array_equal(translations[7].best.tokens, beginning.best.tokens)
+
+
+def test_no_translation_is_longer_than_allowed(sources, translations):
+    for source, translation in zip(sources, translations, strict=True):
+        longest = min(SEARCH.max_length(min(len(source) + 1, MODEL.max_source)), MODEL.max_target - 1)
+        assert all(len(c.tokens) <= longest for c in translation.candidates)
+
+
+def test_longest_translation_fills_the_positions(params, sources):
+    """The last position of the decoder is used, and no other."""
+    cfg = SearchConfig(beam_size=2, min_length=100, max_length_a=50.0)
+    (translation,) = translate(params, MODEL, cfg, sources[:1])
+    assert {len(c.tokens) for c in translation.candidates} == {MODEL.max_target - 1}
+    assert np.isfinite(translation.best.score)
+
+
+def test_progress_counts_every_sentence(params, sources):
+    done = []
+    translate(params, MODEL, SEARCH, sources, rows=4, progress=done.append)
+    assert sum(done) == len(sources)
+
+
+def test_a_second_run_compiles_nothing(params, sources, translations):
+    before = generate._cache_size()
+    translate(params, MODEL, SEARCH, sources[::-1], rows=4)
+    assert generate._cache_size() == before
+
+
+@given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 9), st.integers(1, 1000))
+def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
+    plan = batches(lengths, rows=rows, tokens=tokens)
+    assert sorted(i for bucket in plan for i in bucket.indices) == list(range(len(lengths)))
+    for bucket in plan:
+        assert len(bucket.indices) <= bucket.rows <= rows
+        assert max(lengths[i] for i in bucket.indices) <= bucket.width
+        assert bucket.rows * bucket.width <= tokens or bucket.rows == 1
+    assert all(len(bucket.indices) == bucket.rows for bucket in plan[:-1])
+
+
+def test_shapes_are_few():
+    widths = {round_up(length) for length in range(1, 1023)}
+    assert len(widths) <= 28
+    assert all(length <= round_up(length) < length + max(8, length / 4) for length in range(1, 1023))
+    assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
+
+
+def test_a_batch_without_room_is_refused():
+    with pytest.raises(ValueError, match="rows is 0 and tokens is 16384"):
+        batches([1], rows=0)
+    with pytest.raises(ValueError, match="a length is below 1"):
+        batches([1, 0])

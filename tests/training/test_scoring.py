@@ -1,0 +1,132 @@
+import dataclasses
+import math
+import sys
+from collections import Counter
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.scoring import PACKAGES, TOKENIZERS, Scores, report, score
+
+HYPOTHESES = ["the cat sat on the mat", "there is a dog here", "the the the the the", "yes it is so"]
+REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man and the sea again", "yes it is so"]
+
+
+def ngrams(items, n):
+    return Counter(tuple(items[i : i + n]) for i in range(len(items) - n + 1))
+
+
+def bleu_by_hand(hypotheses, references):
+    """Papineni et al. 2002: brevity penalty times the geometric mean of clipped precisions, of words between spaces."""
+    matched, made = [0] * 4, [0] * 4
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        for n in range(4):
+            ours, theirs = (ngrams(text.split(), n + 1) for text in (hypothesis, reference))
+            matched[n] += sum(min(count, theirs[gram]) for gram, count in ours.items())
+            made[n] += sum(ours.values())
+    length, wanted = (sum(len(text.split()) for text in texts) for texts in (hypotheses, references))
+    mean = math.exp(sum(math.log(m / n) for m, n in zip(matched, made, strict=True)) / 4)
+    return 100 * min(1.0, math.exp(1 - wanted / length)) * mean
+
+
+def chrf_by_hand(hypotheses, references):
+    """Popović 2015: F-score, beta 2, of mean precision and mean recall of 1- to 6-grams of characters, no spaces."""
+    matched, made, wanted = [0] * 6, [0] * 6, [0] * 6
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        for n in range(6):
+            ours, theirs = (ngrams(text.replace(" ", ""), n + 1) for text in (hypothesis, reference))
+            matched[n] += sum((ours & theirs).values())
+            made[n] += sum(ours.values())
+            wanted[n] += sum(theirs.values())
+    precision = sum(m / n for m, n in zip(matched, made, strict=True)) / 6
+    recall = sum(m / n for m, n in zip(matched, wanted, strict=True)) / 6
+    return 100 * 5 * precision * recall / (4 * precision + recall)
+
+
+def test_bleu_is_papinenis():
+    bleu = score(HYPOTHESES, REFERENCES).bleu
+    assert 10 < bleu < 90
+    assert bleu == pytest.approx(bleu_by_hand(HYPOTHESES, REFERENCES), rel=1e-9)
+
+
+def test_a_long_hypothesis_is_not_rewarded():
+    long = [text + " and so on" for text in REFERENCES]
+    assert score(long, REFERENCES).bleu == pytest.approx(bleu_by_hand(long, REFERENCES), rel=1e-9)
+
+
+def test_chrf_is_popovics():
+    chrf = score(HYPOTHESES, REFERENCES).chrf
+    assert 10 < chrf < 90
+    assert chrf == pytest.approx(chrf_by_hand(HYPOTHESES, REFERENCES), rel=1e-9)
+
+
+def test_exact_match_counts_whole_sentences():
+    scores = score(HYPOTHESES, REFERENCES)
+    assert (scores.exact_match, scores.sentences) == (50.0, 4)
+    assert score(["a b"], ["a\N{NO-BREAK SPACE}b"]).exact_match == 0
+
+
+def test_perfect_translations_score_100():
+    scores = score(REFERENCES, REFERENCES)
+    assert (scores.bleu, scores.chrf, scores.exact_match) == pytest.approx((100, 100, 100))
+
+
+def test_the_order_of_sentences_changes_nothing():
+    turned = score(HYPOTHESES[::-1], REFERENCES[::-1])
+    assert dataclasses.astuple(turned) == pytest.approx(dataclasses.astuple(score(HYPOTHESES, REFERENCES)))
+
+
+def test_the_tokeniser_is_used_and_signed():
+    hypotheses, references = ["so it is, yes!"], ["so it is , yes !"]
+    plain, split = (score(hypotheses, references, bleu_tokenize=name) for name in ("none", "13a"))
+    assert plain.bleu < 50 < split.bleu == pytest.approx(100)
+    assert "tok:none" in plain.bleu_signature
+    assert "tok:13a" in split.bleu_signature
+
+
+@pytest.mark.parametrize("name", sorted(set(TOKENIZERS) - set(PACKAGES)))
+def test_tokenisers_need_no_download(name):
+    assert score(REFERENCES, REFERENCES, bleu_tokenize=name).bleu == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("name", "extra"), [("ja-mecab", "ja"), ("ko-mecab", "ko")])
+def test_a_missing_package_is_named(name, extra, monkeypatch):
+    module = f"sacrebleu.tokenizers.tokenizer_{name.replace('-', '_')}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.setitem(sys.modules, "mecab_ko", None)
+    with pytest.raises(UserError, match=rf"bleu_tokenize is '{name}', .* pip install 'sacrebleu\[{extra}\]'$"):
+        score(REFERENCES, REFERENCES, bleu_tokenize=name)
+
+
+def test_an_unknown_tokeniser_is_refused():
+    with pytest.raises(UserError, match=r"^bleu_tokenize is 'int'; did you mean 'intl'\?$"):
+        score(REFERENCES, REFERENCES, bleu_tokenize="int")
+    with pytest.raises(UserError, match=r"^bleu_tokenize is 'moses'; there are: 13a, char, intl, ja-mecab, .*, zh$"):
+        score(REFERENCES, REFERENCES, bleu_tokenize="moses")
+
+
+def test_lines_must_pair_up():
+    with pytest.raises(UserError, match="there are 3 hypotheses for 4 references: each line needs its line"):
+        score(HYPOTHESES[:3], REFERENCES)
+
+
+def test_nothing_to_score_is_refused():
+    with pytest.raises(UserError, match="no sentences to score: hypotheses and references need at least one line"):
+        score([], [])
+
+
+def test_the_report_shows_scores_and_signatures():
+    scores = Scores(
+        bleu=34.567,
+        bleu_signature="nrefs:1|tok:13a",
+        chrf=60.0,
+        chrf_signature="nc:6",
+        exact_match=99.1,
+        sentences=1000,
+    )
+    assert report(scores).splitlines() == [
+        "BLEU         34.57  nrefs:1|tok:13a",
+        "chrF2        60.00  nc:6",
+        "exact match  99.10  % of 1000 sentences",
+    ]
