@@ -64,6 +64,8 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
         except (UserError, flags.Error) as error:
             print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)  # noqa: T201
             sys.exit(2)
+        except KeyboardInterrupt:
+            sys.exit(130)
         except BrokenPipeError:
             sys.exit(141)  # who read our output has gone, as under `head`
 

@@ -39,20 +39,32 @@ def to_dict(cfg: Any) -> Any:
     return cfg
 
 
-def override(values: Mapping[str, Any], path: str, text: str) -> dict[str, Any]:
+def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
     """Set one value of nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
 
     The text is read as a Python literal where it is one (0.3, True, [(256, 3)] * 4), otherwise as a string.
+
+    Args:
+      values: a mapping, a config record, or None for an empty one; it is not changed.
+      path: of the value inside `values`.
+      text: as given.
+      where: path of `values`, for messages.
+
+    Raises:
+      UserError: the path leads through a value that has no fields.
     """
+    if dataclasses.is_dataclass(values):
+        values = to_dict(values)
+    if values is not None and not isinstance(values, Mapping):
+        raise UserError(f"{where}.{path}: {where} is {values!r}, a value without fields; set it as a whole")
+    values = values or {}
     head, _, rest = path.partition(".")
-    inner = values.get(head)
-    if rest:
-        if dataclasses.is_dataclass(inner):
-            inner = to_dict(inner)
-        if inner is not None and not isinstance(inner, Mapping):
-            raise UserError(f"config.{path}: {head} is a single value and has no field '{rest}'")
-        return {**values, head: override(inner or {}, rest, text)}
-    return {**values, head: literal(text)}
+    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal(text)
+    return {**values, head: inner}
+
+
+_LONGEST = 1000
+"""Items of the longest list that a command line can write as a repetition."""
 
 
 def literal(text: str) -> Any:
@@ -62,7 +74,7 @@ def literal(text: str) -> Any:
     """
     try:
         return _literal(ast.parse(text.strip(), mode="eval").body)
-    except (ValueError, SyntaxError, TypeError, MemoryError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 
@@ -71,8 +83,8 @@ def _literal(node: ast.expr) -> Any:
         left, right = _literal(node.left), _literal(node.right)
         if isinstance(node.op, ast.Mult):
             items, times = (left, right) if isinstance(left, list | tuple) else (right, left)
-            if not (isinstance(items, list | tuple) and isinstance(times, int) and times <= 1000):
-                raise ValueError("only lists are repeated")
+            if not (isinstance(items, list | tuple) and isinstance(times, int) and times * len(items) <= _LONGEST):
+                raise ValueError("only lists are repeated, and none is longer than that")
             return items * times
         if isinstance(left, list) and isinstance(right, list):
             return left + right
@@ -121,16 +133,14 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     for name in value:
         if name not in fields:
             raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(str(name), fields)}")
+    missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]
+    if missing:
+        raise UserError(f"{where}: {', '.join(missing)} must be given")
+    converted = {name: _convert(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     try:
-        return cls(**{name: _convert(hints[name], item, f"{where}.{name}") for name, item in value.items()})
-    except TypeError as error:
-        missing = [f.name for f in dataclasses.fields(cls) if _required(f) and f.name not in value]
-        if not missing:
-            raise
-        raise UserError(f"{where}: {', '.join(missing)} must be given") from error
-    except UserError as error:
-        message = str(error)
-        raise (error if message.startswith(where.split(".")[0]) else UserError(f"{where}.{message}")) from None
+        return cls(**converted)
+    except UserError as error:  # a rule of the record, which does not know where it stands
+        raise UserError(f"{where}.{error}") from None
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
@@ -138,20 +148,19 @@ def _required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """One of several records, told apart by their field `kind`, or an optional value."""
+    """One of several records, told apart by their field `kind` (without it, the first), or an optional value."""
     if value is None and type(None) in kinds:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
-    records = {kind.kind: kind for kind in kinds if dataclasses.is_dataclass(kind)}
-    if len(kinds) == 1 or not records:
+    if len(kinds) == 1:
         return _convert(kinds[0], value, where)
-    for cls in records.values():
-        if isinstance(value, cls):
-            return value
+    records: dict[Any, Any] = {kind.kind: kind for kind in kinds}
+    if isinstance(value, kinds):
+        return value
     if not isinstance(value, Mapping):
         raise UserError(f"{where} is {value!r}: expected fields, with 'kind' one of {', '.join(records)}")
     name = value.get("kind", next(iter(records)))
-    if name not in records:
+    if not isinstance(name, str) or name not in records:
         raise UserError(f"{where}.kind is {name!r}{did_you_mean(str(name), records)}")
     return _record(records[name], value, where)
 

@@ -1,10 +1,11 @@
 """Batches from a plan, filled and sent to the device ahead of their use."""
 
+import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +16,8 @@ AHEAD = 4
 """Batches prepared before they are asked for."""
 
 
-class Prepared(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Prepared:
     """A batch on the device, its index in the plan, and the seconds the caller waited for it."""
 
     batch: Any
@@ -23,7 +25,13 @@ class Prepared(NamedTuple):
     waited: float
 
 
-def fill(sentences: Sequence[np.ndarray], rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+class Sentences(Protocol):
+    """Token ids of sentences, without end symbol: a list of arrays, or a TokenStore."""
+
+    def __getitem__(self, i: int, /) -> np.ndarray: ...
+
+
+def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Sentences with their end symbol, padded on the right: [B, length] int32.
 
     Args:
@@ -40,7 +48,7 @@ def fill(sentences: Sequence[np.ndarray], rows: np.ndarray, shape: tuple[int, in
 
 
 def fill_pair(
-    src: Sequence[np.ndarray], tgt: Sequence[np.ndarray], plan: Plan, planned: PlannedBatch
+    src: Sentences, tgt: Sentences, plan: Plan, planned: PlannedBatch
 ) -> tuple[np.ndarray, np.ndarray]:
     """Source [B, S] and target [B, T] of a planned batch."""
     shape = plan.shapes[planned.shape]

@@ -57,8 +57,8 @@ def plan_epoch(
 ) -> Plan:
     """Shuffle the rows and cut them into batches.
 
-    Each pair goes to the smallest shape that holds it. What does not fill a batch moves on to the next larger shape that
-    holds it, so that in all few batches are not full.
+    Each pair goes to the smallest shape that holds it. What does not fill a batch moves on to the next larger shape
+    that holds it, so that in all few batches are not full.
 
     Args:
       src, tgt: lengths [n] of the whole corpus, end symbol included.

@@ -21,27 +21,29 @@ class Shape(NamedTuple):
 
 
 def rows_within(tokens: int, longest: int) -> int:
-    """Rows whose longest side stays within the budget: a multiple of 8 where more than 8 fit (as fairseq's), at least 1."""
+    """Rows whose longest side stays within the budget: at least 1; where more than 8 fit a multiple of 8, as fairseq's."""
     rows = max(1, tokens // longest)
     return rows // 8 * 8 if rows > 8 else rows
 
 
 def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.ndarray:
-    """Index of the smallest shape (least S + T) that holds each pair: [n]."""
+    """Index of the smallest shape (least S + T) that holds each pair: [n]; ValueError where none does."""
     cost = np.array([shape.src + shape.tgt for shape in shapes])
     fits = (src[:, None] <= [shape.src for shape in shapes]) & (tgt[:, None] <= [shape.tgt for shape in shapes])
+    if not fits.any(axis=1).all():
+        raise ValueError("there are pairs that no shape holds; choose the shapes from the same rows")
     return np.argmin(np.where(fits, cost, np.iinfo(np.int64).max), axis=1)
 
 
 def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) -> tuple[Shape, ...]:
     """Choose at most `count` rectangles that together hold all pairs, greedily, then improve each in turn.
 
-    A pair costs S + T of the smallest rectangle that holds it. The first rectangle holds everything; each further one is
-    the rectangle that saves most. Then each but the largest is taken out and chosen anew until nothing is gained.
+    A pair costs S + T of the smallest rectangle that holds it. The first rectangle holds everything; each further one
+    is the rectangle that saves most. Then each but the largest is taken out and chosen anew until nothing is gained.
 
     Args:
       src, tgt: lengths [n] in tokens, end symbol included.
-      tokens: budget, rows * max(S, T) <= tokens.
+      tokens: budget, rows * max(S, T) <= tokens; a shape longer than that has one row.
       count: at most this many rectangles.
 
     Returns:

@@ -1,7 +1,7 @@
 """Checkpoints by Orbax: asynchronous, atomic, the last few and the best, each verified when it is read.
 
 A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where training stands, and a digest of every
-array). Digests are sums of integers, so they are the same however the arrays are laid out over devices.
+array and of itself).
 """
 
 import math
@@ -16,11 +16,12 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.digest import digest, digest_of_record, path_of
 from convs2s_jax.training.step import TrainState
 
-FORMAT = 1
-"""Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
+FORMAT = 2
+"""Of the checkpoints written. Formats from 1 on are read: 1 has the first version of the digests, none of `position`."""
 
 
 def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
@@ -53,14 +54,19 @@ def save(
     step = int(state.step)
     if step in checkpoints.all_steps():
         return
-    digests = {"params": digest(state.params), "optimizer": digest(state.optimizer)}
+    position = {**position, "format": FORMAT, "step": step}
+    digests = {
+        "params": digest(state.params),
+        "optimizer": digest(state.optimizer),
+        "position": digest_of_record(position),
+    }
     with writing(checkpoints, step):
         checkpoints.save(
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave(state.optimizer),
-                position=ocp.args.JsonSave({**position, "format": FORMAT, "step": step, "digests": digests}),
+                position=ocp.args.JsonSave({**position, "digests": digests}),
             ),
             metrics=None if loss is None or not math.isfinite(loss) else {"loss": loss},
         )
@@ -158,24 +164,6 @@ def restore_params(
     raise UserError(f"{folder}: none of the checkpoints {sorted(steps) if step is None else [step]} could be read")
 
 
-def digest(tree: Tree) -> dict[str, int]:
-    """A number in [0, 2^32) for each array, by its path: changes with any bit of it, not with its layout."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = jax.device_get([_digest(leaf) for _, leaf in leaves])
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): int(value)
-        for (path, _), value in zip(leaves, sums, strict=True)
-    }
-
-
-@jax.jit
-def _digest(x: Array) -> Array:
-    """sum_i bits_i * (2 i + 1) mod 2^32: odd factors, so that no single change and no exchange of values is lost."""
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[x.dtype.itemsize]
-    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32).reshape(-1)
-    return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
-
-
 def reason(error: BaseException) -> str:
     """The first line of an error, short enough to stand in a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -199,26 +187,27 @@ def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterato
 def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     restored = checkpoints.restore(step, args=ocp.args.Composite(position=ocp.args.JsonRestore()))
     position = restored["position"]
-    if position["format"] != FORMAT:
+    if not 1 <= position["format"] <= FORMAT:
         raise UserError(
-            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads {FORMAT}; "
+            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads up to {FORMAT}; "
             "see CHANGELOG.md"
         )
+    if position["format"] >= 2:
+        content = {name: value for name, value in position.items() if name != "digests"}
+        if digest_of_record(content) != position["digests"]["position"]:
+            raise ValueError("position is not what was saved")
     return position
 
 
 def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
     """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
     expected = position["digests"][item]
-    shapes = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)
-    }
-    if set(shapes) != set(expected):
-        odd = sorted(set(shapes) ^ set(expected))
+    names = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)}
+    if names != set(expected):
+        odd = sorted(names ^ set(expected))
         raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
     restored = checkpoints.restore(step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(abstract)}))[item]
-    found = digest(restored)
+    found = digest(restored, version=position["format"])
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")

@@ -19,7 +19,7 @@ class CompileCounter:
     def __exit__(self, *_: object) -> None:
         jax.monitoring.unregister_event_duration_listener(self._note)
 
-    def _note(self, event: str, seconds: float, **_: str | int) -> None:
+    def _note(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == _EVENT:
             self.count += 1
-            self.seconds += seconds
+            self.seconds += duration_secs

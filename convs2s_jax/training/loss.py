@@ -31,7 +31,7 @@ class LossSums:
 
 
 CHUNKS = 8
-"""Parts in which the output projection is computed, so that logits are recomputed and never stored (docs/performance.md)."""
+"""Parts in which the output projection is computed: logits are recomputed and never stored (docs/performance.md)."""
 
 
 def cross_entropy(logits: Array, targets: Array, smoothing: float) -> tuple[Array, Array]:

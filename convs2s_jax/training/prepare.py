@@ -51,8 +51,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
 
     Raises:
-      UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing where
-        checkpoints of it exist.
+      UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
+        where checkpoints of it exist.
     """
     text = corpus.read(cfg.data, "train")
     valid_text = corpus.read(cfg.data, "valid")
@@ -107,5 +107,5 @@ def _fingerprint(split: Split) -> int:
     """A checksum of all token ids of a split: tells whether a continued run still has the same data."""
     value = 0
     for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
-        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8), value)
+        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
     return value

@@ -20,7 +20,7 @@ def perplexity(loss: float) -> float:
 class Reports:
     """Writes the records of one run into its workdir and shows its progress on standard error.
 
-    metrics.jsonl has a line for each report; lines of a run that is continued from an earlier step are dropped beyond it.
+    metrics.jsonl has a line for each report; when a run is continued from an earlier step, lines beyond it are dropped.
     """
 
     def __init__(self, workdir: Path, *, step: int, total: int | None) -> None:
@@ -81,7 +81,7 @@ def _finite(value: float | int) -> float | int | None:
 
 
 def _drop_beyond(path: Path, step: int) -> None:
-    """Keep the lines up to `step`: the run is continued there and writes the others again. A torn last line goes too."""
+    """Keep the lines up to `step`: the run continues there and writes the others again. A torn last line goes too."""
     if not path.exists():
         return
     kept = []

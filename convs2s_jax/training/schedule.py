@@ -71,8 +71,8 @@ class ScheduleState:
 class Schedule(NamedTuple):
     """A kind of schedule.
 
-    config: its config class; initial(cfg) -> rate at the start; rate(cfg, state, step, epoch) -> rate of that step (both
-    counted from 1); validated(cfg, state, loss) -> state after a validation, and what to tell the user or "".
+    config: its config class; initial(cfg) -> rate at the start; rate(cfg, state, step, epoch) -> rate of that step
+    (both counted from 1); validated(cfg, state, loss) -> state after a validation, and what to tell the user or "".
     """
 
     config: type

@@ -82,7 +82,7 @@ class Step(NamedTuple):
 
 
 def compile_steps(model: ModelConfig, cfg: TrainingConfig) -> Step:
-    """Jitted functions of an update; each compiles once for each batch shape. States and sums given are consumed."""
+    """Jitted functions of an update; each compiles once for each batch shape. The state given is consumed."""
 
     def first(params: Tree, batch: Batch, key: Key | None) -> tuple[Tree, LossSums]:
         return gradients(params, model, cfg, batch, key=key)
@@ -91,7 +91,8 @@ def compile_steps(model: ModelConfig, cfg: TrainingConfig) -> Step:
         return jax.tree.map(jnp.add, total, first(params, batch, key))
 
     def finish(state: TrainState, total: Tree, rate: Array) -> tuple[TrainState, StepSums]:
-        return apply(state, cfg, *total, rate)
+        grads, sums = total
+        return apply(state, cfg, grads, sums, rate)
 
     def whole(state: TrainState, batch: Batch, rate: Array, key: Key | None) -> tuple[TrainState, StepSums]:
         return finish(state, first(state.params, batch, key), rate)
@@ -100,7 +101,7 @@ def compile_steps(model: ModelConfig, cfg: TrainingConfig) -> Step:
         whole=partial(jax.jit, donate_argnums=0)(whole),
         first=jax.jit(first),
         add=partial(jax.jit, donate_argnums=0)(add),
-        finish=partial(jax.jit, donate_argnums=(0, 1))(finish),
+        finish=partial(jax.jit, donate_argnums=0)(finish),
     )
 
 

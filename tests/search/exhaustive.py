@@ -29,15 +29,21 @@ def trigram_table(seed: int, vocab: int, sharpness: float = 1.5) -> np.ndarray:
     return np.random.default_rng(seed).normal(0.0, sharpness, (vocab, vocab, vocab)).astype(np.float32)
 
 
-def trigram_step(tables):
-    """p(token | two last tokens): the older one and the sentence's number live in the cache, so its order counts.
+def sharper(time):
+    """Logits grow with time, so that two orders of the same trigrams do not score alike."""
+    return 1 + 0.1 * time
 
-    `tables` [G, V, V, V] are the sentences' languages; a row of the cache holds (language, older symbol).
+
+def trigram_step(tables):
+    """p(token | two last tokens, time): the older token lives in the cache, so the order of the rows counts.
+
+    `tables` [G, V, V, V] are the sentences' languages; a row of the cache holds language, older token and time.
     """
 
     def step(cache, last):
-        language, older = cache["language"], cache["older"]
-        return jnp.asarray(tables)[language, older, last], {"language": language, "older": last}
+        language, older, time = cache["language"], cache["older"], cache["time"]
+        logits = jnp.asarray(tables)[language, older, last] * sharper(time)[:, None]
+        return logits, {"language": language, "older": last, "time": time + 1}
 
     return step
 
@@ -45,13 +51,13 @@ def trigram_step(tables):
 def trigram_cache(languages, beam_size: int):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
     rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)
-    return {"language": rows, "older": jnp.full_like(rows, EOS)}
+    return {"language": rows, "older": jnp.full_like(rows, EOS), "time": jnp.zeros(len(rows), jnp.float32)}
 
 
 def symbol_scores(table: np.ndarray, cfg: SearchConfig, prefix: tuple[int, ...], max_length: int) -> np.ndarray:
     """What each next symbol adds to the score of `prefix` (without start symbol), in nats."""
     history = (EOS, EOS, *prefix)
-    logits = table[history[-2], history[-1]].astype(np.float64) / cfg.temperature
+    logits = table[history[-2], history[-1]].astype(np.float64) * sharper(len(prefix)) / cfg.temperature
     scores = logits - logits.max() - math.log(sum(math.exp(x - logits.max()) for x in logits))
     scores[np.isnan(scores)] = -math.inf
     scores[PAD] = -math.inf

@@ -25,11 +25,10 @@ OPTIONS = {
     "defaults": {},
     "greedy": {"beam_size": 1},
     "wide, longer": {"beam_size": 7, "length_penalty": 2.0},
-    "flat, shorter": {"temperature": 2.5, "length_penalty": 0.3},
-    "negative alpha": {"length_penalty": -0.7},
+    "flat, shorter, unknown dear": {"temperature": 2.5, "length_penalty": 0.3, "unk_penalty": 3.0},
+    "negative alpha, at least 3": {"length_penalty": -0.7, "min_length": 3},
     "plain sum, from length 0": {"normalize": False, "length_penalty": 5.0, "min_length": 0},
     "at least 4, alpha 0": {"min_length": 4, "length_penalty": 0.0},
-    "unknown dear": {"unk_penalty": 3.0},
     "unknown wanted": {"unk_penalty": -3.0},
     "unknown wanted, plain sum, sharp": {"unk_penalty": -2.0, "normalize": False, "temperature": 0.5},
     "unknown wanted, longer": {"unk_penalty": -1.0, "length_penalty": 1.7, "min_length": 2},
@@ -82,7 +81,7 @@ def test_search_equals_fairseqs_procedure_in_loops(name, stop):
         assert_same(hypotheses(result, b), beam_search(TABLES[b], cfg_of[m], m, patience=stop == "exact"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)  # a chance tie would be no mistake
 @given(
     name=st.sampled_from(sorted(OPTIONS)),
     stop=st.sampled_from(["exact", "fairseq"]),
@@ -103,7 +102,7 @@ def everything(language, cfg, max_length):
     return exhaustive(TABLES[language][:6, :6, :6], cfg, max_length)
 
 
-@pytest.mark.parametrize("name", ["defaults", "negative alpha", "plain sum, from length 0", "unknown wanted"])
+@pytest.mark.parametrize("name", ["defaults", "negative alpha, at least 3", "unknown wanted"])
 def test_widest_beam_equals_exhaustive_search(name):
     m, words = 4, 4  # six symbols, four without PAD and EOS
     cfg = SearchConfig(**{**OPTIONS[name], "beam_size": words ** (m - 1) * (words + 1)})  # all candidates of a step
@@ -145,7 +144,7 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     """The stopping rule against a list of all lengths a live hypothesis may end at."""
     cfg = SearchConfig(**OPTIONS[name])
     random = np.random.default_rng(0)
-    count, step = 400, 3
+    count, step = 400, 1
     worst, best_total = (random.normal(-1.0, 2.0, count).astype(np.float32) for _ in range(2))
     max_lengths = random.integers(0, 9, count)
     places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
@@ -199,7 +198,7 @@ def test_jit_changes_nothing():
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16])
+@pytest.mark.parametrize("chunk", [1, 3])
 def test_steps_between_looks_change_nothing(chunk):
     jax.tree.map(np.testing.assert_array_equal, run(SearchConfig(), chunk=chunk), run(SearchConfig()))
 
@@ -240,26 +239,27 @@ def test_unfinishable_places_stay_empty():
 
 
 def test_numbers_that_are_none_are_never_chosen():
-    """NaN from the network is -inf, in whichever row; with nothing else there is no hypothesis."""
+    """NaN from the network is -inf: hypotheses that meet one die, the others of their sentence live on."""
 
     def step(cache, last):
-        return jnp.where(cache == 0, jnp.nan, jnp.zeros((4, V)).at[:, UNK].set(1.0)), cache
+        logits = jnp.zeros((4, V)).at[:, UNK].set(2.0).at[:, UNK + 1].set(1.0)
+        return jnp.where((last == UNK)[:, None] | (cache == 0), jnp.nan, logits), cache
 
     cfg = SearchConfig(beam_size=2)
     result = beam.search(step, cfg, jnp.array([[0], [0], [1], [1]]), jnp.array([2, 2]), limit=3)
-    np.testing.assert_array_equal(result.lengths[0], [0, 0])
-    np.testing.assert_array_equal(result.tokens[1, 0], [UNK, UNK, EOS])
+    np.testing.assert_array_equal(result.lengths, [[0, 0], [3, 0]])
+    np.testing.assert_array_equal(result.tokens[1, 0], [UNK + 1, UNK + 1, EOS])
 
 
 @pytest.mark.parametrize("vocab", [5, 63, 64, 65, 200])
 def test_top_equals_a_full_sort(vocab):
     random = np.random.default_rng(vocab)
-    scores = random.integers(0, 40, (3, 4, vocab)).astype(np.float32)  # many equal ones
+    scores = random.integers(0, 40, (50, 4, vocab)).astype(np.float32)  # many equal ones
     scores[random.random(scores.shape) < 0.3] = -np.inf
     values, beams, tokens = top(jnp.asarray(scores), 8, block=16)
-    expected = np.argsort(-scores.reshape(3, -1), axis=-1, kind="stable")[:, :8]
+    expected = np.argsort(-scores.reshape(50, -1), axis=-1, kind="stable")[:, :8]
     np.testing.assert_array_equal(np.asarray(beams) * vocab + tokens, expected)
-    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(3, -1), expected, -1))
+    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(50, -1), expected, -1))
 
 
 def test_wrong_shapes_are_refused():

@@ -29,7 +29,7 @@ SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=2)
 @pytest.fixture(scope="module")
 def params():
     fresh = encoder_decoder.init(jax.random.key(0), MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-    return jax.tree.map(lambda x: 4 * x, fresh)  # far from uniform, so that searches differ
+    return jax.tree.map(lambda x: 2 * x, fresh)  # far from uniform, so that searches differ
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,9 @@ def forced(params, src, inputs):
 def test_token_scores_are_those_of_one_forced_pass(params, sources, translations):
     """The scores of the search, one token and one reordering at a time, are the model's in one call."""
     for source, translation in zip(sources, translations, strict=True):
-        if len(source) == 0 or translation.cut:
+        if len(source) == 0:
             continue
+        source = source[: MODEL.max_source - 1]
         src = np.full((1, MODEL.max_source), PAD)
         src[0, : len(source) + 1] = [*source, EOS]
         targets = np.full((SEARCH.beam_size, MODEL.max_target), PAD)
@@ -148,6 +149,11 @@ def test_shapes_are_few():
     assert len(widths) <= 28
     assert all(length <= round_up(length) < length + max(8, length / 4) for length in range(1, 1023))
     assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
+
+
+def test_last_batch_has_few_empty_rows():
+    assert [bucket.rows for bucket in batches([5] * 70)] == [64, 8]
+    assert [bucket.rows for bucket in batches([5])] == [1]
 
 
 def test_a_batch_without_room_is_refused():

@@ -1,0 +1,25 @@
+"""x"""
+
+
+def get_config():
+    return {
+        "data": {
+            "src": "de",
+            "tgt": "en",
+            "vocabulary": {"src_size": 10_000, "tgt_size": 7_000},
+            "batch": {"tokens": 2000, "shapes": 12},
+        },
+        "model": {
+            "embedding_dim": 128,
+            "dropout": 0.2,
+            "encoder": {"layers": [(128, 3)] * 4},
+            "decoder": {"layers": [(128, 3)] * 3, "out_dim": 128},
+        },
+        "training": {
+            "label_smoothing": 0.1,
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 15},
+            "max_epochs": 16,
+            "bleu_tokenize": "none",
+        },
+        "search": {"beam_size": 5},
+    }

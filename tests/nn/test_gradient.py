@@ -1,0 +1,27 @@
+"""Scaling of gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.nn.gradient import scale_gradient
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_scale_gradient_keeps_the_value_and_scales_the_gradient(wrap):
+    x = jnp.arange(4.0)
+    value, gradient = wrap(jax.value_and_grad(lambda x: jnp.sum(scale_gradient(x, 0.25) ** 3)))(x)
+    assert float(value) == 36.0
+    np.testing.assert_allclose(gradient, 0.25 * 3 * x**2)
+
+
+def test_scale_gradient_acts_on_each_example_under_vmap():
+    x = jnp.arange(6.0).reshape(2, 3)
+    each = jax.vmap(jax.grad(lambda x: jnp.sum(scale_gradient(x, 0.5) ** 2)))(x)
+    np.testing.assert_allclose(each, x)
+
+
+def test_only_what_lies_below_is_scaled():
+    gradient = jax.grad(lambda x: jnp.sum(scale_gradient(x, 0.125) + x))(jnp.ones(2))
+    np.testing.assert_allclose(gradient, 1.125)

@@ -1,0 +1,106 @@
+"""One update: the same from any grouping of its rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training.config import TrainingConfig
+from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+
+MODEL = ModelConfig(
+    embedding_dim=8,
+    dropout=0.0,
+    encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),) * 2, max_positions=32),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),) * 2, out_dim=8, max_positions=32),
+)
+OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig()}
+
+
+def sentences(rng, count, longest):
+    lines = [rng.integers(4, 20, rng.integers(1, longest)).tolist() + [EOS] for _ in range(count)]
+    return jnp.asarray([line + [PAD] * (longest - len(line)) for line in lines], jnp.int32)
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(0)
+    return Batch(src=sentences(rng, 8, 7), tgt=sentences(rng, 8, 9))
+
+
+def updated(training, groups, *, model=MODEL, rounds=3):
+    state = stepping.init(jax.random.key(1), model, training, source=20, target=20)
+    steps = stepping.compile_steps(model, training)
+    with jax.numpy_dtype_promotion("standard" if training.optimizer.kind == "adam" else "strict"):
+        # optax's Adam raises a float to an integer power, which strict promotion refuses
+        for i in range(rounds):
+            state, sums = stepping.update(steps, state, groups, jnp.float32(0.25), jax.random.key(i))
+    return state, sums
+
+
+def assert_close(one, other, tolerance):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_accumulated_batches_equal_the_big_batch(batch, optimizer):
+    training = TrainingConfig(optimizer=optimizer, label_smoothing=0.1)
+    # unequal parts of other shapes: a mean of means would not agree
+    parts = [
+        Batch(src=batch.src[:1], tgt=batch.tgt[:1]),
+        Batch(src=batch.src[1:3], tgt=jnp.pad(batch.tgt[1:3], ((0, 0), (0, 2)), constant_values=PAD)),
+        Batch(src=batch.src[3:], tgt=batch.tgt[3:]),
+    ]
+    whole, whole_sums = updated(training, [batch])
+    summed, sums = updated(training, parts)
+    # Adam divides by the root of squared gradients, which magnifies rounding where a gradient is nearly zero
+    assert_close(summed.params, whole.params, 1e-5 if optimizer.kind == "nesterov" else 2e-3)
+    assert_close(sums, whole_sums, 1e-5)
+    assert int(sums.loss.tokens) == int(jnp.sum(batch.tgt != PAD))
+
+
+def test_rows_of_padding_change_nothing(batch):
+    padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 3), (0, 0)), constant_values=PAD), batch)
+    training = TrainingConfig()
+    one, one_sums = updated(training, [batch])
+    other, other_sums = updated(training, [padded])
+    assert_close(one.params, other.params, 1e-5)
+    assert_close(one_sums, other_sums, 1e-5)
+
+
+def test_padding_rows_of_tables_are_never_trained(batch):
+    state, _ = updated(TrainingConfig(), [batch])
+    for side in (state.params.encoder, state.params.decoder):
+        assert not np.any(side.embedding.table[PAD])
+        assert not np.any(side.embedding.positions[PAD])
+
+
+def test_dropout_depends_on_the_key_alone(batch):
+    model = MODEL.__class__(embedding_dim=8, dropout=0.3, encoder=MODEL.encoder, decoder=MODEL.decoder)
+    one, _ = updated(TrainingConfig(), [batch], model=model)
+    again, _ = updated(TrainingConfig(), [batch], model=model)
+    without, _ = updated(TrainingConfig(), [batch])
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(again.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert np.any(one.params.encoder.map_in.w.v != without.params.encoder.map_in.w.v)
+
+
+def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
+    model = MODEL.__class__(
+        embedding_dim=8, dropout=0.0, encoder=MODEL.encoder, decoder=MODEL.decoder, dtype="bfloat16"
+    )
+    state, sums = updated(TrainingConfig(), [batch], model=model)
+    _, exact_sums = updated(TrainingConfig(), [batch])
+    floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert {x.dtype for x in floats} == {jnp.dtype("float32")}
+    # bfloat16 has 8 significant bits: 2^-8 = 0.4 % a value, less for a sum over many
+    np.testing.assert_allclose(sums.loss.nll, exact_sums.loss.nll, rtol=5e-3)
+    assert sums.loss.nll != exact_sums.loss.nll
