@@ -9,7 +9,7 @@ def get_config():
             "tgt": "de",
             "cldr": {"train": 100_000},
             "vocabulary": {"src_size": 1500, "tgt_size": 1500, "split_digits": True},
-            "batch": {"tokens": 4000, "shapes": 4},
+            "batch": {"tokens": 2000, "shapes": 6},
         },
         "model": {
             "embedding_dim": 128,
@@ -17,6 +17,10 @@ def get_config():
             "encoder": {"layers": [(128, 3)] * 4},
             "decoder": {"layers": [(128, 3)] * 3, "out_dim": 128},
         },
-        "training": {"max_epochs": 3},
-        "search": {"beam_size": 1},
+        "training": {
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 3},
+            "max_epochs": 3,
+            "report_every": 200,
+        },
+        "search": {"beam_size": 1, "stop": "fairseq"},
     }

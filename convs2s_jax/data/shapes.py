@@ -21,13 +21,15 @@ class Shape(NamedTuple):
 
 
 def rows_within(tokens: int, longest: int) -> int:
-    """Rows whose longest side stays within the budget: at least 1; where more than 8 fit a multiple of 8, as fairseq's."""
+    """Rows whose longest side stays within the budget: at least 1, and where more than 8 fit a multiple of 8."""
     rows = max(1, tokens // longest)
     return rows // 8 * 8 if rows > 8 else rows
 
 
 def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.ndarray:
     """Index of the smallest shape (least S + T) that holds each pair: [n]; ValueError where none does."""
+    if len(src) == 0:
+        return np.zeros(0, np.intp)
     cost = np.array([shape.src + shape.tgt for shape in shapes])
     fits = (src[:, None] <= [shape.src for shape in shapes]) & (tgt[:, None] <= [shape.tgt for shape in shapes])
     if not fits.any(axis=1).all():

@@ -4,6 +4,7 @@ A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where
 array and of itself).
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +22,16 @@ from convs2s_jax.training.digest import digest, digest_of_record, path_of
 from convs2s_jax.training.step import TrainState
 
 FORMAT = 2
-"""Of the checkpoints written. Formats from 1 on are read: 1 has the first version of the digests, none of `position`."""
+"""Of new checkpoints. All from 1 on are read: 1 has the first version of the digests, and none of `position`."""
 
 
 def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
-    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one of least validation loss."""
+    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one of least validation loss.
+
+    Raises:
+      UserError: a validation loss in there cannot be read.
+    """
+    _check_losses(folder)
     best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
     options = ocp.CheckpointManagerOptions(
         best_fn=lambda m: m["loss"],
@@ -170,6 +176,18 @@ def reason(error: BaseException) -> str:
     return lines[0][:200]
 
 
+def _check_losses(folder: Path) -> None:
+    """Orbax reads the losses of all checkpoints at once and cannot pass over a damaged one."""
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        try:
+            float(json.loads(path.read_text(encoding="utf-8"))["loss"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is damaged ({reason(error)}): delete {path.parent}; "
+                "the checkpoint can still be read, and no longer counts as the best"
+            ) from error
+
+
 def _on_disk(checkpoints: ocp.CheckpointManager, *, but: int) -> list[int]:
     """Finished checkpoints, read from the folder itself: the manager counts one that it is still writing."""
     return [
@@ -189,8 +207,8 @@ def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     position = restored["position"]
     if not 1 <= position["format"] <= FORMAT:
         raise UserError(
-            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads up to {FORMAT}; "
-            "see CHANGELOG.md"
+            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads "
+            f"1 to {FORMAT}; see CHANGELOG.md"
         )
     if position["format"] >= 2:
         content = {name: value for name, value in position.items() if name != "digests"}

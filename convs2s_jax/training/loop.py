@@ -147,9 +147,10 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
         due = last if cfg.validate_every is None else position.step % cfg.validate_every == 0
+        due = due or bool(_ended(run.cfg, position))
         save = cfg.save_every is not None and position.step % cfg.save_every == 0
-        over = bool(session.interrupts.received or _ended(run.cfg, position))
-        if last or due or save or over or position.step % cfg.report_every == 0:
+        over = bool(session.interrupts.received)
+        if due or save or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
         if due:
             position = _validate(session, state, position)
@@ -197,6 +198,10 @@ def _validate(session: Session, state: TrainState, position: Position) -> Positi
 
 def _save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
     run = session.run
+    if not validation.all_finite(state.params):
+        raise UserError(
+            f"step {position.step}: a parameter is not finite; {_last_good(session)}. Use a lower learning rate or clip"
+        )
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
         "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],

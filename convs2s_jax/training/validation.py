@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.data import loader, plan
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.types import Tree
+from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.loss import Batch, LossSums, loss
@@ -80,6 +81,12 @@ def merged(params: Tree) -> Params:
 
 
 _merge = jax.jit(weight_norm.merge)
+
+
+@jax.jit
+def all_finite(params: Tree) -> Array:
+    """Whether no parameter is infinite or not a number."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
 def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], *, count: int = 50) -> None:

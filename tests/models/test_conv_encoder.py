@@ -27,13 +27,12 @@ every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
 def setup(name):
-    """A config and parameters in which nothing is zero, the rows of padding included."""
+    """A config and parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
     cfg = build(ConvEncoderConfig, {**CONFIGS[name], "max_positions": 16})
-    params = conv_encoder.init(jax.random.key(0), cfg, vocabulary=V, dim=E, rate=0.1)
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + 0.2 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
-    return cfg, jax.tree.unflatten(tree, noisy)
+    init = partial(conv_encoder.init, cfg=cfg, vocabulary=V, dim=E, rate=0.1)
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -59,7 +58,7 @@ def real(memory, row):
 def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
     cfg, params = setup(name)
     alone = [real(encode(params, cfg, padded([s], len(s), left=False)), 0) for s in SENTENCES]
-    for length, left in ((5, False), (5, True), (9, False), (9, True)):
+    for length, left in ((6, False), (6, True), (9, True)):
         memory = encode(params, cfg, padded(SENTENCES, length, left))
         np.testing.assert_array_equal(memory.mask, padded(SENTENCES, length, left) != PAD)
         np.testing.assert_array_equal(np.asarray(memory.keys)[~np.asarray(memory.mask)], 0.0)
@@ -85,11 +84,13 @@ def test_the_field_of_view_is_that_of_the_kernels(name):
     left = sum((layer.width - 1) // 2 for layer in cfg.layers)
     right = sum(layer.width // 2 for layer in cfg.layers)
 
-    def keys_of(table):
+    @jax.jit
+    @jax.jacrev
+    def reading(table):
         embedding = params.embedding.replace(table=table)
         return encode(params.replace(embedding=embedding), cfg, src).keys[0].sum(-1)
 
-    reads = np.abs(jax.jacrev(keys_of)(params.embedding.table)[:, 3 : 3 + length]).max(-1) > 0
+    reads = np.abs(reading(params.embedding.table)[:, 3 : 3 + length]).max(-1) > 0
     for s in range(length):
         for other in range(length):
             assert reads[s, other] == (s - left <= other <= s + right), (s, other)
@@ -98,14 +99,16 @@ def test_the_field_of_view_is_that_of_the_kernels(name):
 @every_config
 def test_padding_gets_no_gradient(name):
     cfg, params = setup(name)
-    weights = jax.random.normal(jax.random.key(2), (3, 7, E))
+    weights = np.random.default_rng(2).normal(size=(3, 7, E)).astype(np.float32)
 
-    def total(params):
+    @jax.jit
+    @jax.grad
+    def gradient(params):
         memory = encode(params, cfg, padded(SENTENCES, 7, left=True))
         values = jnp.where(memory.mask[:, :, None], memory.values, 0.0)
         return jnp.sum(weights * (memory.keys + values)) + jnp.sum(memory.summary)
 
-    embedding = jax.grad(total)(params).embedding
+    embedding = gradient(params).embedding
     np.testing.assert_array_equal(embedding.table[PAD], 0.0)
     assert (np.abs(embedding.table[2]) > 0).all()
     if cfg.positions:
@@ -114,10 +117,9 @@ def test_padding_gets_no_gradient(name):
 
 
 def test_jit_equals_no_jit():
-    cfg, params = setup("projections")
+    cfg, params = setup("plain")
     src = padded(SENTENCES, 5, left=False)
-    with jax.disable_jit():
-        plain = conv_encoder.encode(params, cfg, src, rate=0.1, gradient_scale=1.0)
+    plain = conv_encoder.encode(params, cfg, src, rate=0.1, gradient_scale=1.0)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plain, encode(params, cfg, src))
 
 
@@ -134,6 +136,7 @@ def test_gradient_scale_reaches_the_network_and_not_the_embedding_beside_it():
     cfg, params = setup("plain")
     src = padded(SENTENCES, 5, left=False)
 
+    @partial(jax.jit, static_argnums=(0, 1))
     def gradient(scale, part):
         def total(params):
             return jnp.sum(getattr(conv_encoder.encode(params, cfg, src, rate=0.0, gradient_scale=scale), part) ** 2)
@@ -152,6 +155,7 @@ def test_dropout_follows_its_key():
     cfg, params = setup("plain")
     src = padded(SENTENCES, 5, left=False)
 
+    @jax.jit
     def keys(seed):
         return conv_encoder.encode(params, cfg, src, rate=0.3, gradient_scale=1.0, key=jax.random.key(seed)).keys
 
@@ -160,10 +164,11 @@ def test_dropout_follows_its_key():
 
 
 def test_activations_keep_their_deviation_through_twenty_fresh_layers():
-    """Sections 3.4 and 3.5: the deviation of the outputs of layers 1 and 20 differs by less than a factor of 1.5.
+    """Sections 3.4 and 3.5: the deviation of the outputs of layers 1 and 20 differs by less than a factor of 1.25.
 
-    Growth is expected: the gate passes a little more than a quarter of the variance, the more so the larger its input.
-    Without the factor sqrt(0.5) the deviation grows by a hundred and more, without the factor 4 it falls to a hundredth.
+    It was 1.01 when this was written. Not exactly 1: the gate passes a little more than a quarter of the variance, the
+    more so the larger its input, and at the ends convolutions read zeros. Without sqrt(0.5) it was 11,000, without the
+    factor 4 a hundredth.
     """
     cfg = build(ConvEncoderConfig, {"layers": [(128, 3)] * 20})
     params = conv_encoder.init(jax.random.key(0), cfg, vocabulary=200, dim=128, rate=0.0)
@@ -174,11 +179,11 @@ def test_activations_keep_their_deviation_through_twenty_fresh_layers():
         part = dataclasses.replace(cfg, layers=cfg.layers[:count])
         return float(jnp.std(encode(params.replace(blocks=params.blocks[:count]), part, src).keys))
 
-    assert 1 / 1.5 < deviation(20) / deviation(1) < 1.5
+    assert 0.8 < deviation(20) / deviation(1) < 1.25
 
 
 def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():
-    """Only the first map and convolutions make up for dropout. At least 30,000 draws each: 3 % is far outside chance."""
+    """Only the first map and convolutions make up for dropout. From 30,000 draws on 3 % is far outside chance."""
     cfg = build(ConvEncoderConfig, {"layers": [(150, 3), (200, 1)], "max_positions": 300})
     params = conv_encoder.init(jax.random.key(0), cfg, vocabulary=400, dim=200, rate=0.4)
     expected = [

@@ -1,0 +1,68 @@
+"""What the machine can do, measured in the same run as everything else, and the arithmetic of a model."""
+
+import os
+import platform
+import resource
+import time
+
+import jax
+
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.layers import sizes
+
+SIDE = 2048
+
+
+def product_rate(dtype: str = "float32") -> float:
+    """Floating-point operations a second of a matrix product of side 2048: the best of 5."""
+    a = jax.random.normal(jax.random.key(0), (SIDE, SIDE)).astype(dtype)
+    product = jax.jit(lambda a: a @ a)
+    product(a).block_until_ready()
+    times = []
+    for _ in range(5):
+        before = time.perf_counter()
+        product(a).block_until_ready()
+        times.append(time.perf_counter() - before)
+    return 2 * SIDE**3 / min(times)
+
+
+def describe() -> str:
+    """Processor, cores, versions."""
+    model = "unknown processor"
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        model = names[0] if names else model
+    device = jax.devices()[0]
+    return f"{device.platform} {device.device_kind}; {os.cpu_count()} x {model}; Python {platform.python_version()}, jax {jax.__version__}"
+
+
+def peak_memory() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def encoder_flops(cfg: ModelConfig) -> float:
+    """Multiplications and additions of matrix products for each source token, forward."""
+    layers, dim = cfg.encoder.layers, cfg.embedding_dim
+    total = dim * layers[0].channels + layers[-1].channels * dim
+    return 2 * (total + _convolutions(layers))
+
+
+def decoder_flops(cfg: ModelConfig, source: float, vocabulary: int) -> float:
+    """The same for each target token, forward, with `source` tokens to attend to."""
+    layers, dim, out = cfg.decoder.layers, cfg.embedding_dim, cfg.decoder.out_dim
+    total = dim * layers[0].channels + layers[-1].channels * out + out * vocabulary
+    for index, layer in enumerate(layers):
+        if cfg.decoder.attends(index):
+            total += 2 * layer.channels * dim + 2 * source * dim
+    return 2 * (total + _convolutions(layers))
+
+
+def _convolutions(layers) -> float:
+    total = 0
+    for layer, size in zip(layers, sizes(layers), strict=True):
+        total += layer.width * size.inputs * 2 * layer.channels
+        if size.residual not in (None, layer.channels):
+            total += size.residual * layer.channels
+    return total

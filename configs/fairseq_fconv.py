@@ -1,0 +1,36 @@
+"""python train.py --config=configs/fairseq_fconv.py --config.data.dir=DIR --workdir=runs/fairseq_fconv
+
+fairseq's default architecture, `fconv`: 20 layers of 512 channels on both sides, 256 before the softmax. DIR holds
+{train,valid,test}.de and .en; other languages by --config.data.src and --config.data.tgt.
+
+No score is published for it that we know of. Neither score nor time was measured here.
+
+fairseq gives no recipe with this preset: dropout is its default, 0.1, the rest the recipe for IWSLT'14 of
+configs/iwslt14_de_en.py, with the annealing at epoch 50 of the recipes for WMT.
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "src": "de",
+            "tgt": "en",
+            "vocabulary": {"kind": "bpe", "src_size": 10_000, "tgt_size": 10_000},
+            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            "batch": {"tokens": 4000},
+        },
+        "model": {
+            "embedding_dim": 512,
+            "dropout": 0.1,
+            "encoder": {"layers": [(512, 3)] * 20},
+            "decoder": {"layers": [(512, 3)] * 20, "out_dim": 256},
+        },
+        "training": {
+            "optimizer": {"kind": "nesterov", "momentum": 0.99},
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 50, "shrink": 0.1},
+            "clip": 0.1,
+            "label_smoothing": 0.1,
+            "max_epochs": 55,
+        },
+        "search": {"beam_size": 5, "length_penalty": 1.0},
+    }

@@ -1,0 +1,36 @@
+"""python train.py --config=configs/paper_wmt14_en_fr.py --config.data.dir=DIR --workdir=runs/wmt14_en_fr
+
+WMT'14 English-French with the architecture of Gehring et al. 2017: 14 layers on both sides, 512 to 4096 channels. DIR
+holds {train,valid,test}.en and .fr.
+
+Published: 40.51 BLEU, 40.70 the best of three runs, 41.44 an ensemble of eight (tables 1 and 2 of the paper,
+newstest2014). Neither score nor time was measured here.
+
+Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The rate
+of dropout, 0.1, is that of fairseq's recipe for this task. Each side has 40,000 sub-words of its own.
+"""
+
+
+def get_config():
+    layers = [(512, 3)] * 5 + [(768, 3)] * 4 + [(1024, 3)] * 3 + [(2048, 1), (4096, 1)]
+    return {
+        "data": {
+            "src": "en",
+            "tgt": "fr",
+            "vocabulary": {"kind": "bpe", "src_size": 40_000, "tgt_size": 40_000},
+            # the paper's 64 sentences, at about 30 units a sentence: 64 * 30, and some room for padding
+            "batch": {"tokens": 2000},
+        },
+        "model": {
+            "embedding_dim": 512,
+            "dropout": 0.1,
+            "encoder": {"layers": layers},
+            "decoder": {"layers": layers, "out_dim": 512},
+        },
+        "training": {
+            "optimizer": {"kind": "nesterov", "momentum": 0.99},
+            "schedule": {"kind": "plateau", "rate": 0.25, "shrink": 0.1, "minimum": 1e-4},
+            "clip": 0.1,
+        },
+        "search": {"beam_size": 5, "length_penalty": 1.0},
+    }

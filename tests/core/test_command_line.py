@@ -1,0 +1,83 @@
+"""Command lines: what is an override, and what a user is told of a configuration file."""
+
+import pytest
+
+from convs2s_jax.core.command_line import read_config, split_overrides
+from convs2s_jax.core.errors import UserError
+
+
+def test_overrides_are_told_from_other_arguments_and_keep_their_order():
+    arguments = ["train.py", "--config=a.py", "--config.model.dropout=0.3", "--workdir=x", "--config.seed", "7"]
+    rest, overrides = split_overrides([*arguments, "--config.model.dropout=0.4"])
+    assert rest == ["train.py", "--config=a.py", "--workdir=x"]
+    assert overrides == [("model.dropout", "0.3"), ("seed", "7"), ("model.dropout", "0.4")]
+
+
+def test_a_value_may_hold_an_equals_sign_or_be_empty():
+    _, overrides = split_overrides(["--config.data.dir=a=b", "--config.data.cache_dir="])
+    assert overrides == [("data.dir", "a=b"), ("data.cache_dir", "")]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--config.seed"], ["--config.seed", "--workdir=x"], ["--config.=3"], ["--config."]]
+)
+def test_an_override_without_value_or_field_is_refused(arguments):
+    with pytest.raises(UserError, match=r"^--config\.(seed|=3|) has no value: write --config\.path\.to\.field=value$"):
+        split_overrides(arguments)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        (tmp_path / "my.py").write_text(text)
+        return str(tmp_path / "my.py")
+
+    return write
+
+
+def test_the_last_override_of_a_field_counts(write):
+    path = write("def get_config():\n    return {'seed': 1, 'model': {'dropout': 0.1}}\n")
+    assert read_config(path, []) == {"seed": 1, "model": {"dropout": 0.1}}
+    overrides = [("seed", "2"), ("model.dtype", "bfloat16"), ("seed", "3")]
+    assert read_config(path, overrides) == {"seed": 3, "model": {"dropout": 0.1, "dtype": "bfloat16"}}
+
+
+def test_what_offers_to_dict_is_read_by_it(write):
+    """As ml_collections.ConfigDict does."""
+    path = write(
+        "class C:\n    def to_dict(self):\n        return {'seed': 1}\n\n\ndef get_config():\n    return C()\n"
+    )
+    assert read_config(path, [("seed", "2")]) == {"seed": 2}
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(
+        UserError, match=r"^--config=.*none\.py: there is no such file; configurations lie in configs/$"
+    ):
+        read_config(str(tmp_path / "none.py"), [])
+    with pytest.raises(UserError, match="there is no such file"):
+        read_config(str(tmp_path), [])
+
+
+def test_a_file_without_get_config_is_named(write):
+    with pytest.raises(UserError, match=r"my\.py defines no get_config\(\): a configuration file returns its values"):
+        read_config(write("config = {}\n"), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("import no_such_module_anywhere\n", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+        ("def get_config(:\n", "SyntaxError: .*line 1"),
+        ("def get_config(name):\n    return {}\n", "TypeError: .*missing 1 required positional argument"),
+    ],
+)
+def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
+    with pytest.raises(UserError, match=rf"my\.py could not be read: {message}"):
+        read_config(write(text), [])
+
+
+def test_an_override_of_what_is_no_mapping_is_refused(write):
+    with pytest.raises(UserError, match=r"^config\.seed: config is 5, a value without fields"):
+        read_config(write("def get_config():\n    return 5\n"), [("seed", "1")])

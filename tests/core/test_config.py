@@ -1,0 +1,229 @@
+"""Typed configuration: what is accepted, what is refused and with which words."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+
+from convs2s_jax.core.config import build, check, literal, override, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.training.config import Config
+from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+
+DATA = {"corpus": "cldr", "src": "en", "tgt": "de"}
+
+
+def test_missing_fields_take_the_defaults_of_the_records():
+    assert build(Config, {"data": DATA}) == Config(data=build(Config, {"data": DATA}).data)
+    cfg = build(Config, {"data": DATA, "model": {"encoder": {"layers": [(8, 3), (9, 5, 2)]}}})
+    assert cfg.model.encoder.layers == (ConvLayer(8, 3), ConvLayer(9, 5, 2))
+    assert cfg.model.encoder.max_positions == 1024
+    assert cfg.model.decoder == Config(data=cfg.data).model.decoder
+
+
+def test_records_are_taken_as_they_are():
+    cfg = build(Config, {"data": DATA})
+    assert build(Config, cfg) is cfg
+    optimizer = AdamConfig(b1=0.8)
+    assert build(Config, {"data": cfg.data, "training": {"optimizer": optimizer}}).training.optimizer is optimizer
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"modle": {}}, r"^config\.modle: there is no field 'modle'; did you mean 'model'\?$"),
+        ({"model": {"xyz": 1}}, r"^config\.model\.xyz: there is no field 'xyz'; there are: decoder, dropout, dtype,"),
+        ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer\.b1: there is no field 'b1'"),
+        (
+            {"training": {"optimizer": {"kind": "adma"}}},
+            r"^config\.training\.optimizer\.kind is 'adma'; did you mean 'adam'\?$",
+        ),
+        ({"training": {"optimizer": {"kind": ["adam"]}}}, r"^config\.training\.optimizer\.kind is \['adam'\]"),
+        (
+            {"training": {"optimizer": "adam"}},
+            r"^config\.training\.optimizer is 'adam': expected fields, with 'kind' one of nesterov, adam$",
+        ),
+        ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 or"),
+        ({"seed": -1}, r"^config\.seed is -1: use 0 or more$"),
+        ({"seed": "one"}, r"^config\.seed is 'one': expected a whole number$"),
+        ({"seed": 1.5}, r"^config\.seed is 1\.5: expected a whole number$"),
+        ({"seed": True}, r"^config\.seed is True: expected a whole number$"),
+        ({"seed": None}, r"^config\.seed is None: expected a whole number$"),
+        ({"model": {"dropout": "high"}}, r"^config\.model\.dropout is 'high': expected a number$"),
+        ({"model": {"dropout": False}}, r"^config\.model\.dropout is False: expected a number$"),
+        ({"model": {"dtype": 32}}, r"^config\.model\.dtype is 32; there are: bfloat16, float32$"),
+        ({"model": 5}, r"^config\.model is 5: expected fields \(embedding_dim, dropout,"),
+        ({"training": {"max_steps": "all"}}, r"^config\.training\.max_steps is 'all': expected a whole number$"),
+        ({"training": {"max_steps": 0}}, r"^config\.training\.max_steps is 0: use 1 or more$"),
+        ({"training": {"validate_bleu": 1}}, r"^config\.training\.validate_bleu is 1: expected True or False$"),
+        (
+            {"training": {"schedule": {"kind": "fixed", "rates": 0.25}}},
+            r"^config\.training\.schedule\.rates is 0\.25: ",
+        ),
+        ({"model": {"encoder": {"layers": [(8, 0)]}}}, r"^config\.model\.encoder\.layers\[0\]\.width is 0: a convolu"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_whole_path(values, message):
+    with pytest.raises(UserError, match=message):
+        build(Config, {"data": DATA, **values})
+
+
+def test_a_field_without_default_must_be_given():
+    with pytest.raises(UserError, match=r"^config: data must be given$"):
+        build(Config, {})
+
+
+def test_nothing_at_all_is_refused():
+    with pytest.raises(UserError, match=r"^config is None: expected fields \(data, model,"):
+        build(Config, None)
+
+
+def test_a_path_that_begins_like_its_message_is_still_whole():
+    """A rule's message starts with the field's name, which may be that of the record."""
+    with pytest.raises(UserError, match=r"^seed\.seed is -1: use 0 or more$"):
+        build(Config, {"data": DATA, "seed": -1}, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    size: int
+    name: str = ""
+    share: float = 0.0
+    flag: bool = False
+    pair: tuple[int, str] = (0, "")
+    bound: int | None = None
+    level: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        check(self.size > 0, f"size is {self.size}: use more")
+
+
+def test_values_are_read_as_their_types():
+    small = build(Small, {"size": 1, "name": 2016, "share": 1, "flag": "true", "pair": [3, "x"], "bound": 4})
+    assert small == Small(size=1, name="2016", share=1.0, flag=True, pair=(3, "x"), bound=4)
+    assert isinstance(small.share, float)
+    assert build(Small, {"size": 1, "bound": None}).bound is None
+    assert build(Small, [7, "x"]) == Small(size=7, name="x")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": 1, "pair": [1]}, r"^config\.pair is \[1\]: expected 2 values$"),
+        ({"size": 1, "pair": [1, None]}, r"^config\.pair\[1\] is None: expected a text$"),
+        ({"size": 1, "level": True}, r"^config\.level is True"),
+        ({"size": 1, "bound": "x"}, r"^config\.bound is 'x': expected a whole number$"),
+        ({"name": "x"}, r"^config: size must be given$"),
+        ({"size": 0}, r"^config\.size is 0: use more$"),
+    ],
+)
+def test_small_mistakes_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        build(Small, values)
+
+
+def test_a_mistake_in_the_program_is_no_mistake_of_the_user():
+    @dataclass(frozen=True)
+    class Broken:
+        size: int = 0
+
+        def __post_init__(self) -> None:
+            raise TypeError("of the program")
+
+    with pytest.raises(TypeError, match="of the program"):
+        build(Broken, {})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"model": {"encoder": {"layers": [(8, 3), (9, 1, 0)]}, "decoder": {"attention_layers": [1, 3]}}, "seed": 3},
+        {"training": {"optimizer": {"kind": "adam"}, "schedule": {"kind": "inverse_sqrt", "warmup": 10}}},
+        {"training": {"schedule": {"kind": "fixed", "rates": [0.5, 0.25]}, "max_steps": 9}, "search": {"beam_size": 2}},
+    ],
+)
+def test_json_gives_a_configuration_back(values):
+    cfg = build(Config, {"data": DATA, **values})
+    assert build(Config, json.loads(json.dumps(to_dict(cfg)))) == cfg
+
+
+def test_configurations_are_hashable_and_equal_by_value():
+    cfg = build(Config, {"data": DATA})
+    assert hash(cfg) == hash(build(Config, to_dict(cfg)))
+    assert cfg != replace(cfg, seed=2)
+    assert isinstance(cfg.training.optimizer, NesterovConfig)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.3", 0.3),
+        (" 7 ", 7),
+        ("-1e-4", -1e-4),
+        ("10_000", 10_000),
+        ("True", True),
+        ("None", None),
+        ("'0.3'", "0.3"),
+        ("[(256, 3)] * 4 + [(512, 1)]", [(256, 3)] * 4 + [(512, 1)]),
+        ("2 * [1]", [1, 1]),
+        ("[[1] * 2, (3,)]", [[1, 1], (3,)]),
+        ("{'a': 1}", {"a": 1}),
+        ("adam", "adam"),
+        ("runs/a b", "runs/a b"),
+        ("", ""),
+        ("2 * 3", "2 * 3"),
+        ("[1] * 'x'", "[1] * 'x'"),
+        ("[1] * 100000000000", "[1] * 100000000000"),
+        ("[1] * 1000 * 1000", "[1] * 1000 * 1000"),
+        ("(" * 300, "(" * 300),
+        ("-" * 100_000 + "1", "-" * 100_000 + "1"),
+        ("[1]" + " + [1]" * 2000, "[1]" + " + [1]" * 2000),
+        ("a\0b", "a\0b"),
+    ],
+    ids=lambda x: repr(x)[:30],
+)
+def test_literals_are_read_and_all_else_is_text(text, value):
+    assert literal(text) == value
+    assert type(literal(text)) is type(value)
+
+
+def test_nothing_is_ever_evaluated(tmp_path):
+    trace = tmp_path / "trace"
+    for text in (f"open({str(trace)!r}, 'w')", f"[open({str(trace)!r}, 'w')] * 2", "[x for x in [1]]", "().__class__"):
+        assert literal(text) == text
+        assert override({}, "model.dropout", text) == {"model": {"dropout": text}}
+    assert not trace.exists()
+
+
+def test_override_sets_one_value_and_changes_nothing_given():
+    values = {"model": {"dropout": 0.1, "dtype": "float32"}, "seed": 1}
+    assert override(values, "model.dropout", "0.3") == {"model": {"dropout": 0.3, "dtype": "float32"}, "seed": 1}
+    assert values["model"]["dropout"] == 0.1
+    assert override(values, "training.optimizer.kind", "adam")["training"] == {"optimizer": {"kind": "adam"}}
+    assert override({"a": None}, "a.b", "1") == {"a": {"b": 1}}
+    assert override({"a": AdamConfig()}, "a.b1", "0.8")["a"] == to_dict(AdamConfig(b1=0.8))
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "message"),
+    [
+        ({"seed": 1}, "seed.x", r"^config\.seed\.x: config\.seed is 1, a value without fields; set it as a whole$"),
+        (
+            {"model": {"encoder": {"layers": [8]}}},
+            "model.encoder.layers.width",
+            r"^config\.model\.encoder\.layers\.width: config\.model\.encoder\.layers is \[8\], a value without fields",
+        ),
+        ("text", "seed", r"^config\.seed: config is 'text', a value without fields"),
+    ],
+)
+def test_an_override_of_what_has_no_fields_is_refused(values, path, message):
+    with pytest.raises(UserError, match=message):
+        override(values, path, "1")
+
+
+def test_a_misspelt_override_is_refused_when_it_is_built():
+    with pytest.raises(UserError, match=r"^config\.model\.droput: there is no field 'droput'; did you mean 'dropout'"):
+        build(Config, override({"data": DATA}, "model.droput", "0.3"))

@@ -1,0 +1,128 @@
+"""Batches made ahead: in order, from any start, errors handed over, no thread left behind."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.data import loader
+from convs2s_jax.data.loader import fill, fill_pair, load
+from convs2s_jax.data.plan import Plan, PlannedBatch
+from convs2s_jax.data.shapes import Shape
+
+
+def plan_of(count):
+    batches = tuple(PlannedBatch(0, np.array([i])) for i in range(count))
+    return Plan(shapes=(Shape(4, 4, 1),), batches=batches, padding=0.0)
+
+
+def row(planned):
+    return int(planned.rows[0])
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "loader"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert not threads()
+
+
+@pytest.mark.parametrize("start", [0, 1, 19, 20])
+def test_batches_come_in_the_plans_order_from_any_start(start):
+    found = list(load(plan_of(20), row, start=start))
+    assert [prepared.batch for prepared in found] == list(range(start, 20))
+    assert [prepared.index for prepared in found] == list(range(start, 20))
+
+
+def test_batches_are_made_ahead_but_not_without_bound():
+    made = []
+    batches = load(plan_of(50), lambda planned: made.append(row(planned)))
+    next(batches)
+    deadline = time.monotonic() + 10
+    while len(made) < 1 + loader.AHEAD and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    # the one used, those that wait, and one for which there is no room yet
+    assert 1 + loader.AHEAD <= len(made) <= 2 + loader.AHEAD
+    batches.close()
+
+
+class Broken(Exception):
+    pass
+
+
+def test_error_of_make_is_raised_where_batches_are_used():
+    def make(planned):
+        if row(planned) == 3:
+            raise Broken("row 3")
+        return row(planned)
+
+    batches = load(plan_of(9), make)
+    assert [next(batches).batch for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(Broken, match="row 3"):
+        next(batches)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_leaving_early_ends_the_thread(after):
+    batches = load(plan_of(1000), row)
+    for _ in range(after):
+        next(batches)
+    assert len(threads()) == 1
+    batches.close()
+    assert not threads()
+
+
+def test_error_of_the_caller_ends_the_thread():
+    def use():
+        for prepared in load(plan_of(1000), row):
+            if prepared.index == 2:
+                raise Broken("of the caller")
+
+    with pytest.raises(Broken, match="of the caller"):
+        use()
+    assert not threads()
+
+
+def test_wait_for_a_batch_is_measured():
+    def make(planned):
+        time.sleep(0.1)
+        return row(planned)
+
+    slow = [prepared.waited for prepared in load(plan_of(3), make)]
+    assert 0.25 < sum(slow) < 5
+    ready = load(plan_of(3), row)
+    next(ready)
+    time.sleep(0.3)  # the others are made meanwhile
+    assert sum(prepared.waited for prepared in ready) < 0.1
+
+
+SENTENCES = [np.array([5, 6, 7], np.uint16), np.array([], np.uint16), np.array([8, 9, 10, 11, 12], np.uint16)]
+
+
+def test_sentences_end_with_eos_are_padded_and_cut():
+    filled = fill(SENTENCES, np.array([2, 0, 1]), (4, 5))
+    assert filled.dtype == np.int32
+    assert filled.tolist() == [
+        [8, 9, 10, 11, EOS],  # cut: 12 has no room
+        [5, 6, 7, EOS, PAD],
+        [EOS, PAD, PAD, PAD, PAD],
+        [PAD, PAD, PAD, PAD, PAD],
+    ]
+
+
+def test_a_sentence_that_just_fits_is_not_cut():
+    assert fill(SENTENCES, np.array([2]), (1, 6)).tolist() == [[8, 9, 10, 11, 12, EOS]]
+
+
+def test_source_and_target_have_their_own_lengths_and_the_same_rows():
+    plan = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
+    targets = [np.array([20 + i]) for i in range(3)]
+    src, tgt = fill_pair(SENTENCES, targets, plan, PlannedBatch(1, np.array([1, 0])))
+    assert src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS], [PAD] * 4]
+    assert tgt.tolist() == [[21, EOS], [20, EOS], [PAD] * 2]

@@ -1,0 +1,129 @@
+"""Batch shapes: against exhaustive search, within the budget, and few enough for little padding on a real corpus."""
+
+import gzip
+import itertools
+
+import numpy as np
+import pytest
+
+from convs2s_jax.data.plan import plan_epoch
+from convs2s_jax.data.shapes import Shape, choose_shapes, fitting, rows_within
+
+
+def total_cost(src, tgt, rectangles):
+    """S + T of the smallest rectangle that holds each pair, summed; infinite where one holds none."""
+    return sum(
+        min((s + t for s, t in rectangles if a <= s and b <= t), default=float("inf"))
+        for a, b in zip(src, tgt, strict=True)
+    )
+
+
+def cheapest(src, tgt, count, *, always=()):
+    """The least cost of any `count` rectangles, those of `always` among them, by trying all."""
+    corners = list(itertools.product(sorted(set(src.tolist())), sorted(set(tgt.tolist()))))
+    chosen = itertools.combinations_with_replacement(corners, count - len(always))
+    return min(total_cost(src, tgt, [*always, *some]) for some in chosen)
+
+
+def rectangles_of(src, tgt, count):
+    return [(s, t) for s, t, _ in choose_shapes(src, tgt, tokens=100, count=count)]
+
+
+def pairs(seed, n=12, longest=12, levels=3):
+    """Random lengths with few distinct values on each side, so that all rectangles can be tried."""
+    rng = np.random.default_rng(seed)
+    return tuple(rng.choice(rng.choice(np.arange(2, longest), levels, replace=False), n) for _ in "st")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_shapes_are_the_best_two_of_which_one_holds_everything(seed):
+    src, tgt = pairs(seed)
+    everything = (src.max(), tgt.max())
+    assert total_cost(src, tgt, rectangles_of(src, tgt, 1)) == total_cost(src, tgt, [everything])
+    assert total_cost(src, tgt, rectangles_of(src, tgt, 2)) == cheapest(src, tgt, 2, always=[everything])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_enough_shapes_waste_nothing(seed):
+    src, tgt = pairs(seed)
+    assert total_cost(src, tgt, rectangles_of(src, tgt, 9)) == src.sum() + tgt.sum()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_shapes_cost_little_more_than_the_best_there_are(count):
+    ratios, exact = [], 0
+    for seed in range(20):
+        src, tgt = pairs(seed)
+        found, best = total_cost(src, tgt, rectangles_of(src, tgt, count)), cheapest(src, tgt, count)
+        ratios.append(found / best)
+        exact += found == best
+    assert min(ratios) >= 1.0  # else the exhaustive search is not one
+    assert max(ratios) <= 1.10
+    assert exact >= 12
+
+
+def test_choosing_anew_improves_on_the_greedy_choice():
+    src = tgt = np.array([2, 5, 7, 10])
+    # 5 saves most alone, but beside 2 it is better to have 7
+    everything = (10, 10)
+    first = min([(2, 2), (5, 5), (7, 7)], key=lambda one: total_cost(src, tgt, [everything, one]))
+    second = min([(2, 2), (5, 5), (7, 7)], key=lambda one: total_cost(src, tgt, [everything, first, one]))
+    greedy, best = total_cost(src, tgt, [everything, first, second]), cheapest(src, tgt, 3)
+    assert best < greedy  # else this corpus shows nothing
+    assert total_cost(src, tgt, rectangles_of(src, tgt, 3)) == best
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_every_pair_has_a_shape_within_the_budget(count):
+    rng = np.random.default_rng(count)
+    src, tgt = rng.geometric(0.05, 500) + 1, rng.geometric(0.05, 500) + 1
+    tokens = int(max(src.max(), tgt.max())) + 5
+    shapes = choose_shapes(src, tgt, tokens=tokens, count=count)
+    assert 1 <= len(shapes) <= count
+    assert len(set(shapes)) == len(shapes)
+    assert list(shapes) == sorted(shapes, key=lambda shape: shape.src + shape.tgt)
+    assert all(shape.rows >= 1 and shape.rows * max(shape.src, shape.tgt) <= tokens for shape in shapes)
+    for a, b, i in zip(src, tgt, fitting(src, tgt, shapes), strict=True):
+        holding = [shape.src + shape.tgt for shape in shapes if a <= shape.src and b <= shape.tgt]
+        assert a <= shapes[i].src
+        assert b <= shapes[i].tgt
+        assert shapes[i].src + shapes[i].tgt == min(holding)
+
+
+def test_rows_are_a_multiple_of_8_where_more_than_8_fit():
+    assert [rows_within(tokens, 10) for tokens in (5, 10, 75, 89, 90, 159, 160, 247)] == [1, 1, 7, 8, 8, 8, 16, 24]
+
+
+def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
+    src, tgt = np.array([3, 3, 3, 50]), np.array([4, 4, 4, 9])
+    shapes = choose_shapes(src, tgt, tokens=40, count=2)
+    assert shapes == (Shape(3, 4, 8), Shape(50, 9, 1))
+
+
+def test_long_tails_are_rounded_up_never_down():
+    lengths = np.arange(2, 400)
+    shapes = choose_shapes(lengths, lengths[::-1].copy(), tokens=4000, count=6)
+    assert max(shape.src for shape in shapes) == 399
+    assert np.all(lengths <= np.array([shape.src for shape in shapes])[fitting(lengths, lengths[::-1], shapes)])
+
+
+def test_no_pairs_need_no_shapes():
+    assert choose_shapes(np.array([], int), np.array([], int), tokens=100, count=3) == ()
+
+
+def test_a_pair_that_no_shape_holds_is_an_error():
+    with pytest.raises(ValueError, match="no shape holds"):
+        fitting(np.array([2, 9]), np.array([2, 2]), (Shape(3, 3, 8),))
+
+
+def test_twelve_shapes_pad_multi30k_by_less_than_a_tenth(corpora):
+    def lengths(side):
+        with gzip.open(corpora / "multi30k_tok" / f"train.{side}.gz", "rt", encoding="utf-8") as lines:
+            return np.array([len(line.split()) + 1 for line in lines])
+
+    src, tgt = lengths("de"), lengths("en")
+    shapes = choose_shapes(src, tgt, tokens=4000, count=12)
+    plan = plan_epoch(src, tgt, np.arange(len(src)), shapes, seed=1, epoch=1)
+    assert len(src) == 29000
+    assert len(shapes) <= 12
+    assert plan.padding < 0.10

@@ -1,0 +1,131 @@
+"""Learning rates: hand-written sequences, and fairseq's formulas."""
+
+import json
+import math
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training import schedule
+from convs2s_jax.training.schedule import SCHEDULES, FixedConfig, InverseSqrtConfig, PlateauConfig, ScheduleState
+
+
+def after(cfg, losses):
+    """(rate, stopped or not) after each validation, and the sentences told."""
+    state, seen, told = schedule.start(cfg), [], []
+    for loss in losses:
+        state, why = schedule.validated(cfg, state, loss)
+        seen.append((schedule.rate(cfg, state, step=1, epoch=1), bool(state.stopped)))
+        told.append(why)
+    return seen, told
+
+
+def rates(seen):
+    return [rate for rate, _ in seen]
+
+
+def test_plateau_divides_by_ten_whenever_the_best_is_not_beaten_and_stops_below_a_minimum():
+    losses = [5.0, 4.0, 4.0, 3.0, 3.5, 2.9, 2.95, 2.95]
+    seen, told = after(PlateauConfig(), losses)
+    assert rates(seen) == pytest.approx([0.25, 0.25, 0.025, 0.025, 0.0025, 0.0025, 0.00025, 0.000025])
+    assert [stopped for _, stopped in seen] == [False] * 7 + [True]
+    assert [bool(why) for why in told] == [False, False, True, False, True, False, True, True]
+
+
+def test_plateau_goes_on_at_its_minimum_and_stops_only_below_it():
+    cfg = PlateauConfig(rate=1.0, shrink=0.5, minimum=0.25)
+    seen, _ = after(cfg, [1.0] * 4)
+    assert seen == [(1.0, False), (0.5, False), (0.25, False), (0.125, True)]
+
+
+def test_plateau_waits_as_often_as_its_patience_says():
+    cfg = PlateauConfig(rate=1.0, shrink=0.5, patience=3)
+    seen, _ = after(cfg, [2.0, 2.0, 2.0, 1.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.8])
+    assert rates(seen) == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_plateau_shrinks_at_a_loss_that_is_no_number():
+    seen, _ = after(PlateauConfig(rate=1.0), [2.0, math.nan, math.inf])
+    assert rates(seen) == pytest.approx([1.0, 0.1, 0.01])
+
+
+def test_plateau_says_why():
+    state = ScheduleState(rate=0.25, best=2.5)
+    shrunk, why = schedule.validated(PlateauConfig(), state, 2.75)
+    assert why == "validation loss 2.7500 did not improve on 2.5000: learning rate 0.25 -> 0.025"
+    assert shrunk.stopped == ""
+    stopped, _ = schedule.validated(PlateauConfig(), ScheduleState(rate=5e-4, best=2.5), 2.75)
+    assert stopped.stopped == "the learning rate fell below 0.0001"
+
+
+def fairseq_fixed(lrs, force_anneal, shrink, epoch):
+    """lr[min(epoch - 1, ..)] until epoch force_anneal, from there lr * shrink ** (epoch + 1 - force_anneal)."""
+    if force_anneal is None or epoch < force_anneal:
+        return lrs[min(epoch - 1, len(lrs) - 1)]
+    return lrs[-1] * shrink ** (epoch + 1 - force_anneal)
+
+
+@pytest.mark.parametrize("lrs", [(0.25,), (0.5, 0.25, 0.125)])
+@pytest.mark.parametrize("force_anneal", [None, 1, 2, 3, 6])
+def test_fixed_is_fairseqs(lrs, force_anneal):
+    cfg = FixedConfig(rates=lrs, force_anneal=force_anneal, shrink=0.2)
+    for epoch in range(1, 9):
+        found = schedule.rate(cfg, schedule.start(cfg), step=77, epoch=epoch)
+        assert found == pytest.approx(fairseq_fixed(lrs, force_anneal, 0.2, epoch), rel=1e-12)
+
+
+def test_fixed_shrinks_first_at_the_epoch_of_force_anneal():
+    cfg = FixedConfig(rates=(1.0,), force_anneal=3, shrink=0.5)
+    assert [schedule.rate(cfg, schedule.start(cfg), step=1, epoch=e) for e in range(1, 6)] == [1, 1, 0.5, 0.25, 0.125]
+
+
+def test_inverse_sqrt_rises_to_its_rate_at_warmup_and_falls_from_there():
+    cfg = InverseSqrtConfig(rate=0.4, warmup=4, initial=0.0)
+    found = [schedule.rate(cfg, schedule.start(cfg), step=step, epoch=1) for step in (1, 2, 3, 4, 5, 16, 400)]
+    assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4 * math.sqrt(4 / 5), 0.2, 0.04])
+
+
+def test_inverse_sqrt_begins_at_its_initial_rate():
+    cfg = InverseSqrtConfig(rate=0.5, warmup=10, initial=0.1)
+    assert schedule.start(cfg).rate == 0.1
+    assert schedule.rate(cfg, schedule.start(cfg), step=1, epoch=1) == pytest.approx(0.14)
+    assert schedule.rate(cfg, schedule.start(cfg), step=10, epoch=1) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_every_schedule_keeps_the_best_loss_and_its_state_is_json(kind):
+    cfg = SCHEDULES[kind].config()
+    state = schedule.start(cfg)
+    for loss in (3.0, 2.0, 2.5):
+        state, _ = schedule.validated(cfg, state, loss)
+    assert state.best == 2.0
+    assert ScheduleState(**json.loads(json.dumps(state.__dict__))) == state
+
+
+@pytest.mark.parametrize("kind", ["fixed", "inverse_sqrt"])
+def test_other_schedules_do_not_heed_validation(kind):
+    cfg = SCHEDULES[kind].config()
+    seen, told = after(cfg, [2.0, 3.0, 4.0])
+    assert len(set(seen)) == 1
+    assert told == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PlateauConfig(rate=0.0), r"rate is 0.0: use more than 0"),
+        (lambda: PlateauConfig(shrink=1.0), r"shrink is 1.0: a factor that reduces the rate; use 0.1"),
+        (lambda: PlateauConfig(minimum=0.0), r"minimum is 0.0: training would never stop; use 1e-4"),
+        (lambda: PlateauConfig(patience=0), r"patience is 0: use 1 or more"),
+        (lambda: FixedConfig(rates=()), r"rates is \(\): give one rate or more, above 0"),
+        (lambda: FixedConfig(rates=(0.1, -0.1)), r"rates is \(0.1, -0.1\): give one rate or more, above 0"),
+        (lambda: FixedConfig(shrink=1.5), r"shrink is 1.5: use a factor up to 1"),
+        (lambda: FixedConfig(force_anneal=0), r"force_anneal is 0: an epoch, from 1"),
+        (lambda: InverseSqrtConfig(rate=-1.0), r"rate is -1.0: use more than 0"),
+        (lambda: InverseSqrtConfig(warmup=0), r"warmup is 0: use 1 step or more"),
+        (lambda: InverseSqrtConfig(rate=0.1, initial=0.2), r"initial is 0.2: use 0 up to the rate, 0.1"),
+    ],
+)
+def test_nonsense_is_refused(make, message):
+    with pytest.raises(UserError, match=f"^{message}$"):
+        make()
