@@ -1,8 +1,5 @@
 """Every number of fairseq's golden model cases: outputs, attention, losses and all gradients."""
 
-import json
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +10,7 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.loss import Batch, loss
+from tests import golden
 
 CASES = [
     "fconv_01_k3_basic",
@@ -25,21 +23,10 @@ CASES = [
     "fconv_08_fresh_init",
     "fconv_09_old_version1_checkpoint",
 ]
-COPIED = Path(__file__).parents[1] / "reference"  # a few cases travel with the repository
-
-
-def case_folder(name: str) -> Path:
-    shared = Path(__file__).parents[3] / "shared" / "golden"
-    folder = COPIED if (COPIED / f"{name}.npz").exists() else shared
-    if not (folder / f"{name}.npz").exists():
-        pytest.skip(f"{name} lies in ../shared/golden, which is absent here")
-    return folder
 
 
 def load(name: str, dtype: str):
-    folder = case_folder(name)
-    arrays = dict(np.load(folder / f"{name}.npz", allow_pickle=False))
-    info = json.loads((folder / f"{name}.json").read_text())
+    arrays, info = golden.load(name)
     cfg = fairseq.config_from_args(info["config"])
     tensors = {k.removeprefix("param/"): v.astype(dtype) for k, v in arrays.items() if k.startswith("param/")}
     return cfg, fairseq.params_from_state_dict(cfg, tensors), arrays, info
@@ -65,14 +52,19 @@ def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     src, previous, target = (jnp.asarray(arrays[f"in/{k}"]) for k in ("src_tokens", "prev_output_tokens", "target"))
     np.testing.assert_array_equal(encoder_decoder.decoder_inputs(target), previous)
 
+    def summed(params, smoothing):
+        return loss(weight_norm.merge(params), cfg, Batch(src=src, tgt=target), smoothing=smoothing)
+
     @jax.jit
-    def outputs(params):
+    def everything(params):
         merged = weight_norm.merge(params)
         memory = encoder_decoder.encode(merged, cfg, src)
         cache = encoder_decoder.start(merged, cfg, memory, len(src))
-        return memory, *encoder_decoder.decode(merged, cfg, memory, cache, previous)[:2]
+        logits, attention, _ = encoder_decoder.decode(merged, cfg, memory, cache, previous)
+        gradients = jax.grad(lambda p: summed(p, 0.0).loss)(params)
+        return memory, logits, attention, summed(params, 0.0), summed(params, 0.1), gradients
 
-    memory, logits, attention = outputs(params)
+    memory, logits, attention, plain, smoothed, gradients = everything(params)
     real = np.asarray(target != PAD)
     assert difference(memory.keys, arrays[f"out{suffix}/encoder_x"]) < tolerance
     source = np.asarray(memory.mask)  # what stands in padding of the values is never read
@@ -83,18 +75,13 @@ def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     share = info["num_attention_layers"] / len(cfg.decoder.layers)
     assert difference(attention * share, arrays[f"out{suffix}/attn"]) < tolerance
 
-    def summed(params, smoothing):
-        return loss(weight_norm.merge(params), cfg, Batch(src=src, tgt=target), smoothing=smoothing)
+    assert difference(plain.loss, arrays[f"out{suffix}/loss"]) < tolerance
+    assert difference(smoothed.loss, arrays[f"out{suffix}/loss_label_smoothed_0.1"]) < tolerance
+    assert difference(smoothed.nll, plain.loss) < tolerance
+    assert int(plain.tokens) == info["ntokens"]
 
-    summed = jax.jit(summed, static_argnums=1)
-    assert difference(summed(params, 0.0).loss, arrays[f"out{suffix}/loss"]) < tolerance
-    assert difference(summed(params, 0.1).loss, arrays[f"out{suffix}/loss_label_smoothed_0.1"]) < tolerance
-    assert difference(summed(params, 0.1).nll, summed(params, 0.0).loss) < tolerance
-    assert int(summed(params, 0.0).tokens) == info["ntokens"]
-
-    gradients = fairseq.state_dict(jax.jit(jax.grad(lambda p: summed(p, 0.0).loss))(params))
+    found = fairseq.state_dict(gradients)
     expected = {k.split("/")[1]: v for k, v in arrays.items() if k.startswith(f"grad{suffix}/")}
-    assert set(expected) <= set(gradients)
-    wrong = {k: difference(gradients[k], v) for k, v in expected.items() if difference(gradients[k], v) >= tolerance}
-    assert not wrong
-    assert len(expected) == len(gradients)
+    assert set(expected) == set(found)
+    errors = {name: difference(found[name], value) for name, value in expected.items()}
+    assert not {name: error for name, error in errors.items() if error >= tolerance}

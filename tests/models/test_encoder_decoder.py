@@ -55,11 +55,16 @@ def batch(pairs, source_length, target_length, left=False):
 
 @partial(jax.jit, static_argnums=1)
 def teacher_forced(params, cfg, batch):
-    """Logits and attention of a batch, and the sums of its loss."""
+    """Logits and attention of a batch."""
     memory = encoder_decoder.encode(params, cfg, batch.src)
     cache = encoder_decoder.start(params, cfg, memory, len(batch.tgt))
     logits, attention, _ = encoder_decoder.decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(batch.tgt))
-    return logits, attention, loss(params, cfg, batch, smoothing=0.1)
+    return logits, attention
+
+
+@partial(jax.jit, static_argnums=1)
+def sums(params, cfg, batch):
+    return loss(params, cfg, batch, smoothing=0.1)
 
 
 def close(a, b, tolerance=1e-5):
@@ -71,19 +76,18 @@ def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
     cfg, params = setup(name)
     alone = [teacher_forced(params, cfg, batch([pair], len(pair[0]), len(pair[1]))) for pair in PAIRS]
     for source_length, target_length, left in ((7, 8, True), (5, 6, False)):
-        logits, attention, sums = teacher_forced(params, cfg, batch(PAIRS, source_length, target_length, left))
+        logits, attention = teacher_forced(params, cfg, batch(PAIRS, source_length, target_length, left))
         for row, (src, tgt) in enumerate(PAIRS):
             own = slice(-len(src), None) if left else slice(len(src))
             close((logits[row, : len(tgt)], attention[row, : len(tgt), own]), (alone[row][0][0], alone[row][1][0]))
-        close(sums, jax.tree.map(lambda *x: sum(x), *(one[2] for one in alone)))
 
 
 @every_config
 def test_order_of_the_batch_permutes_results_exactly(name):
     cfg, params = setup(name)
     order = np.array([2, 0, 1])
-    one = teacher_forced(params, cfg, batch(PAIRS, 5, 6))[:2]
-    other = teacher_forced(params, cfg, batch([PAIRS[i] for i in order], 5, 6))[:2]
+    one = teacher_forced(params, cfg, batch(PAIRS, 5, 6))
+    other = teacher_forced(params, cfg, batch([PAIRS[i] for i in order], 5, 6))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), one, other)
 
 
@@ -100,13 +104,12 @@ def test_padding_gets_no_gradient_and_every_parameter_gets_some(name):
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.max(jnp.abs(leaf)) > 0), gradients))
 
 
-def test_rows_of_padding_add_nothing_to_the_sums():
+def test_padding_and_rows_of_padding_add_nothing_to_the_sums():
     cfg, params = setup("plain")
     empty = ([], [])
-    close(
-        teacher_forced(params, cfg, batch([*PAIRS, empty, empty], 5, 6))[2],
-        teacher_forced(params, cfg, batch(PAIRS, 5, 6))[2],
-    )
+    whole = sums(params, cfg, batch(PAIRS, 5, 6))
+    close(sums(params, cfg, batch([*PAIRS, empty, empty], 5, 6)), whole)
+    close(sums(params, cfg, batch(PAIRS, 7, 8, left=True)), whole)
     nothing = jax.jit(jax.grad(lambda params: loss(params, cfg, batch([empty] * 2, 5, 6)).loss))(params)
     jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0.0), nothing)
 
@@ -114,8 +117,8 @@ def test_rows_of_padding_add_nothing_to_the_sums():
 def test_sums_of_two_halves_are_those_of_the_whole():
     cfg, params = setup("plain")
     pairs = [*PAIRS, PAIRS[0]]
-    halves = [teacher_forced(params, cfg, batch(half, 5, 6))[2] for half in (pairs[:2], pairs[2:])]
-    whole = teacher_forced(params, cfg, batch(pairs, 5, 6))[2]
+    halves = [sums(params, cfg, batch(half, 5, 6)) for half in (pairs[:2], pairs[2:])]
+    whole = sums(params, cfg, batch(pairs, 5, 6))
     close(jax.tree.map(lambda a, b: a + b, *halves), whole)
     assert int(whole.tokens) == sum(len(tgt) for _, tgt in pairs)
 
@@ -129,7 +132,7 @@ def test_decoder_inputs_are_the_target_shifted_right():
 def test_jit_equals_no_jit():
     cfg, params = setup("plain")
     whole = batch(PAIRS, 5, 6)
-    close(loss(params, cfg, whole, smoothing=0.1), teacher_forced(params, cfg, whole)[2])
+    close(loss(params, cfg, whole, smoothing=0.1), sums(params, cfg, whole))
 
 
 def test_vmap_of_the_gradient_gives_the_gradient_of_each_pair():

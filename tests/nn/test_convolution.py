@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
 
-WIDTHS = [1, 2, 3, 4, 5]
+WIDTHS = [1, 2, 3, 4]
 
 
 def random(*shape, seed=0):
@@ -39,7 +39,7 @@ def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 2, 6])
+@pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_valid_equals_loops(width, length):
     w, b = kernel(width)
@@ -47,7 +47,7 @@ def test_valid_equals_loops(width, length):
     close(convolution.valid(ours(w, b), jnp.asarray(x, jnp.float32)), loops(w, b, x, 0, 0))
 
 
-@pytest.mark.parametrize("length", [1, 2, 6])
+@pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_gradients_of_valid_are_those_of_the_loops(width, length):
     """For y_t = b + sum_j x_{t+j} w_j and L = sum c y:  dx_{t+j} += c_t w_j',  dw_j += x_{t+j}' c_t,  db = sum c."""
@@ -66,12 +66,12 @@ def test_gradients_of_valid_are_those_of_the_loops(width, length):
     close(params_bar.b, c.sum((0, 1)))
 
 
-@pytest.mark.parametrize("length", [1, 2, 6])
+@pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(width, length):
     w, b = kernel(width)
     x = random(2, length, 3)
-    left = {1: 0, 2: 0, 3: 1, 4: 1, 5: 2}[width]
+    left = {1: 0, 2: 0, 3: 1, 4: 1}[width]
     y = convolution.centred(ours(w, b), jnp.asarray(x, jnp.float32))
     assert y.shape == (2, length, 4)
     close(y, loops(w, b, x, left, width - 1 - left))

@@ -99,7 +99,9 @@ def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path, loss):
-    assert save(tmp_path, {10: loss, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
+    assert save(tmp_path / "a", {10: loss, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
+    assert save(tmp_path / "b", {10: 5.0, 20: loss, 30: None, 40: None}, keep=1) == [10, 40]
+    assert save(tmp_path / "c", {10: loss, 20: None, 30: None}, keep=1) == [30]
 
 
 def test_newest_comes_back_bit_by_bit(folder):
@@ -336,9 +338,11 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_w
     assert ended.stdout == ""
     assert ended.returncode == 2, ended.stderr
     good = "the last good one is step 30" if steps else "no earlier one exists"
-    said = ended.stderr.splitlines()[-1]  # after what Orbax logs
-    assert said.startswith(f"train.py: {folder}: the checkpoint of step 40 could not be written (")
-    assert said.endswith(f"); {good}. Make room and run the same command again")
+    # Orbax's threads log their own errors, before it or after it
+    said = [line for line in ended.stderr.splitlines() if line.startswith("train.py: ")]
+    assert len(said) == 1
+    assert said[0].startswith(f"train.py: {folder}: the checkpoint of step 40 could not be written (")
+    assert said[0].endswith(f"); {good}. Make room and run the same command again")
     found, left, told = restore(folder)
     assert left == list(steps)
     assert told == []

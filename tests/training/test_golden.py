@@ -1,7 +1,5 @@
 """Ten updates of fairseq's Nesterov optimiser, a change of the learning rate included, number by number."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +9,12 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.loss import Batch
+from tests import golden
 
 
 @pytest.mark.parametrize("name", ["nag_01_lr0.25", "nag_02_lr_change"])
-def test_ten_updates_are_those_of_fairseq(golden, name):
-    arrays = dict(np.load(golden / f"{name}.npz", allow_pickle=False))
-    info = json.loads((golden / f"{name}.json").read_text())
+def test_ten_updates_are_those_of_fairseq(name):
+    arrays, info = golden.load(name)
     cfg = fairseq.config_from_args(info["config"])
     training = TrainingConfig(clip=float(info["clip_norm"]))
     start = {k.removeprefix("init/"): v for k, v in arrays.items() if k.startswith("init/")}
