@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,26 @@ def read_config(path: str, overrides: Sequence[tuple[str, str]]) -> dict[str, An
     if not Path(path).is_file():
         raise UserError(f"--config={path}: there is no such file; configurations lie in configs/")
     try:
-        values = runpy.run_path(path)["get_config"]()
-    except KeyError as error:
-        raise UserError(f"{path} defines no get_config(): a configuration file returns its values from it") from error
+        module = runpy.run_path(path)
+        if "get_config" not in module:
+            raise UserError(f"{path} defines no get_config(): a configuration file returns its values from it")
+        values = module["get_config"]()
+    except UserError:
+        raise
     except Exception as error:
-        raise UserError(f"{path} could not be read: {type(error).__name__}: {error}") from error
+        raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
     values = values.to_dict() if hasattr(values, "to_dict") else values
     for field, text in overrides:
         values = override(values, field, text)
     return values
+
+
+def _line(error: Exception, path: str) -> str:
+    """ ", line 7" of the file where the error arose in it."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def run(main: Callable[[list[tuple[str, str]]], None]) -> None:

@@ -45,7 +45,7 @@ class ConvDecoderConfig:
         if self.attention_layers is not None:
             check(
                 len(self.attention_layers) > 0,
-                "attention_layers is empty: without attention the decoder cannot see the source; name a layer, such as [1]",
+                "attention_layers is empty: without attention the decoder cannot see the source; name one, such as [1]",
             )
             for number in self.attention_layers:
                 check(
@@ -101,11 +101,10 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
         conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep)
         attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
         blocks.append(Block(conv=conv, projection=projection, attention=attends))
+    output: Affine | Array = affine.init(keys[3], cfg.out_dim, vocabulary, keep=keep)
     if cfg.tied_output:
         bound = cfg.out_dim**-0.5
         output = jax.random.uniform(keys[3], (vocabulary,), minval=-bound, maxval=bound)
-    else:
-        output = affine.init(keys[3], cfg.out_dim, vocabulary, keep=keep)
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
@@ -148,7 +147,7 @@ def advance(
       key: for dropout; None evaluates.
 
     Returns:
-      Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the cache after T tokens.
+      Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
     """
     keys = split(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
@@ -164,16 +163,18 @@ def advance(
         histories.append(history)
     features = dropout(linear(params.map_out, outputs[-1]), rate, keys[1])
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    return features, sum(weights) / len(weights), ConvDecoderCache(length=length, histories=tuple(histories))
+    attended = jnp.mean(jnp.stack(weights), axis=0)
+    return features, attended, ConvDecoderCache(length=length, histories=tuple(histories))
 
 
 def logits(params: ConvDecoderParams, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)
-    tied = not isinstance(params.output, Affine)
-    w = params.embedding.table.T.astype(features.dtype) if tied else params.output.w
-    b = params.output if tied else params.output.b
-    return jnp.einsum("...O,OV->...V", features, w, preferred_element_type=dtype) + bias(b.astype(dtype), features.ndim)
+    output = params.output
+    if not isinstance(output, Affine):
+        output = Affine(w=params.embedding.table.T.astype(features.dtype), b=output)
+    scores = jnp.einsum("...O,OV->...V", features, output.w, preferred_element_type=dtype)
+    return scores + bias(output.b.astype(dtype), features.ndim)
 
 
 def attentions(cfg: ConvDecoderConfig) -> int:
@@ -181,6 +182,4 @@ def attentions(cfg: ConvDecoderConfig) -> int:
     return sum(cfg.attends(i) for i in range(len(cfg.layers)))
 
 
-KIND = Decoder(
-    config=ConvDecoderConfig, init=init, start=start, advance=advance, logits=logits, attentions=attentions
-)
+KIND = Decoder(config=ConvDecoderConfig, init=init, start=start, advance=advance, logits=logits, attentions=attentions)

@@ -38,7 +38,7 @@ class ConvEncoderConfig:
         check_layers(self.layers)
         check(
             self.max_positions >= 4,
-            f"max_positions is {self.max_positions}: two rows are reserved and a word and its end need two; use 4 or more",
+            f"max_positions is {self.max_positions}: two rows are reserved, a word and its end need two; use 4 or more",
         )
 
 

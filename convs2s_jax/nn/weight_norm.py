@@ -18,8 +18,8 @@ from convs2s_jax.nn.types import Array, Tree
 class Normed:
     """A kernel as direction and length.
 
-    v: the kernel's shape; g: the same number of axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one
-    length an output channel. (Checkpoints of fairseq before version 2 hold [K, 1, 1] in the decoder: `merge` reads both.)
+    v: the kernel's shape; g: as many axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one length an output
+    channel. (Checkpoints of fairseq before version 2 hold [K, 1, 1] in the decoder: `merge` reads both.)
     """
 
     v: Array
@@ -33,7 +33,7 @@ def split(params: Tree) -> Tree:
         if not isinstance(layer, Affine):
             return layer
         g = jnp.sqrt(jnp.sum(jnp.square(layer.w), axis=range(layer.w.ndim - 1), keepdims=True))
-        return layer.replace(w=Normed(v=layer.w, g=g))
+        return Affine(w=Normed(v=layer.w, g=g), b=layer.b)
 
     return jax.tree.map(normed, params, is_leaf=lambda x: isinstance(x, Affine))
 
