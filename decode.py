@@ -3,7 +3,6 @@
 Reads standard input and writes standard output unless told otherwise; one line in, one line out.
 """
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from absl import flags
 from tqdm import tqdm
 
 from convs2s_jax.core.command_line import run
+from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
 from convs2s_jax.search.config import SearchConfig
@@ -92,10 +92,10 @@ def read(translator: Translator) -> tuple[Sequence[str], Sequence[str] | None]:
 
 def search_options(cfg: SearchConfig) -> SearchConfig:
     """The run's own search options with those of the command line put in."""
-    given = {name: flag.value for name, flag in SEARCH.items() if flag.value is not None}
+    values = to_dict(cfg) | {name: flag.value for name, flag in SEARCH.items() if flag.value is not None}
     if UNNORMALIZED.value:
-        given["normalize"] = False
-    return dataclasses.replace(cfg, **given)
+        values["normalize"] = False
+    return build(SearchConfig, values, "search")
 
 
 def warn(found: Sequence[Translation]) -> None:
@@ -103,9 +103,7 @@ def warn(found: Sequence[Translation]) -> None:
     name = SPLIT.value or ("standard input" if INPUT.value == "-" else INPUT.value)
     for number, translation in enumerate(found, start=1):
         if translation.cut:
-            tell(
-                f"{name}, line {number}: the last {translation.cut} tokens are beyond the model's positions and left out"
-            )
+            tell(f"{name}, line {number}: the last {translation.cut} tokens exceed the model's positions: left out")
 
 
 def write(hypotheses: Sequence[str]) -> None:

@@ -34,7 +34,8 @@ def describe() -> str:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
         model = names[0] if names else model
     device = jax.devices()[0]
-    return f"{device.platform} {device.device_kind}; {os.cpu_count()} x {model}; Python {platform.python_version()}, jax {jax.__version__}"
+    versions = f"Python {platform.python_version()}, jax {jax.__version__}"
+    return f"{device.platform} {device.device_kind}; {os.cpu_count()} x {model}; {versions}"
 
 
 def peak_memory() -> float:

@@ -1,8 +1,8 @@
 """Training throughput:  python benchmarks/train.py --data=DIR
 
 DIR holds train.de and train.en (.gz). Batches are those of the batch plan at 4000 tokens; target tokens are counted
-without padding; batches are on the device beforehand. Compare shares of the matrix-product rate, not seconds: machines are
-shared. See ../shared/peer_speed.md for fairseq's figures.
+without padding; batches are on the device beforehand. Compare shares of the matrix-product rate, not seconds:
+machines are shared. See ../shared/peer_speed.md for fairseq's figures.
 """
 
 import argparse
@@ -82,15 +82,19 @@ def main() -> None:
         seconds = time.perf_counter() - before
         rates.append(tokens / seconds)
         shares.append(arithmetic / seconds / peak)
-        print(
-            f"repeat {repeat + 1}: {rates[-1]:.0f} target tokens/s, product {peak / 1e9:.0f} GFLOP/s, share {shares[-1]:.2f}"
-        )
+        rate, share = rates[-1], shares[-1]
+        print(f"repeat {repeat + 1}: {rate:.0f} target tokens/s, product {peak / 1e9:.0f} GFLOP/s, share {share:.2f}")
     print("\n| model | dtype | target tokens/s, min / median / max | share of the matrix product | padding | memory |")
     print("|---|---|---|---|---|---|")
-    print(
-        f"| {Path(arguments.config).stem} | {arguments.dtype} | {min(rates):.0f} / {statistics.median(rates):.0f} / {max(rates):.0f} "
-        f"| {min(shares):.2f} / {statistics.median(shares):.2f} / {max(shares):.2f} | {100 * epoch.padding:.1f} % | {peak_memory():.0f} MiB |"
-    )
+    cells = [
+        Path(arguments.config).stem,
+        arguments.dtype,
+        f"{min(rates):.0f} / {statistics.median(rates):.0f} / {max(rates):.0f}",
+        f"{min(shares):.2f} / {statistics.median(shares):.2f} / {max(shares):.2f}",
+        f"{100 * epoch.padding:.1f} %",
+        f"{peak_memory():.0f} MiB",
+    ]
+    print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

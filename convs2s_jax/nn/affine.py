@@ -1,5 +1,7 @@
 """The record of a kernel and a bias, shared by linear maps and convolutions, and the linear map itself."""
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,11 @@ from convs2s_jax.nn.types import Array, Key
 class Affine:
     """Parameters of y = x w + b.
 
-    w: [C, D] of a linear map or [K, C, D] of a convolution; b: [D].
+    w: [C, D] of a linear map or [K, C, D] of a convolution (while it is trained, its direction and length:
+    weight_norm.Normed); b: [D].
     """
 
-    w: Array
+    w: Any
     b: Array
 
 

@@ -18,8 +18,8 @@ from convs2s_jax.nn.types import Array, Tree
 class Normed:
     """A kernel as direction and length.
 
-    v: the kernel's shape; g: as many axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one length an output
-    channel. (Checkpoints of fairseq before version 2 hold [K, 1, 1] in the decoder: `merge` reads both.)
+    v: the kernel's shape; g: as many axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one length for
+    each output channel. (Checkpoints of fairseq before version 2 hold [K, 1, 1] in the decoder: `merge` reads both.)
     """
 
     v: Array
