@@ -11,8 +11,10 @@ from convs2s_jax.training.loop import train
 from tests import tiny
 
 
-def run(program, *arguments, text=""):
+def run(program, *arguments, text="", largest_file=None):
     command = [sys.executable, program, *map(str, arguments)]
+    if largest_file is not None:  # writing beyond fails as it does on a full disk
+        command = ["prlimit", f"--fsize={largest_file}", *command]
     return subprocess.run(command, cwd=tiny.ROOT, input=text, capture_output=True, text=True, timeout=240, check=False)
 
 
@@ -60,6 +62,13 @@ def refused(result):
 def test_training_refuses_with_one_sentence(tmp_path, arguments, sentence):
     result = run("train.py", *(argument.format(tmp=tmp_path) for argument in arguments))
     assert sentence in refused(result)
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) bounds the size of files here")
+def test_a_full_disk_is_told_in_a_sentence(tmp_path):
+    config = tiny.config_file(tmp_path)
+    result = run("train.py", f"--config={config}", f"--workdir={tmp_path}/run", largest_file=4000)
+    assert "File too large; make room" in refused(result)
 
 
 def test_decoding_refuses_with_one_sentence(tmp_path, trained):

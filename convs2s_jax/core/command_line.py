@@ -1,11 +1,12 @@
 """What train.py and decode.py share: configuration files, overrides, and how a mistake is told."""
 
+import errno
 import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
@@ -60,7 +61,7 @@ def read_config(path: str, overrides: Sequence[tuple[str, str]]) -> dict[str, An
 
 
 def _line(error: Exception, path: str) -> str:
-    """ ", line 7" of the file where the error arose in it."""
+    """Return ", line 7" of the file where the error arose in it."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
@@ -74,12 +75,15 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
         try:
             return action()
         except (UserError, flags.Error) as error:
-            print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)  # noqa: T201
-            sys.exit(2)
+            _fail(str(error))
         except KeyboardInterrupt:
             sys.exit(130)
         except BrokenPipeError:
             sys.exit(141)  # who read our output has gone, as under `head`
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            _fail(f"{error}: make room and run the same command again")
 
     overrides: list[tuple[str, str]] = []
 
@@ -92,10 +96,15 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
         return rest
 
     def quiet(_: Any) -> None:
-        logging.set_verbosity(logging.WARNING)  # the libraries' own progress is not the user's
+        logging.set_verbosity(logging.FATAL)  # what libraries log is not for the user; what matters they raise
         guarded(lambda: main(overrides))
 
     app.run(quiet, flags_parser=parse)
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)
 
 
 def _refuse(argument: str) -> None:

@@ -59,8 +59,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
         )
     attention = literal(str(args["decoder_attention"]))
     layers = literal(str(args["decoder_layers"]))
-    if isinstance(attention, list | tuple):
-        attention = [i + 1 for i, attends in enumerate(attention) if attends]
+    attends = attention if isinstance(attention, list | tuple) else [attention] * len(layers)
     values = {
         "embedding_dim": encoder_dim,
         "dropout": args["dropout"],
@@ -70,7 +69,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
         },
         "decoder": {
             "layers": layers,
-            "attention_layers": attention if isinstance(attention, list) else None,
+            "attention_layers": None if all(attends) else [i + 1 for i, yes in enumerate(attends) if yes],
             "out_dim": args["decoder_out_embed_dim"],
             "tied_output": bool(args["share_input_output_embed"]),
             "max_positions": args["max_target_positions"],

@@ -21,8 +21,8 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.digest import digest, digest_of_record, path_of
 from convs2s_jax.training.step import TrainState
 
-FORMAT = 2
-"""Of new checkpoints. All from 1 on are read: 1 has the first version of the digests, and none of `position`."""
+FORMAT = 1
+"""Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
 def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
@@ -205,15 +205,14 @@ def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterato
 def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     restored = checkpoints.restore(step, args=ocp.args.Composite(position=ocp.args.JsonRestore()))
     position = restored["position"]
-    if not 1 <= position["format"] <= FORMAT:
+    content = {name: value for name, value in position.items() if name != "digests"}
+    if digest_of_record(content) != position["digests"]["position"]:
+        raise ValueError("position is not what was saved")
+    if position["format"] != FORMAT:
         raise UserError(
-            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads "
-            f"1 to {FORMAT}; see CHANGELOG.md"
+            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads {FORMAT}; "
+            "see CHANGELOG.md"
         )
-    if position["format"] >= 2:
-        content = {name: value for name, value in position.items() if name != "digests"}
-        if digest_of_record(content) != position["digests"]["position"]:
-            raise ValueError("position is not what was saved")
     return position
 
 
@@ -225,7 +224,7 @@ def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: 
         odd = sorted(names ^ set(expected))
         raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
     restored = checkpoints.restore(step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(abstract)}))[item]
-    found = digest(restored, version=position["format"])
+    found = digest(restored)
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
