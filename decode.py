@@ -54,6 +54,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Load, translate, write, score."""
     if overrides:
         raise UserError(f"--config.{overrides[0][0]}: decoding takes its configuration from --workdir")
+    if SPLIT.value and (INPUT.value != "-" or REFERENCE.value):
+        raise UserError("--split brings its own source and reference: leave out --input and --reference")
     if not WORKDIR.value:
         raise UserError("--workdir is missing: decode.py --workdir=runs/demo")
     translator = load(Path(WORKDIR.value), step=CHECKPOINT.value, tell=tell)

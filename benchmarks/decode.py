@@ -1,7 +1,7 @@
 """Decoding throughput:  python benchmarks/decode.py --data=DIR
 
 DIR holds train.de, train.en and test.de (.gz). 1000 test sentences, sorted by length, every hypothesis of exactly 16
-tokens; parameters are fresh: speed does not depend on their values. See ../shared/peer_speed.md for fairseq's figures of the same task.
+tokens; parameters are fresh: speed does not depend on their values. Figures of fairseq: ../shared/peer_speed.md.
 """
 
 import argparse

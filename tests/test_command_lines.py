@@ -127,7 +127,10 @@ def test_metrics_have_the_promised_fields(trained):
     trains = [line for line in lines if line["split"] == "train"]
     valids = [line for line in lines if line["split"] == "valid"]
     others = {"learning_rate", "grad_norm", "tokens_per_second", "input_wait", "padding", "compilations"}
+    tests = [line for line in lines if line["split"] == "test"]
     assert trains
     assert valids
+    assert len(tests) == 1
+    assert tests[0]["step"] == min(valids, key=lambda line: line["loss"])["step"]
     assert all(set(line) == common | others for line in trains)
-    assert all(common <= set(line) for line in valids)
+    assert all(common <= set(line) for line in valids + tests)

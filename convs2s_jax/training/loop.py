@@ -1,13 +1,13 @@
 """The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
 
 import dataclasses
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import loader, plan
@@ -21,36 +21,9 @@ from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.prepare import Run, prepare
 from convs2s_jax.training.reports import Reports
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.session import Position, Session, last_good, save, score_test, validate
+from convs2s_jax.training.step import TrainState
 from convs2s_jax.training.window import Window
-
-
-@dataclasses.dataclass(frozen=True)
-class Position:
-    """Where training stands; with the configuration it fixes all that follows.
-
-    step: updates done; epoch: the current one, from 1; batch: batches of it already used; validated: step of the last
-    validation; schedule: of the learning rate.
-    """
-
-    schedule: ScheduleState
-    step: int = 0
-    epoch: int = 1
-    batch: int = 0
-    validated: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """What the loop works with: the prepared run, compiled functions, and where results go."""
-
-    run: Run
-    step: Step
-    evaluate: Any
-    reports: Reports
-    checkpoints: ocp.CheckpointManager
-    interrupts: Interrupts
-    compiled: CompileCounter
 
 
 def train(cfg: Config, workdir: Path) -> None:
@@ -64,19 +37,32 @@ def train(cfg: Config, workdir: Path) -> None:
         interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
         checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
         latest = max(checkpoints.all_steps(), default=0)
-        reports = stack.enter_context(Reports(workdir, step=latest, total=cfg.training.max_steps))
+        reports = stack.enter_context(Reports(workdir, step=latest))
         run = prepare(cfg, workdir, reports.tell)
+        reports.expect(_updates(run))
         step, evaluate = stepping.compile_steps(cfg.model, cfg.training), validation.evaluator(cfg.model)
         session = Session(run, step, evaluate, reports, checkpoints, interrupts, compiled)
         state, position = _begin(session)
+        begun = position.step
         while not (why := _ended(cfg, position)) and not interrupts.received:
             state, position = _epoch(session, state, position)
         if why and position.validated < position.step:
-            position = _validate(session, state, position)
+            position = validate(session, state, position)
         else:
-            _save(session, state, position)
+            save(session, state, position)
         checkpoint.wait(checkpoints, position.step)
+        if why and position.step > begun:
+            score_test(session, state, position)
         reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+
+
+def _updates(run: Run) -> int | None:
+    """Updates of the whole run as far as its bounds tell."""
+    cfg = run.cfg.training
+    if cfg.max_epochs is None:
+        return cfg.max_steps
+    epoch = -(-run.batches // run.cfg.data.batch.accumulate)
+    return min(cfg.max_epochs * epoch, cfg.max_steps or sys.maxsize)
 
 
 def _begin(session: Session) -> tuple[TrainState, Position]:
@@ -148,15 +134,15 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
         due = last if cfg.validate_every is None else position.step % cfg.validate_every == 0
         due = due or bool(_ended(run.cfg, position))
-        save = cfg.save_every is not None and position.step % cfg.save_every == 0
+        keep = cfg.save_every is not None and position.step % cfg.save_every == 0
         over = bool(session.interrupts.received)
-        if due or save or over or last or position.step % cfg.report_every == 0:
+        if due or keep or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
         if due:
-            position = _validate(session, state, position)
+            position = validate(session, state, position)
             window.restart()
-        elif save:
-            _save(session, state, position)
+        elif keep:
+            save(session, state, position)
         if over or _ended(run.cfg, position):
             break
     return state, position
@@ -164,7 +150,7 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
 
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
     """A line of metrics since the last; stops at a loss that is not finite."""
-    summary = window.close(_last_good(session))
+    summary = window.close(last_good(session))
     session.reports.metrics(
         step=position.step,
         epoch=position.epoch - (position.batch == 0),
@@ -173,45 +159,3 @@ def _report(session: Session, window: Window, position: Position, epoch: plan.Pl
         compilations=session.compiled.count,
         **summary,
     )
-
-
-def _validate(session: Session, state: TrainState, position: Position) -> Position:
-    """Loss and BLEU on the validation set; the schedule's turn; a checkpoint."""
-    run, cfg = session.run, session.run.cfg
-    params = validation.merged(state.params)
-    found = validation.evaluate(session.evaluate, params, cfg.model, run.valid, tokens=cfg.data.batch.tokens)
-    scores = {}
-    if cfg.training.validate_bleu:
-        hypotheses = validation.translate_split(params, cfg.model, cfg.search, run.valid, run.vocabularies)
-        result = validation.bleu(run.valid, hypotheses, tokenize=cfg.training.bleu_tokenize)
-        scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
-        validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-    epoch = position.epoch - (position.batch == 0)
-    session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=found.loss, **scores)
-    after, why = schedule.validated(cfg.training.schedule, position.schedule, found.loss)
-    if why:
-        session.reports.tell(f"step {position.step}: {why}")
-    position = dataclasses.replace(position, schedule=after, validated=position.step)
-    _save(session, state, position, loss=found.loss)
-    return position
-
-
-def _save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
-    run = session.run
-    if not validation.all_finite(state.params):
-        raise UserError(
-            f"step {position.step}: a parameter is not finite; {_last_good(session)}. Use a lower learning rate or clip"
-        )
-    record = dataclasses.asdict(position) | {
-        "data": run.fingerprint,
-        "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],
-    }
-    checkpoint.save(session.checkpoints, state, record, loss=loss)
-
-
-def _last_good(session: Session) -> str:
-    step = session.checkpoints.latest_step()
-    return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"
-
-
-__all__ = ["Position", "train"]

@@ -34,7 +34,8 @@ class Split:
 class Run:
     """All that training needs and that does not change.
 
-    rows: training pairs in use; shapes: of training batches; fingerprint: of the tokenised training data.
+    rows: training pairs in use; shapes: of training batches; batches: of an epoch (one more or less in some);
+    fingerprint: of the tokenised training data.
     """
 
     cfg: Config
@@ -44,6 +45,7 @@ class Run:
     valid: Split
     rows: np.ndarray
     shapes: tuple[Shape, ...]
+    batches: int
     fingerprint: int
 
 
@@ -78,7 +80,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
         f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
         + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
     )
-    return Run(cfg, workdir, vocabularies, train, valid, rows, chosen, _fingerprint(train))
+    return Run(cfg, workdir, vocabularies, train, valid, rows, chosen, len(example.batches), _fingerprint(train))
 
 
 def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:

@@ -23,13 +23,13 @@ class Reports:
     metrics.jsonl has a line for each report; when a run is continued from an earlier step, lines beyond it are dropped.
     """
 
-    def __init__(self, workdir: Path, *, step: int, total: int | None) -> None:
-        """Begin at `step` of `total` updates (None: unknown)."""
+    def __init__(self, workdir: Path, *, step: int) -> None:
+        """Begin after `step` updates."""
         _drop_beyond(workdir / "metrics.jsonl", step)
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._log = (workdir / "train.log").open("a", encoding="utf-8")
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
-        self._bar = tqdm(total=total, initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
+        self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
 
     def __enter__(self) -> "Reports":
         return self
@@ -45,6 +45,11 @@ class Reports:
         self._log.write(f"{stamp} {sentence}\n")
         self._log.flush()
         tqdm.write(sentence, file=sys.stderr)
+
+    def expect(self, total: int | None) -> None:
+        """How many updates the run will have had at its end, for the time left; None: unknown."""
+        self._bar.total = total
+        self._bar.refresh()
 
     def advance(self, step: int) -> None:
         """Move the progress bar."""

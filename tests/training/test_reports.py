@@ -34,7 +34,7 @@ def scalars(workdir):
 
 
 def test_each_report_is_one_line_and_one_event_a_number(tmp_path):
-    with Reports(tmp_path, step=0, total=None) as reports:
+    with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=50, epoch=1, split="train", loss=2.0, learning_rate=0.25, compilations=7)
         assert len(lines(tmp_path)) == 1  # on disk at once
         reports.metrics(step=60, epoch=2, split="valid", loss=1.5, bleu=12.5)
@@ -70,7 +70,7 @@ def test_each_report_is_one_line_and_one_event_a_number(tmp_path):
 
 @pytest.mark.parametrize("loss", [1e4, math.inf])
 def test_a_huge_loss_has_no_perplexity_and_no_overflow(tmp_path, loss):
-    with Reports(tmp_path, step=0, total=None) as reports:
+    with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=1, epoch=1, split="train", loss=loss)
     (line,) = lines(tmp_path)
     assert line["perplexity"] is None
@@ -83,10 +83,10 @@ def test_perplexity_is_the_exponential_as_far_as_floats_go():
 
 
 def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
-    with Reports(tmp_path, step=0, total=None) as reports:
+    with Reports(tmp_path, step=0) as reports:
         for step in (10, 20, 30, 40):
             reports.metrics(step=step, epoch=1, split="train", loss=float(step))
-    with Reports(tmp_path, step=20, total=None) as reports:
+    with Reports(tmp_path, step=20) as reports:
         assert [line["step"] for line in lines(tmp_path)] == [10, 20]
         reports.metrics(step=30, epoch=1, split="train", loss=0.5)
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 10.0), (20, 20.0), (30, 0.5)]
@@ -95,26 +95,26 @@ def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
 
 def test_a_run_that_begins_anew_has_no_old_lines(tmp_path):
     for _ in range(2):
-        with Reports(tmp_path, step=0, total=None) as reports:
+        with Reports(tmp_path, step=0) as reports:
             assert lines(tmp_path) == []
             reports.metrics(step=10, epoch=1, split="train", loss=1.0)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_a_torn_last_line_is_dropped(tmp_path, cut):
-    with Reports(tmp_path, step=0, total=None) as reports:
+    with Reports(tmp_path, step=0) as reports:
         for step in (10, 20):
             reports.metrics(step=step, epoch=1, split="train", loss=1.0)
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text(encoding="utf-8")[: -1 - cut], encoding="utf-8")
-    with Reports(tmp_path, step=20, total=None) as reports:
+    with Reports(tmp_path, step=20) as reports:
         reports.metrics(step=30, epoch=1, split="train", loss=1.0)
     assert [line["step"] for line in lines(tmp_path)] == [10, 30]
 
 
 def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
     for sentence in ("größer", "again"):
-        with Reports(tmp_path, step=0, total=None) as reports:
+        with Reports(tmp_path, step=0) as reports:
             reports.tell(sentence)
     assert capsys.readouterr().err == "größer\nagain\n"
     log = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
@@ -122,6 +122,6 @@ def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
 
 
 def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
-    with Reports(tmp_path, step=0, total=None) as reports:
+    with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=5, epoch=1, split="train", loss=2.0, bleu=3.0)
     assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"

@@ -1,0 +1,110 @@
+"""A run under way: what it works with, and what is done with a state between updates."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpus
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import checkpoint, schedule, validation
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.compilations import CompileCounter
+from convs2s_jax.training.interrupts import Interrupts
+from convs2s_jax.training.prepare import Run, Split, tokenize
+from convs2s_jax.training.reports import Reports
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import Step, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where training stands; with the configuration it fixes all that follows.
+
+    step: updates done; epoch: the current one, from 1; batch: batches of it already used; validated: step of the last
+    validation; schedule: of the learning rate.
+    """
+
+    schedule: ScheduleState
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    validated: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What the loop works with: the prepared run, compiled functions, and where results go."""
+
+    run: Run
+    step: Step
+    evaluate: Any
+    reports: Reports
+    checkpoints: ocp.CheckpointManager
+    interrupts: Interrupts
+    compiled: CompileCounter
+
+
+def validate(session: Session, state: TrainState, position: Position) -> Position:
+    """Loss and BLEU on the validation set; the schedule's turn; a checkpoint."""
+    run, cfg = session.run, session.run.cfg
+    loss, scores, hypotheses = measure(session, state.params, run.valid)
+    if hypotheses:
+        validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
+    epoch = position.epoch - (position.batch == 0)
+    session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
+    after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
+    if why:
+        session.reports.tell(f"step {position.step}: {why}")
+    position = dataclasses.replace(position, schedule=after, validated=position.step)
+    save(session, state, position, loss=loss)
+    return position
+
+
+def score_test(session: Session, state: TrainState, position: Position) -> None:
+    """Loss and BLEU of the best parameters on the test set, where the corpus has one."""
+    run, cfg = session.run, session.run.cfg
+    text = corpus.read(cfg.data, "test", optional=True)
+    if len(text) == 0:
+        return
+    split = tokenize(cfg, run.workdir, run.vocabularies, text)
+    abstract = jax.eval_shape(lambda params: params, state.params)
+    folder = layout.checkpoints(run.workdir)
+    params, saved = checkpoint.restore_params(folder, abstract, step=None, tell=session.reports.tell)
+    loss, scores, _ = measure(session, params, split)
+    session.reports.metrics(step=saved["step"], epoch=position.epoch - 1, split="test", loss=loss, **scores)
+
+
+def measure(session: Session, params: Tree, split: Split) -> tuple[float, dict[str, float], list[str]]:
+    """Loss of a split, and where the configuration asks for it, its translations and their scores."""
+    run, cfg = session.run, session.run.cfg
+    merged = validation.merged(params)
+    found = validation.evaluate(session.evaluate, merged, cfg.model, split, tokens=cfg.data.batch.tokens)
+    if not cfg.training.validate_bleu:
+        return found.loss, {}, []
+    hypotheses = validation.translate_split(merged, cfg.model, cfg.search, split, run.vocabularies)
+    result = validation.bleu(split, hypotheses, tokenize=cfg.training.bleu_tokenize)
+    scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
+    return found.loss, scores, hypotheses
+
+
+def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
+    """A checkpoint of this position; parameters that are not finite are refused."""
+    run = session.run
+    if not validation.all_finite(state.params):
+        raise UserError(
+            f"step {position.step}: a parameter is not finite; {last_good(session)}. Use a lower learning rate or clip"
+        )
+    record = dataclasses.asdict(position) | {
+        "data": run.fingerprint,
+        "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],
+    }
+    checkpoint.save(session.checkpoints, state, record, loss=loss)
+
+
+def last_good(session: Session) -> str:
+    """Which checkpoint is good, in words."""
+    step = session.checkpoints.latest_step()
+    return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"
