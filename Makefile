@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 # Installed again only when what is to be installed has changed.
 $(INSTALLED): setup.cfg pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@
 

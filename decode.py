@@ -3,10 +3,12 @@
 Reads standard input and writes standard output unless told otherwise; one line in, one line out.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from absl import flags
 from tqdm import tqdm
@@ -58,6 +60,14 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("--split brings its own source and reference: leave out --input and --reference")
     if not WORKDIR.value:
         raise UserError("--workdir is missing: decode.py --workdir=runs/demo")
+    if BLEU_TOKENIZE.value:
+        scoring.check_tokenizer(BLEU_TOKENIZE.value)
+    with output(OUTPUT.value) as file:
+        decode(file)
+
+
+def decode(file: BinaryIO) -> None:
+    """Translate into an open file and score."""
     translator = load(Path(WORKDIR.value), step=CHECKPOINT.value, tell=tell)
     lines, references = read(translator)
     search = search_options(translator.cfg.search)
@@ -67,7 +77,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         )
     warn(found)
     hypotheses = [text_of(translator, translation) for translation in found]
-    write(hypotheses)
+    file.write("".join(line + "\n" for line in hypotheses).encode())
     for source, hypothesis, reference in list(zip(lines, hypotheses, references or lines, strict=True))[: SHOW.value]:
         tell(f"  source      {source}\n  translation {hypothesis}")
         tell(f"  reference   {reference}\n" if references is not None else "")
@@ -108,20 +118,26 @@ def warn(found: Sequence[Translation]) -> None:
             tell(f"{name}, line {number}: the last {translation.cut} tokens exceed the model's positions: left out")
 
 
-def write(hypotheses: Sequence[str]) -> None:
-    """Write a line for each; a file appears only when it is whole."""
-    text = "".join(line + "\n" for line in hypotheses)
-    if OUTPUT.value == "-":
-        sys.stdout.buffer.write(text.encode())
+@contextlib.contextmanager
+def output(name: str) -> Iterator[BinaryIO]:
+    """Where translations go. It is opened before the work begins; a file appears only when it is whole."""
+    if name == "-":
+        yield sys.stdout.buffer
         sys.stdout.flush()
         return
-    path = Path(OUTPUT.value)
+    path = Path(name).resolve()
+    plain = path.is_file() or not path.exists()  # a device or a pipe is written to, never replaced
+    part = path.with_name(f".{path.name}.part") if plain else path
     try:
-        temporary = path.with_name(f".{path.name}.part")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        with part.open("wb") as file:
+            yield file
+        if plain:
+            os.replace(part, path)
     except OSError as error:
-        raise UserError(f"--output={path} cannot be written: {error.strerror}") from error
+        raise UserError(f"--output={name} cannot be written: {error.strerror}") from error
+    finally:
+        if plain:
+            part.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

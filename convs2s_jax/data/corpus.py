@@ -46,6 +46,8 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
         if optional:
             return ParallelText((), (), split)
         raise UserError(_missing(cfg, split))
+    if len(sides[0]) == 0:
+        raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
     return ParallelText(*sides, split)
 
 

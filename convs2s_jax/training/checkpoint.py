@@ -6,6 +6,7 @@ array and of itself).
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def save(
 
     Args:
       checkpoints: of `manager`.
-      state: its `step` names the checkpoint; one that exists already stays as it is.
+      state: its `step` names the checkpoint; one that exists already stays as it is, unless there is now a loss for it.
       position: JSON.
       loss: validation loss, for choosing the best; None where none was measured.
 
@@ -59,7 +60,10 @@ def save(
     """
     step = int(state.step)
     if step in checkpoints.all_steps():
-        return
+        if loss is None:
+            return
+        checkpoints.wait_until_finished()
+        checkpoints.delete(step)  # saved before its validation: written again with its loss
     position = {**position, "format": FORMAT, "step": step}
     digests = {
         "params": digest(state.params),
@@ -104,15 +108,21 @@ def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
 
 
 def restore(
-    checkpoints: ocp.CheckpointManager, abstract: TrainState, *, tell: Callable[[str], None]
+    checkpoints: ocp.CheckpointManager,
+    abstract: TrainState,
+    *,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
 ) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest checkpoint that is whole, or None where there is none.
 
-    A damaged one is named to `tell`, deleted so that training can write it anew, and the one before is tried.
+    A damaged one is named to `tell` and put aside as <step>.damaged, so that training can write it anew, and the one
+    before is tried.
 
     Args:
       checkpoints: of `manager`.
       abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this run.
       tell: gets a sentence for each damaged checkpoint.
 
     Raises:
@@ -122,6 +132,7 @@ def restore(
     for step in steps:
         try:
             position = _position(checkpoints, step)
+            check(position)
             params = _arrays(checkpoints, step, "params", abstract.params, position)
             moments = _arrays(checkpoints, step, "optimizer", abstract.optimizer, position)
         except UserError:
@@ -130,7 +141,7 @@ def restore(
             tell(f"the checkpoint of step {step} is damaged ({reason(error)}); trying the one before")
             continue
         for damaged in [s for s in steps if s > step]:
-            checkpoints.delete(damaged)
+            _put_aside(checkpoints, damaged)
         return TrainState(params=params, optimizer=moments, step=jnp.asarray(step, jnp.int32)), position
     if steps:
         raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
@@ -138,7 +149,12 @@ def restore(
 
 
 def restore_params(
-    folder: Path, abstract: Tree, *, step: int | None, tell: Callable[[str], None]
+    folder: Path,
+    abstract: Tree,
+    *,
+    step: int | None,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
 ) -> tuple[Tree, dict[str, Any]]:
     """Parameters for decoding, and their position.
 
@@ -146,6 +162,7 @@ def restore_params(
       folder: of checkpoints.
       abstract: shapes and dtypes of the parameters.
       step: a step, or None for the best, and the others from the newest on where that one is damaged.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this model.
       tell: gets a sentence for each damaged checkpoint.
 
     Raises:
@@ -162,6 +179,7 @@ def restore_params(
         for candidate in [step] if step is not None else _best_first(checkpoints, steps):
             try:
                 position = _position(checkpoints, candidate)
+                check(position)
                 return _arrays(checkpoints, candidate, "params", abstract, position), position
             except UserError:
                 raise
@@ -181,11 +199,22 @@ def _check_losses(folder: Path) -> None:
     for path in sorted(folder.glob("*/metrics/metrics")):
         try:
             float(json.loads(path.read_text(encoding="utf-8"))["loss"])
+        except FileNotFoundError:
+            continue  # removed by a training that goes on
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is damaged ({reason(error)}): delete {path.parent}; "
                 "the checkpoint can still be read, and no longer counts as the best"
             ) from error
+
+
+def _put_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Rename a damaged checkpoint: what could not be read today may still be of use."""
+    folder = Path(checkpoints.directory)
+    aside = folder / f"{step}.damaged"
+    shutil.rmtree(aside, ignore_errors=True)
+    (folder / str(step)).rename(aside)
+    checkpoints.reload()
 
 
 def _on_disk(checkpoints: ocp.CheckpointManager, *, but: int) -> list[int]:

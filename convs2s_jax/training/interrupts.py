@@ -1,10 +1,15 @@
 """SIGINT and SIGTERM: finish the step, save, leave."""
 
 import signal
+import sys
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class InterruptedWorkError(Exception):
+    """Long work that can be left was left, because a signal came."""
 
 
 class Interrupts:
@@ -25,8 +30,14 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def check(self, *_: object) -> None:
+        """Raise InterruptedWorkError if a signal came; for long work, once in a while."""
+        if self.received:
+            raise InterruptedWorkError
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.received:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
+        sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")

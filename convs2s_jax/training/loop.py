@@ -4,12 +4,10 @@ import dataclasses
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import loader, plan
 from convs2s_jax.training import checkpoint, schedule, validation
 from convs2s_jax.training import step as stepping
@@ -21,7 +19,7 @@ from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.prepare import Run, prepare
 from convs2s_jax.training.reports import Reports
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.session import Position, Session, last_good, save, score_test, validate
+from convs2s_jax.training.session import Position, Session, check_data, last_good, save, score_test, validate
 from convs2s_jax.training.step import TrainState
 from convs2s_jax.training.window import Window
 
@@ -43,16 +41,16 @@ def train(cfg: Config, workdir: Path) -> None:
         step, evaluate = stepping.compile_steps(cfg.model, cfg.training), validation.evaluator(cfg.model)
         session = Session(run, step, evaluate, reports, checkpoints, interrupts, compiled)
         state, position = _begin(session)
-        begun = position.step
+        if _due(cfg, position) and position.validated < position.step:  # a signal had come before it
+            position = validate(session, state, position, scheduled=True)
         while not (why := _ended(cfg, position)) and not interrupts.received:
             state, position = _epoch(session, state, position)
         if why and position.validated < position.step:
-            position = validate(session, state, position)
-        else:
-            save(session, state, position)
+            position = validate(session, state, position, scheduled=False)
+        save(session, state, position)
         checkpoint.wait(checkpoints, position.step)
-        if why and position.step > begun:
-            score_test(session, state, position)
+        if why and not interrupts.received:
+            score_test(session, state)
         reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
 
 
@@ -74,29 +72,30 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
         return stepping.init(key, run.cfg.model, run.cfg.training, **sizes)
 
     key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-    found = checkpoint.restore(session.checkpoints, jax.eval_shape(init, key), tell=session.reports.tell)
+    found = checkpoint.restore(
+        session.checkpoints,
+        jax.eval_shape(init, key),
+        check=lambda position: check_data(run, position),
+        tell=session.reports.tell,
+    )
     if found is None:
         state, position = jax.jit(init)(key), Position(schedule=schedule.start(run.cfg.training.schedule))
     else:
         state, saved = found
-        _check_data(run, saved)
         fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
         position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
+        session.reports.rewind(position.step)
         session.reports.tell(f"continuing at step {position.step}, epoch {position.epoch}")
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     session.reports.tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
     return state, position
 
 
-def _check_data(run: Run, saved: dict[str, Any]) -> None:
-    """Refuse to continue with other data: order and content of batches would not be those of the run."""
-    if saved["vocabularies"] != [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint]:
-        raise UserError(f"{layout.vocabulary(run.workdir)} is the vocabulary of another model: restore the one it had")
-    if saved["data"] != run.fingerprint:
-        raise UserError(
-            f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
-            "restore them, or begin again in another workdir"
-        )
+def _due(cfg: Config, position: Position) -> bool:
+    """Whether the configuration wants a validation here."""
+    if cfg.training.validate_every is None:
+        return position.step > 0 and position.batch == 0
+    return position.step > 0 and position.step % cfg.training.validate_every == 0
 
 
 def _ended(cfg: Config, position: Position) -> str:
@@ -116,6 +115,7 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
     def make(planned: plan.PlannedBatch) -> Batch:
         return Batch(*jax.device_put(loader.fill_pair(run.train.src, run.train.tgt, epoch, planned)))
 
+    _tell_rate(session, position)
     window, pending, root = Window(), [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
         window.wait(prepared.waited)
@@ -132,20 +132,29 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
         session.reports.advance(position.step)
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
-        due = last if cfg.validate_every is None else position.step % cfg.validate_every == 0
-        due = due or bool(_ended(run.cfg, position))
+        due = _due(run.cfg, position)
+        ended = bool(_ended(run.cfg, position))
         keep = cfg.save_every is not None and position.step % cfg.save_every == 0
         over = bool(session.interrupts.received)
-        if due or keep or over or last or position.step % cfg.report_every == 0:
+        if due or ended or keep or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
-        if due:
-            position = validate(session, state, position)
+        if (due or ended) and not over:
+            position = validate(session, state, position, scheduled=due)
             window.restart()
         elif keep:
             save(session, state, position)
-        if over or _ended(run.cfg, position):
+        if session.interrupts.received or _ended(run.cfg, position):
             break
     return state, position
+
+
+def _tell_rate(session: Session, position: Position) -> None:
+    """Say where the schedule itself changes the rate from one epoch to the next."""
+    cfg, step = session.run.cfg.training.schedule, position.step + 1
+    now = schedule.rate(cfg, position.schedule, step=step, epoch=position.epoch)
+    before = schedule.rate(cfg, position.schedule, step=step, epoch=max(1, position.epoch - 1))
+    if now != before and position.batch == 0:
+        session.reports.tell(f"epoch {position.epoch}: learning rate {before:g} -> {now:g}, as the schedule says")
 
 
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:

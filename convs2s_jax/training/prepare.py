@@ -13,6 +13,7 @@ from convs2s_jax.data.corpus import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.training import scoring
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
 
@@ -43,6 +44,7 @@ class Run:
     vocabularies: Vocabularies
     train: Split
     valid: Split
+    test: Split | None
     rows: np.ndarray
     shapes: tuple[Shape, ...]
     batches: int
@@ -56,11 +58,14 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
         where checkpoints of it exist.
     """
+    scoring.check_tokenizer(cfg.training.bleu_tokenize)
     text = corpus.read(cfg.data, "train")
     valid_text = corpus.read(cfg.data, "valid")
+    test_text = corpus.read(cfg.data, "test", optional=True)
     vocabularies = _vocabularies(cfg, workdir, text, tell)
     train = tokenize(cfg, workdir, vocabularies, text)
     valid = tokenize(cfg, workdir, vocabularies, valid_text)
+    test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
     src, tgt = train.lengths()
     most = cfg.data.batch.max_length
     rows, skipped = plan.usable(
@@ -80,7 +85,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
         f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
         + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
     )
-    return Run(cfg, workdir, vocabularies, train, valid, rows, chosen, len(example.batches), _fingerprint(train))
+    return Run(cfg, workdir, vocabularies, train, valid, test, rows, chosen, len(example.batches), _fingerprint(train))
 
 
 def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:
@@ -95,10 +100,10 @@ def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: Paral
 
 def _vocabularies(cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None]) -> Vocabularies:
     folder = layout.vocabulary(workdir)
-    if folder.is_dir():
+    if layout.begun(workdir):
+        if not folder.is_dir():
+            raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)
-    if layout.checkpoints(workdir).is_dir() and any(layout.checkpoints(workdir).iterdir()):
-        raise UserError(f"{folder} is missing, and checkpoints here belong to it: restore it, or use another workdir")
     tell("learning the vocabularies from the training text")
     made = vocabulary.build(cfg.data.vocabulary, text, cfg.seed)
     vocabulary.save(made, folder)

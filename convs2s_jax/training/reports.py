@@ -25,6 +25,7 @@ class Reports:
 
     def __init__(self, workdir: Path, *, step: int) -> None:
         """Begin after `step` updates."""
+        self._workdir = workdir
         _drop_beyond(workdir / "metrics.jsonl", step)
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._log = (workdir / "train.log").open("a", encoding="utf-8")
@@ -45,6 +46,23 @@ class Reports:
         self._log.write(f"{stamp} {sentence}\n")
         self._log.flush()
         tqdm.write(sentence, file=sys.stderr)
+
+    def rewind(self, step: int) -> None:
+        """Begin after `step` after all: the checkpoint found there is older than the newest, which was damaged."""
+        if step == self._bar.n:
+            return
+        for file in (self._metrics, self._events):
+            file.close()
+        _drop_beyond(self._workdir / "metrics.jsonl", step)
+        self._metrics = (self._workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = tensorboardX.SummaryWriter(str(self._workdir / "tensorboard"), purge_step=step + 1)
+        self._bar.reset(self._bar.total)
+        self._bar.update(step)
+
+    def has(self, *, split: str, step: int) -> bool:
+        """Whether metrics.jsonl has a line of this split and step."""
+        lines = (self._workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return any((line["split"], line["step"]) == (split, step) for line in map(json.loads, lines))
 
     def expect(self, total: int | None) -> None:
         """How many updates the run will have had at its end, for the time left; None: unknown."""

@@ -59,6 +59,11 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, bleu_tokenize
     )
 
 
+def check_tokenizer(name: str) -> None:
+    """Raise UserError now, not after hours of training, where BLEU could not be computed with this tokeniser."""
+    _bleu(name)
+
+
 def report(scores: Scores) -> str:
     """Scores in three lines, with the signatures that say how they were computed."""
     return "\n".join(

@@ -7,13 +7,12 @@ import jax
 import orbax.checkpoint as ocp
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpus
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import checkpoint, schedule, validation
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.compilations import CompileCounter
-from convs2s_jax.training.interrupts import Interrupts
-from convs2s_jax.training.prepare import Run, Split, tokenize
+from convs2s_jax.training.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.prepare import Run, Split
 from convs2s_jax.training.reports import Reports
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
@@ -47,44 +46,64 @@ class Session:
     compiled: CompileCounter
 
 
-def validate(session: Session, state: TrainState, position: Position) -> Position:
-    """Loss and BLEU on the validation set; the schedule's turn; a checkpoint."""
+def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
+    """Loss and BLEU on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
+
+    A validation that is not `scheduled`, at the end of a run, does not count for the learning rate: a run that is
+    continued from there has the rate of one that never ended.
+    """
     run, cfg = session.run, session.run.cfg
-    loss, scores, hypotheses = measure(session, state.params, run.valid)
+    try:
+        loss, scores, hypotheses = measure(session, state.params, run.valid)
+    except InterruptedWorkError:
+        return position
     if hypotheses:
         validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
     epoch = position.epoch - (position.batch == 0)
     session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
-    after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
-    if why:
-        session.reports.tell(f"step {position.step}: {why}")
-    position = dataclasses.replace(position, schedule=after, validated=position.step)
+    position = dataclasses.replace(position, validated=position.step)
+    if scheduled:
+        after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
+        position = dataclasses.replace(position, schedule=after)
+        if why:
+            session.reports.tell(f"step {position.step}: {why}")
     save(session, state, position, loss=loss)
     return position
 
 
-def score_test(session: Session, state: TrainState, position: Position) -> None:
-    """Loss and BLEU of the best parameters on the test set, where the corpus has one."""
-    run, cfg = session.run, session.run.cfg
-    text = corpus.read(cfg.data, "test", optional=True)
-    if len(text) == 0:
+def score_test(session: Session, state: TrainState) -> None:
+    """Loss and BLEU of the best parameters on the test set, where the corpus has one and it was not done before."""
+    run, reports = session.run, session.reports
+    if run.test is None:
         return
-    split = tokenize(cfg, run.workdir, run.vocabularies, text)
     abstract = jax.eval_shape(lambda params: params, state.params)
     folder = layout.checkpoints(run.workdir)
-    params, saved = checkpoint.restore_params(folder, abstract, step=None, tell=session.reports.tell)
-    loss, scores, _ = measure(session, params, split)
-    session.reports.metrics(step=saved["step"], epoch=position.epoch - 1, split="test", loss=loss, **scores)
+    params, saved = checkpoint.restore_params(
+        folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
+    )
+    if reports.has(split="test", step=saved["step"]):
+        return
+    try:
+        loss, scores, _ = measure(session, params, run.test)
+    except InterruptedWorkError:
+        return
+    reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
 
 
 def measure(session: Session, params: Tree, split: Split) -> tuple[float, dict[str, float], list[str]]:
-    """Loss of a split, and where the configuration asks for it, its translations and their scores."""
+    """Loss of a split, and where the configuration asks for it, its translations and their scores.
+
+    Raises:
+      InterruptedWorkError: a signal came while translating.
+    """
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
     found = validation.evaluate(session.evaluate, merged, cfg.model, split, tokens=cfg.data.batch.tokens)
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
-    hypotheses = validation.translate_split(merged, cfg.model, cfg.search, split, run.vocabularies)
+    hypotheses = validation.translate_split(
+        merged, cfg.model, cfg.search, split, run.vocabularies, progress=session.interrupts.check
+    )
     result = validation.bleu(split, hypotheses, tokenize=cfg.training.bleu_tokenize)
     scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
     return found.loss, scores, hypotheses
@@ -102,6 +121,17 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
+
+
+def check_data(run: Run, saved: dict[str, Any]) -> None:
+    """Refuse to continue with other data: order and content of batches would not be those of the run."""
+    if saved["vocabularies"] != [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint]:
+        raise UserError(f"{layout.vocabulary(run.workdir)} is the vocabulary of another model: restore the one it had")
+    if saved["data"] != run.fingerprint:
+        raise UserError(
+            f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
+            "restore them, or begin again in another workdir"
+        )
 
 
 def last_good(session: Session) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,9 +54,12 @@ def load(workdir: Path, *, step: int | None = None, tell: Callable[[str], None])
 
     folder = layout.checkpoints(workdir)
     abstract = jax.eval_shape(fresh, jax.random.key(0))
-    params, position = checkpoint.restore_params(folder, abstract, step=step, tell=tell)
-    if position["vocabularies"] != [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]:
-        raise UserError(f"{layout.vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
+
+    def check(position: dict[str, Any]) -> None:
+        if position["vocabularies"] != [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]:
+            raise UserError(f"{layout.vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
+
+    params, position = checkpoint.restore_params(folder, abstract, step=step, check=check, tell=tell)
     return Translator(cfg, jax.jit(weight_norm.merge)(params), vocabularies, position["step"])
 
 

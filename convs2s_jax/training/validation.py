@@ -62,11 +62,17 @@ def evaluate(
 
 
 def translate_split(
-    params: Params, cfg: ModelConfig, search: SearchConfig, split: Split, vocabularies: Vocabularies
+    params: Params,
+    cfg: ModelConfig,
+    search: SearchConfig,
+    split: Split,
+    vocabularies: Vocabularies,
+    *,
+    progress: Callable[[int], None],
 ) -> list[str]:
-    """The best translation of every line."""
+    """The best translation of every line; `progress` is called with the number of lines done since the call before."""
     sources = [split.src[i] for i in range(len(split.src))]
-    found = translate(params, cfg, search, sources)
+    found = translate(params, cfg, search, sources, progress=progress)
     return [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
 
 

@@ -41,6 +41,12 @@ def vocabulary(workdir: Path) -> Path:
     return workdir / "vocab"
 
 
+def begun(workdir: Path) -> bool:
+    """Whether there is a checkpoint: what came before one may still be changed."""
+    folder = checkpoints(workdir)
+    return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+
+
 def read_config(workdir: Path) -> Config:
     """The resolved configuration of a run.
 
@@ -60,13 +66,13 @@ def read_config(workdir: Path) -> Config:
 
 
 def claim(workdir: Path, cfg: Config) -> None:
-    """Write config.json into a new workdir, or check that the run there has the same configuration.
+    """Write config.json into a workdir without checkpoints, or check that the run there has the same configuration.
 
     Raises:
       UserError: names each field that differs.
     """
     path = workdir / "config.json"
-    if path.exists():
+    if path.exists() and begun(workdir):
         there, here = to_dict(read_config(workdir)), to_dict(cfg)
         odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
         if odd:

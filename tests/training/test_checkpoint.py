@@ -31,6 +31,9 @@ def _coroutines_end_within_their_test():
     gc.collect()
 
 
+ACCEPT = lambda _: None  # noqa: E731
+
+
 def state(step):
     rng = np.random.default_rng(step)
     params = {
@@ -62,7 +65,7 @@ def restore(folder, abstract=ABSTRACT):
     """(what `restore` gives, steps left, sentences told)."""
     told = []
     with checkpoint.manager(folder, keep=9) as checkpoints:
-        found = checkpoint.restore(checkpoints, abstract, tell=told.append)
+        found = checkpoint.restore(checkpoints, abstract, check=ACCEPT, tell=told.append)
         return found, list(checkpoints.all_steps()), told
 
 
@@ -116,8 +119,17 @@ def test_newest_comes_back_bit_by_bit(folder):
 
 def test_a_step_that_is_there_already_is_not_written_again(folder):
     before = largest(folder, 30).read_bytes()
-    save(folder, {30: 0.0})
+    save(folder, {30: None})
     assert largest(folder, 30).read_bytes() == before
+
+
+def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folder):
+    save(folder, {40: None})
+    save(folder, {40: 0.5})
+    with checkpoint.manager(folder, keep=3) as checkpoints:
+        assert checkpoints.best_step() == 40
+    (found, _), _, _ = restore(folder)
+    assert_bitwise(found, state(40))
 
 
 def test_an_empty_folder_has_nothing_to_restore(tmp_path):
@@ -202,7 +214,7 @@ def test_another_model_is_named_by_its_paths(folder):
     with pytest.raises(UserError, match=message):
         restore(folder, other)
     with pytest.raises(UserError, match=message):
-        checkpoint.restore_params(folder, other.params, step=30, tell=pytest.fail)
+        checkpoint.restore_params(folder, other.params, step=30, check=ACCEPT, tell=pytest.fail)
     assert (folder / "30").is_dir()
 
 
@@ -216,7 +228,7 @@ def test_another_format_is_refused(folder, monkeypatch):
 
 def test_decoding_takes_the_best_or_the_step_asked_for(folder):
     for step, expected in ((None, 20), (10, 10), (30, 30)):
-        params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=step, tell=pytest.fail)
+        params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
         assert_bitwise(params, state(expected).params)
         assert where["step"] == expected
 
@@ -224,19 +236,19 @@ def test_decoding_takes_the_best_or_the_step_asked_for(folder):
 def test_decoding_passes_over_damage_and_deletes_nothing(folder):
     DAMAGES["cut"](largest(folder, 20))
     told = []
-    params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=None, tell=told.append)
+    params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
     assert where["step"] == 30  # the newest of the others
     assert_bitwise(params, state(30).params)
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
     assert (folder / "20").is_dir()
     with pytest.raises(UserError, match=r"none of the checkpoints \[20\] could be read"):
-        checkpoint.restore_params(folder, ABSTRACT.params, step=20, tell=told.append)
+        checkpoint.restore_params(folder, ABSTRACT.params, step=20, check=ACCEPT, tell=told.append)
 
 
 def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     def ask(where, step=None):
-        checkpoint.restore_params(where, ABSTRACT.params, step=step, tell=pytest.fail)
+        checkpoint.restore_params(where, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
 
     with pytest.raises(UserError, match=rf"^{folder} has no checkpoint of step 25; it has 10, 20, 30$"):
         ask(folder, 25)
@@ -291,7 +303,7 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
         checkpoint.wait(checkpoints, 1)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
         abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
-        found = checkpoint.restore(checkpoints, abstract, tell=pytest.fail)
+        found = checkpoint.restore(checkpoints, abstract, check=ACCEPT, tell=pytest.fail)
     assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
     assert_bitwise(found[0].params, one)
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import schedule
+from convs2s_jax.training import schedule, validation
 from convs2s_jax.training.loop import train
 from tests import tiny
 
@@ -74,6 +74,26 @@ def test_a_signal_saves_and_ends_cleanly(tmp_path, undisturbed):
     assert f"stopped at step {saved}" in errors
     train(tiny.config(**OPTIONS), workdir)
     assert tiny.digests(workdir, STEPS) == undisturbed
+
+
+def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
+    translate = validation.translate_split
+
+    def signalled(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return translate(*args, **kwargs)
+
+    options = {**OPTIONS, "training__validate_bleu": True}
+    monkeypatch.setattr(validation, "translate_split", signalled)
+    train(tiny.config(**options), tmp_path)
+    lines = tiny.metrics(tmp_path)
+    assert lines[-1]["split"] == "train"
+    assert lines[-1]["step"] < STEPS
+    monkeypatch.undo()
+    train(tiny.config(**options), tmp_path)
+    valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
+    assert lines[-1]["step"] in valid  # made up for
+    assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
 # Orbax leaves the other reads of a failed restore running when it closes its event loop.

@@ -18,6 +18,20 @@ def config(**changes):
     return build(Config, values)
 
 
+@pytest.fixture(autouse=True)
+def begun(tmp_path):
+    """A checkpoint: from then on the configuration is fixed."""
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+
+
+def test_before_the_first_checkpoint_the_configuration_may_change(tmp_path):
+    workdir = tmp_path / "fresh"
+    layout.claim(workdir, config(model__dropout="0.3"))
+    (workdir / "checkpoints" / "5.orbax-checkpoint-tmp").mkdir(parents=True)  # never finished
+    layout.claim(workdir, config(model__dropout="0.4"))
+    assert layout.read_config(workdir).model.dropout == 0.4
+
+
 def test_a_new_workdir_gets_the_whole_configuration(tmp_path):
     workdir = tmp_path / "runs" / "a"
     cfg = config(model__dropout="0.3")
