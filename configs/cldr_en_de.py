@@ -11,7 +11,7 @@ def get_config():
             "corpus": "cldr",
             "src": "en",
             "tgt": "de",
-            "cldr": {"train": 100_000},
+            "cldr": {"train": 72_000},
             "vocabulary": {"src_size": 1500, "tgt_size": 1500, "split_digits": True},
             "batch": {"tokens": 2000, "shapes": 6},
         },
