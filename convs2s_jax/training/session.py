@@ -118,15 +118,14 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         )
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
-        "vocabularies": [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint],
+        "vocabularies": layout.fingerprints(run.vocabularies),
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
     """Refuse to continue with other data: order and content of batches would not be those of the run."""
-    if saved["vocabularies"] != [run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint]:
-        raise UserError(f"{layout.vocabulary(run.workdir)} is the vocabulary of another model: restore the one it had")
+    layout.check_vocabularies(run.workdir, run.vocabularies, saved)
     if saved["data"] != run.fingerprint:
         raise UserError(
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models import encoder_decoder
@@ -54,11 +53,7 @@ def load(workdir: Path, *, step: int | None = None, tell: Callable[[str], None])
 
     folder = layout.checkpoints(workdir)
     abstract = jax.eval_shape(fresh, jax.random.key(0))
-
-    def check(position: dict[str, Any]) -> None:
-        if position["vocabularies"] != [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]:
-            raise UserError(f"{layout.vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
-
+    check = partial(layout.check_vocabularies, workdir, vocabularies)
     params, position = checkpoint.restore_params(folder, abstract, step=step, check=check, tell=tell)
     return Translator(cfg, jax.jit(weight_norm.merge)(params), vocabularies, position["step"])
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.config import Config
 
 FREE = (
@@ -63,6 +64,17 @@ def read_config(workdir: Path) -> Config:
     except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); restore it, or train again in another workdir") from error
     return build(Config, values, "config")
+
+
+def fingerprints(vocabularies: Vocabularies) -> list[str]:
+    """What a checkpoint remembers of the vocabularies it was trained with."""
+    return [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
+
+
+def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
+    """Raise UserError where a checkpoint at `position` was trained with other vocabularies."""
+    if position["vocabularies"] != fingerprints(vocabularies):
+        raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
 
 
 def claim(workdir: Path, cfg: Config) -> None:
