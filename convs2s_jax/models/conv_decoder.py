@@ -14,7 +14,7 @@ from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, ini
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn import affine, attention, convolution, embedding
 from convs2s_jax.nn.affine import Affine, bias, linear
-from convs2s_jax.nn.attention import Attention
+from convs2s_jax.nn.attention import Attention, Source
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
@@ -92,6 +92,14 @@ class ConvDecoderCache:
     histories: tuple[Array, ...]
 
 
+@flax.struct.dataclass
+class PreparedMemory:
+    """A memory as the layers of one decoder read it: `sources` (None for layers without attention) and its mask."""
+
+    sources: tuple[Source | None, ...]
+    mask: Array
+
+
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
     """Fresh parameters (section 3.5): rows V of the target vocabulary, E = dim, dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
@@ -114,7 +122,19 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     )
 
 
-def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory, rows: int) -> ConvDecoderCache:
+def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -> PreparedMemory:
+    """Map the source once for all steps and hypotheses (`nn.attention.prepare`), before decoding token by token."""
+    del cfg
+    sources = [
+        None if block.attention is None else attention.prepare(block.attention, memory.keys, memory.values)
+        for block in params.blocks
+    ]
+    return PreparedMemory(sources=tuple(sources), mask=memory.mask)
+
+
+def start(
+    params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory | PreparedMemory, rows: int
+) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     del memory
     dtype = params.map_in.w.dtype
@@ -128,7 +148,7 @@ def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory, row
 def advance(
     params: ConvDecoderParams,
     cfg: ConvDecoderConfig,
-    memory: Memory,
+    memory: Memory | PreparedMemory,
     cache: ConvDecoderCache,
     tokens: Array,
     *,
@@ -140,7 +160,7 @@ def advance(
     Args:
       params: merged kernels.
       cfg: layer list.
-      memory: of B sentences.
+      memory: of B sentences, as the encoder left it or prepared.
       cache: of N = B * W rows, W hypotheses of a sentence side by side.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
@@ -152,12 +172,15 @@ def advance(
     keys = split(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
     outputs, weights, histories = [linear(params.map_in, g)], [], []
-    for layer, block, history, k in zip(cfg.layers, params.blocks, cache.histories, keys[2:], strict=True):
+    sources = memory.sources if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
+    for layer, block, history, source, k in zip(
+        cfg.layers, params.blocks, cache.histories, sources, keys[2:], strict=True
+    ):
         r = residual(outputs, layer, block.projection)
         x, history = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k))
         h = glu(x)
         if block.attention is not None:
-            h, a = attention.attend(block.attention, h, g, memory.keys, memory.values, memory.mask)
+            h, a = _attend(block.attention, memory, source, h, g)
             weights.append(a)
         outputs.append(add_residual(h, r))
         histories.append(history)
@@ -165,6 +188,15 @@ def advance(
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
     attended = jnp.mean(jnp.stack(weights), axis=0)
     return features, attended, ConvDecoderCache(length=length, histories=tuple(histories))
+
+
+def _attend(
+    params: Attention, memory: Memory | PreparedMemory, source: Source | None, h: Array, g: Array
+) -> tuple[Array, Array]:
+    if isinstance(memory, PreparedMemory):
+        assert source is not None
+        return attention.attend_prepared(params, source, h, g, memory.mask)
+    return attention.attend(params, h, g, memory.keys, memory.values, memory.mask)
 
 
 def logits(params: ConvDecoderParams, features: Array) -> Array:
@@ -182,4 +214,12 @@ def attentions(cfg: ConvDecoderConfig) -> int:
     return sum(cfg.attends(i) for i in range(len(cfg.layers)))
 
 
-KIND = Decoder(config=ConvDecoderConfig, init=init, start=start, advance=advance, logits=logits, attentions=attentions)
+KIND = Decoder(
+    config=ConvDecoderConfig,
+    init=init,
+    prepare=prepare,
+    start=start,
+    advance=advance,
+    logits=logits,
+    attentions=attentions,
+)

@@ -91,6 +91,14 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     )
 
 
+def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
+    """The memory as the decoder's layers read it: `start`, `advance` and `decode` take it in place of `memory`.
+
+    It pays where many short calls follow, as in search; the results are the same up to rounding.
+    """
+    return DECODERS[cfg.decoder.kind].prepare(params.decoder, cfg.decoder, memory)
+
+
 def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
     return DECODERS[cfg.decoder.kind].start(params.decoder, cfg.decoder, memory, rows)

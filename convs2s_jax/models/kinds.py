@@ -22,6 +22,8 @@ class Decoder(NamedTuple):
 
     config: its config class, with a field `kind` that names it.
     init(key, cfg, *, vocabulary, dim, rate) -> params.
+    prepare(params, cfg, memory) -> the memory as its layers read it: what `start` and `advance` take in place of a
+        memory where many steps follow; B sentences on axis 0 of every leaf, and an attribute `mask` [B, S].
     start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
     advance(params, cfg, memory, cache, tokens [N, T], *, rate, key) -> features [N, T, O], attention [N, T, S], cache.
     logits(params, features [..., O]) -> [..., V] in float32 or better.
@@ -30,6 +32,7 @@ class Decoder(NamedTuple):
 
     config: type
     init: Callable[..., Any]
+    prepare: Callable[..., Any]
     start: Callable[..., Any]
     advance: Callable[..., Any]
     logits: Callable[..., Any]

@@ -5,23 +5,36 @@ from typing import NamedTuple
 
 
 class Bucket(NamedTuple):
-    """One batch: sentences `indices` in an array of `rows` rows and `width` columns."""
+    """One batch: sentences `indices` in arrays of `rows` rows; `width` columns for sources, `target` for targets."""
 
     rows: int
     width: int
     indices: tuple[int, ...]
+    target: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Batches of equal shape share one compilation."""
+        return self.rows, self.width, self.target
+
+    @property
+    def padded(self) -> list[int | None]:
+        """Its sentences, then None for the rows that hold none."""
+        return [*self.indices, *[None] * (self.rows - len(self.indices))]
 
 
-def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384) -> list[Bucket]:
+def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 8) -> list[Bucket]:
     """Group sentences of like length, longest first.
 
     Longest first, so that what does not fit into memory fails at once and an estimate of the time left is no promise.
-    Only the last batch may have rows without a sentence; it has the smallest power of two that holds the rest.
+    Batches of one width have one number of rows, and so one shape: only where there is a single batch it has no more
+    rows than the next power of two. Rows without a sentence cost little, as the search drops them.
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
+      least_width: arrays are no narrower, so that short sentences share one shape.
 
     Returns:
       Batches that hold every sentence once; among equal lengths in input order.
@@ -36,10 +49,13 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384) -> l
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     plan = []
     while order:
-        width = round_up(lengths[order[0]])
+        width = round_up(max(lengths[order[0]], least_width))
         most = min(rows, max(1, tokens // width))
         indices, order = tuple(order[:most]), order[most:]
-        plan.append(Bucket(min(most, _power_of_two(len(indices))), width, indices))
+        plan.append(Bucket(most, width, indices))
+    if len(plan) == 1:
+        (only,) = plan
+        plan = [only._replace(rows=min(only.rows, _power_of_two(len(only.indices))))]
     return plan
 
 

@@ -7,13 +7,17 @@ from typing import Literal, get_args
 from convs2s_jax.core.config import check
 
 Stop = Literal["exact", "fairseq"]
+LengthPenalty = Literal["power", "gnmt"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Options of beam search; a beam of 1 with stop="fairseq" is greedy search.
+    """Options of beam search and sampling; a beam of 1 with stop="fairseq" is greedy search.
 
-    A hypothesis of L symbols, the end symbol counted, scores  sum of its log-probabilities / L ** length_penalty.
+    A hypothesis of L symbols, the end symbol counted, scores  log P / l(L) + coverage_penalty * c.  log P is the sum of
+    its log-probabilities; l(L) = L ** length_penalty (section 4.3 of Gehring et al.) or, of the kind "gnmt",
+    ((5 + L) / 6) ** length_penalty (equation 14 of Wu et al. 2016); c, the sum over source positions, end symbol
+    included, of  log min(attention received, 1), is at most 0 (the same equation).
 
     The longest allowed hypothesis has  max_length_a * S + max_length_b  tokens before the end symbol, where S is the
     length of the sentence's own source, its end symbol counted (fairseq takes the padded length of the batch, so that
@@ -24,7 +28,10 @@ class SearchConfig:
     Attributes:
       beam_size: W, hypotheses kept alive and returned for each sentence.
       length_penalty: the exponent; above 1 favours longer, below 1 shorter hypotheses.
+      length_penalty_kind: "power" or "gnmt", see above.
       normalize: False ranks by the plain sum and ignores length_penalty.
+      coverage_penalty: weight of the attention that source positions lack. It ranks finished hypotheses and has no
+        part in which live ones are kept.
       min_length: fewest tokens before the end symbol. Where it exceeds the longest allowed, that one counts.
       max_length_a: tokens for each source token.
       max_length_b: tokens besides.
@@ -32,17 +39,33 @@ class SearchConfig:
       unk_penalty: nats taken from each unknown symbol; a negative one is a reward.
       stop: "exact" ends a sentence when no live hypothesis can still enter the W best finished ones; "fairseq" when W
         have finished, so that better ones coming later are never seen.
+      no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 allows everything.
+      sampling: draw beam_size translations of each sentence instead of searching for the best.
+      top_k: sample among the k most probable symbols only; 0 for all.
+      top_p: sample among the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
+      diverse_groups: G groups of beam_size / G hypotheses, each searched on its own, but each step of a group avoids
+        what the groups before it chose at that step (Vijayakumar et al. 2018).
+      diverse_strength: nats by which a token is avoided for each time it was chosen. It steers the choice only; scores
+        stay the model's.
     """
 
     beam_size: int = 5
     length_penalty: float = 1.0
+    length_penalty_kind: LengthPenalty = "power"
     normalize: bool = True
+    coverage_penalty: float = 0.0
     min_length: int = 1
     max_length_a: float = 2.0
     max_length_b: int = 10
     temperature: float = 1.0
     unk_penalty: float = 0.0
     stop: Stop = "exact"
+    no_repeat_ngram: int = 0
+    sampling: bool = False
+    top_k: int = 0
+    top_p: float = 1.0
+    diverse_groups: int = 1
+    diverse_strength: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse values no search can run with."""
@@ -73,13 +96,51 @@ class SearchConfig:
             self.max_length_a > 0 or self.max_length_b > 0,
             "max_length_a and max_length_b are both 0: every translation would be empty; raise one of them",
         )
-        known = get_args(Stop)
-        check(self.stop in known, f"stop is {self.stop!r}: there are {', '.join(known)}")
+        for name, values in (("stop", get_args(Stop)), ("length_penalty_kind", get_args(LengthPenalty))):
+            value = getattr(self, name)
+            check(value in values, f"{name} is {value!r}: there are {', '.join(values)}")
+        check(
+            math.isfinite(self.coverage_penalty) and self.coverage_penalty >= 0,
+            f"coverage_penalty is {self.coverage_penalty}: it takes from hypotheses that leave source words unread; "
+            "use 0 (off) or more",
+        )
+        check(
+            self.no_repeat_ngram >= 0,
+            f"no_repeat_ngram is {self.no_repeat_ngram}: the size of n-grams that may not repeat; use 0 (off) or more",
+        )
+        self._check_sampling()
+        self._check_groups()
+
+    def _check_sampling(self) -> None:
+        check(self.top_k >= 0, f"top_k is {self.top_k}: a number of symbols; use 0 (all) or more")
+        check(0 < self.top_p <= 1, f"top_p is {self.top_p}: a probability; use a value above 0, at most 1 (all)")
+        for name, value, off in (("top_k", self.top_k, 0), ("top_p", self.top_p, 1.0)):
+            check(self.sampling or value == off, f"{name} is {value} without sampling: it says what samples come from")
+        check(
+            not self.sampling or self.diverse_groups == 1,
+            f"diverse_groups is {self.diverse_groups} with sampling: samples are drawn independently; leave one out",
+        )
+
+    def _check_groups(self) -> None:
+        check(
+            self.diverse_groups >= 1 and self.beam_size % self.diverse_groups == 0,
+            f"diverse_groups is {self.diverse_groups} with a beam_size of {self.beam_size}: "
+            "groups are of equal size; use a number that divides the beam",
+        )
+        check(
+            math.isfinite(self.diverse_strength) and self.diverse_strength >= 0,
+            f"diverse_strength is {self.diverse_strength}: nats by which repeated choices are avoided; use 0 or more",
+        )
 
     @property
     def exponent(self) -> float:
         """The power of the length that scores are divided by: length_penalty, or 0 where nothing is normalised."""
         return self.length_penalty if self.normalize else 0.0
+
+    @property
+    def group_size(self) -> int:
+        """Hypotheses kept alive in each group."""
+        return self.beam_size // self.diverse_groups
 
     def max_length(self, source_length: int) -> int:
         """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""

@@ -1,4 +1,4 @@
-"""Which symbols a hypothesis may take next, and at what price."""
+"""Which symbols a hypothesis may take next, and what they cost. B sentences, W hypotheses of each, V symbols."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,20 @@ from convs2s_jax.search.config import SearchConfig
 def log_probabilities(logits: Array, cfg: SearchConfig) -> Array:
     """log_softmax(logits / temperature) over the last axis, in float32 nats; -inf where that is no number.
 
-    Log-probabilities may be given for logits: at temperature 1 they come back as they are.
+    The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
+    log (1/M) sum_m p_m.
+
+    Args:
+      logits: [N, V], or [M, N, V] of an ensemble. Log-probabilities may be given for logits: at temperature 1 they
+        come back as they are.
+      cfg: the options.
+
+    Returns:
+      [N, V].
     """
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / cfg.temperature)
+    if log_probs.ndim == 3:
+        log_probs = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(jnp.float32(len(log_probs)))
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
 
@@ -35,6 +46,58 @@ def prices(cfg: SearchConfig, step: Array, max_lengths: Array, vocab_size: int) 
     symbol = jnp.arange(vocab_size)
     full = step >= max_lengths
     short = step < jnp.minimum(cfg.min_length, max_lengths)
-    price = jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, jnp.float32(-cfg.unk_penalty), 0.0))
     forbidden = jnp.where((symbol == EOS)[None, :], short[:, None], full[:, None])
-    return jnp.where(forbidden, -jnp.inf, price[None, :])
+    return jnp.where(forbidden, -jnp.inf, symbol_prices(cfg, vocab_size)[None, :])
+
+
+def symbol_prices(cfg: SearchConfig, vocab_size: int) -> Array:
+    """The price of each symbol at any step, [V]: -inf for padding, -unk_penalty for the unknown symbol, else 0."""
+    symbol = jnp.arange(vocab_size)
+    return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, jnp.float32(-cfg.unk_penalty), 0.0))
+
+
+def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
+    """Symbols that would complete an n-gram which the hypothesis already holds.
+
+    Args:
+      history: [B, W, L], tokens so far; what stands from `step` on is not read.
+      step: [], how many there are.
+      size: n.
+      vocab_size: V.
+
+    Returns:
+      [B, W, V] bool.
+    """
+    B, W, L = history.shape
+    if size > L:
+        return jnp.zeros((B, W, vocab_size), bool)
+    starts = jnp.arange(L - size + 1)
+    same = (starts + size <= step)[None, None, :]
+    for offset in range(size - 1):
+        place = jnp.maximum(step - (size - 1) + offset, 0)
+        newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)
+        same = same & (history[:, :, offset : offset + len(starts)] == newest)
+    last = history[:, :, size - 1 :]
+    rows = jnp.arange(B * W).reshape(B, W, 1) * vocab_size
+    flat = jnp.zeros(B * W * vocab_size, bool).at[(rows + last).reshape(-1)].max(same.reshape(-1))
+    return flat.reshape(B, W, vocab_size)
+
+
+def force(scores: Array, log_probs: Array, cfg: SearchConfig, prefixes: Array, step: Array) -> Array:
+    """Within a sentence's prefix, its next token at its own price, and nothing else.
+
+    Args:
+      scores: [B, W, V], what the other rules left.
+      log_probs: [B, W, V].
+      cfg: the options.
+      prefixes: [B, P], tokens, then PAD.
+      step: [], tokens that live hypotheses have so far.
+    """
+    P, V = prefixes.shape[1], log_probs.shape[-1]
+    wanted = jnp.where(
+        step < P, jax.lax.dynamic_index_in_dim(prefixes, jnp.minimum(step, P - 1), 1, keepdims=False), PAD
+    )
+    inside = (wanted != PAD)[:, None, None]
+    priced = log_probs + symbol_prices(cfg, V)[None, None, :]
+    hit = (jnp.arange(V)[None, :] == wanted[:, None])[:, None, :]
+    return jnp.where(inside, jnp.where(hit, priced, -jnp.inf), scores)

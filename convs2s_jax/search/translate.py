@@ -1,20 +1,26 @@
-"""Sentences in, translations out: the model's step, the search and the batches put together."""
+"""Sentences in, translations out: batches, devices and the way back to one result for each sentence."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax.sharding import Mesh
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.search.beam import Cache, Hypotheses, search
-from convs2s_jax.search.buckets import Bucket, batches
+from convs2s_jax.search.buckets import Bucket, batches, round_up
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.generate import force, generate
+from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.request import Tokens, request, sizes
+from convs2s_jax.search.spread import placed, put, spread
+
+Models = Params | tuple[Params, ...]
+ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
 
 
 @dataclass(frozen=True)
@@ -23,13 +29,16 @@ class Candidate:
 
     Attributes:
       tokens: ids without the end symbol.
-      score: what candidates are ranked by: cumulative / length ** exponent.
+      score: what candidates are ranked by (see `SearchConfig`).
       token_scores: nats of each token and of the end symbol: one more than `tokens`.
+      attention: [tokens + 1, S], how much each symbol looked at each source token, end symbols included; None unless
+        it was asked for.
     """
 
     tokens: np.ndarray
     score: float
     token_scores: np.ndarray
+    attention: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -50,116 +59,194 @@ class Translation:
         return self.candidates[0]
 
 
-NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32))
+NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
 
 
 def translate(
-    params: Params,
-    cfg_model: ModelConfig,
+    params: Models,
+    cfg_model: ModelConfigs,
     cfg: SearchConfig,
     sources: Sequence[np.ndarray],
     *,
+    prefixes: Sequence[Tokens] | None = None,
+    phrases: Sequence[Sequence[Tokens]] | None = None,
+    seed: int = 0,
+    first: int = 0,
+    attention: bool = False,
     rows: int = 64,
     tokens: int = 16384,
+    least_width: int = 8,
+    devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
     """Translate sentences; one translation for each, in their order.
 
     An empty source has an empty translation and never reaches the device. Of a source that is longer than the model's
     positions, the beginning is translated, and `Translation.cut` says how much is missing. No result depends on the
-    other sentences.
+    other sentences, on their order, or on the number of devices.
 
     Args:
-      params: merged parameters.
-      cfg_model: the model.
+      params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged.
+      cfg_model: the model, or as many.
       cfg: the search.
       sources: token ids without the end symbol.
+      prefixes: tokens that each translation begins with.
+      phrases: for each sentence, token sequences that must occur in it, in any order.
+      seed, first: samples are drawn with a key made of `seed` and the number of the sentence, counted from `first`.
+      attention: whether candidates carry it.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
+      least_width: source arrays are at least this wide, so that short sentences share one compilation.
+      devices: over which batches are spread; None for all local ones.
       progress: called with the number of sentences done since the call before.
 
     Returns:
       Translations; where the model yields no number at all, an empty one of score -inf.
+
+    Raises:
+      ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation.
     """
-    room = cfg_model.max_source - 1
+    members, cfgs = _members(params, cfg_model)
+    count = len(sources)
+    prefixes, phrases = prefixes or [()] * count, phrases or [()] * count
+    room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
+    lengths = [min(len(source), room) + 1 for source in sources]
+    most = [longest(cfgs, cfg, length) for length in lengths]
+    _check_fit(count, prefixes, phrases, most)
+    largest = sizes(prefixes, phrases)
+
+    def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
+        width = group[0].width
+        indices = [i for bucket in group for i in bucket.padded]
+        src = _sources(sources, indices, width, room)
+        asked = request(
+            [0 if i is None else most[i] for i in indices],
+            [() if i is None else prefixes[i] for i in indices],
+            [() if i is None else phrases[i] for i in indices],
+            _keys(seed, [0 if i is None else first + i for i in indices]) if cfg.sampling else None,
+            axes=largest,
+        )
+        limit = longest(cfgs, cfg, width) + 1
+        return generate(on(mesh), cfgs, cfg, *put((src, asked), mesh), limit=limit, attention=attention, mesh=mesh)
+
+    on = placed(members)
     real = [i for i, source in enumerate(sources) if len(source) > 0]
-    results = [Translation((NOTHING,))] * len(sources)
-    if progress is not None and len(real) < len(sources):
-        progress(len(sources) - len(real))
-    plan = batches([len(sources[i]) - cuts[i] + 1 for i in real], rows=rows, tokens=tokens)
-    for bucket, found in _in_flight(
-        plan, lambda b: _run(params, cfg_model, cfg, [sources[real[i]] for i in b.indices], b)
-    ):
-        for row, i in enumerate(bucket.indices):
-            results[real[i]] = Translation(_candidates(found, row), cuts[real[i]])
-        if progress is not None:
-            progress(len(bucket.indices))
+    results = [Translation((NOTHING,))] * count
+    if progress is not None and len(real) < count:
+        progress(count - len(real))
+    plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width)
+    plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
+    for i, found, weights in spread(plan, run, devices, progress):
+        results[i] = Translation(_candidates(found, weights, lengths[i]), cuts[i])
     return results
 
 
-@partial(jax.jit, static_argnames=("cfg_model", "cfg", "limit"))
-def generate(
-    params: Params, cfg_model: ModelConfig, cfg: SearchConfig, src: Array, max_lengths: Array, *, limit: int
-) -> Hypotheses:
-    """Encode one batch and search its translations; compiled once for each shape, `limit` and configuration.
+def score(
+    params: Models,
+    cfg_model: ModelConfigs,
+    cfg: SearchConfig,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    *,
+    attention: bool = False,
+    rows: int = 64,
+    tokens: int = 16384,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Translation]:
+    """Score given translations: what the search would have reported for these tokens.
+
+    Temperature, penalties and normalisation are those of `cfg`; bounds of the length are not applied.
 
     Args:
-      params: merged parameters.
-      cfg_model: the model.
-      cfg: the search.
-      src: [B, S] int32, with the end symbol, then PAD.
-      max_lengths: [B] int32, most tokens before the end symbol.
-      limit: L, length of the results in symbols.
+      params, cfg_model, cfg, attention, rows, tokens, devices, progress: as in `translate`.
+      sources, targets: token ids without the end symbol, as many of both.
 
     Returns:
-      Hypotheses [B, W, L].
+      One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
     """
-    params = model.cast(params, cfg_model)
-    memory = model.encode(params, cfg_model, src)
+    members, cfgs = _members(params, cfg_model)
+    if len(sources) != len(targets):
+        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets: each needs one")
+    room = min(c.max_source for c in cfgs) - 1
+    most = min(c.max_target for c in cfgs)
+    lengths = [min(len(source), room) + 1 for source in sources]
+    fits = [i for i, target in enumerate(targets) if len(target) + 1 <= most]
 
-    def step(cache: Cache, last: Array) -> tuple[Array, Cache]:
-        logits, _, cache = model.decode(params, cfg_model, memory, cache, last[:, None])
-        return logits[:, 0], cache
+    def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
+        indices = [i for bucket in group for i in bucket.padded]
+        src = _sources(sources, indices, group[0].width, room)
+        tgt = np.full((len(indices), group[0].target), PAD, np.int32)
+        for row, i in enumerate(indices):
+            if i is not None:
+                tgt[row, : len(targets[i]) + 1] = [*targets[i], EOS]
+        return force(on(mesh), cfgs, cfg, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
-    cache = model.start(params, cfg_model, memory, src.shape[0] * cfg.beam_size)
-    return search(step, cfg, cache, max_lengths, limit=limit)
+    on = placed(members)
+    unscored = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
+    results = [Translation((unscored,), max(0, len(source) - room)) for source in sources]
+    plan = batches([lengths[i] for i in fits], rows=rows, tokens=tokens)
+    plan = [b._replace(indices=tuple(fits[i] for i in b.indices)) for b in plan]
+    plan = [b._replace(target=min(most, round_up(max(len(targets[i]) for i in b.indices) + 1))) for b in plan]
+    for i, found, weights in spread(plan, run, devices, progress):
+        results[i] = Translation(_candidates(found, weights, lengths[i]), results[i].cut)
+    return results
 
 
-def _run(
-    params: Params, cfg_model: ModelConfig, cfg: SearchConfig, sources: Sequence[np.ndarray], bucket: Bucket
-) -> Hypotheses:
-    """Start one batch. Rows without a sentence hold an end symbol alone and are done after one step."""
-    longest = cfg_model.max_target - 1
-    src = np.full((bucket.rows, bucket.width), PAD, np.int32)
+def longest(cfg_model: ModelConfigs, cfg: SearchConfig, source_length: int) -> int:
+    """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
+    cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
+    return min(cfg.max_length(source_length), *(c.max_target - 1 for c in cfgs))
+
+
+def _members(params: Models, cfg_model: ModelConfigs) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
+    """The members of an ensemble, be it of one."""
+    members = params if isinstance(params, tuple) else (params,)
+    cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
+    if len(members) != len(cfgs) or not members:
+        raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
+    return members, cfgs
+
+
+def _check_fit(
+    count: int, prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], most: Sequence[int]
+) -> None:
+    if len(prefixes) != count or len(phrases) != count:
+        raise ValueError(f"{count} sources, {len(prefixes)} prefixes, {len(phrases)} lists of phrases: use as many")
+    for i, (prefix, wanted, room) in enumerate(zip(prefixes, phrases, most, strict=True)):
+        needed = len(prefix) + sum(len(phrase) for phrase in wanted)
+        if needed > room:
+            raise ValueError(f"sentence {i}: prefix and phrases have {needed} tokens, its translation at most {room}")
+
+
+def _keys(seed: int, numbers: Sequence[int]) -> jax.Array:
+    """A random key for each sentence, a function of the seed and the sentence's number."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(numbers, jnp.uint32))
+
+
+def _sources(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:
+    """Rows of source tokens, end symbol, PAD. Rows without a sentence hold an end symbol alone."""
+    src = np.full((len(indices), width), PAD, np.int32)
     src[:, 0] = EOS
-    max_lengths = np.zeros(bucket.rows, np.int32)
-    for row, source in enumerate(sources):
-        n = min(len(source), cfg_model.max_source - 1)
-        src[row, :n], src[row, n] = source[:n], EOS
-        max_lengths[row] = min(cfg.max_length(n + 1), longest)
-    limit = min(cfg.max_length(bucket.width), longest) + 1
-    return generate(params, cfg_model, cfg, jnp.asarray(src), jnp.asarray(max_lengths), limit=limit)
+    for row, i in enumerate(indices):
+        if i is not None:
+            n = min(len(sources[i]), room)
+            src[row, :n], src[row, n] = sources[i][:n], EOS
+    return src
 
 
-def _in_flight(plan: Sequence[Bucket], run: Callable[[Bucket], Hypotheses]) -> Iterator[tuple[Bucket, Hypotheses]]:
-    """Start each batch before the results of the one before it are fetched, so that the device need not wait."""
-    waiting: tuple[Bucket, Hypotheses] | None = None
-    for bucket in plan:
-        started = bucket, run(bucket)
-        if waiting is not None:
-            yield waiting[0], jax.device_get(waiting[1])
-        waiting = started
-    if waiting is not None:
-        yield waiting[0], jax.device_get(waiting[1])
-
-
-def _candidates(found: Hypotheses, row: int) -> tuple[Candidate, ...]:
-    """The finished hypotheses of a row, on the host."""
-    tokens, scores, token_scores = (np.asarray(x[row]) for x in (found.tokens, found.scores, found.token_scores))
+def _candidates(found: Hypotheses, weights: np.ndarray | None, source_length: int) -> tuple[Candidate, ...]:
+    """The finished hypotheses of a sentence, [W, ...] each."""
+    tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
     candidates = [
-        Candidate(tokens[w, : n - 1], float(scores[w]), token_scores[w, :n])
-        for w, n in enumerate(np.asarray(found.lengths[row]))
+        Candidate(
+            tokens[w, : n - 1],
+            float(found.scores[w]),
+            token_scores[w, :n],
+            None if weights is None else weights[w, :n, :source_length],
+        )
+        for w, n in enumerate(found.lengths)
         if n > 0
     ]
     return tuple(candidates) or (Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores),)

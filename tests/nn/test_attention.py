@@ -43,15 +43,19 @@ def loops(maps, h, g, keys, values, mask):
     return out, weights
 
 
-def run(maps, h, g, keys, values, mask):
+def run(maps, h, g, keys, values, mask, prepared=False):
     wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.float32) for x in (*maps, h, g, keys, values))
     params = Attention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
+    if prepared:
+        source = attention.prepare(params, keys, values)
+        return attention.attend_prepared(params, source, h, g, jnp.asarray(mask))
     return attention.attend(params, h, g, keys, values, jnp.asarray(mask))
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam):
-    for ours, theirs in zip(run(*inputs(beam), MASK), loops(*inputs(beam), MASK), strict=True):
+def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam, prepared):
+    for ours, theirs in zip(run(*inputs(beam), MASK, prepared), loops(*inputs(beam), MASK), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 

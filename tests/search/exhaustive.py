@@ -40,7 +40,7 @@ def trigram_step(tables):
     `tables` [G, V, V, V] are the sentences' languages; a row of the cache holds language, older token and time.
     """
 
-    def step(cache, last):
+    def step(memory, cache, last):
         language, older, time = cache["language"], cache["older"], cache["time"]
         logits = jnp.asarray(tables)[language, older, last] * sharper(time)[:, None]
         return logits, {"language": language, "older": last, "time": time + 1}

@@ -14,6 +14,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.finished import Finished, is_done
+from convs2s_jax.search.request import request
 from convs2s_jax.search.top import top
 from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
 
@@ -38,7 +40,7 @@ OPTIONS = {
 @partial(jax.jit, static_argnames=("cfg", "limit", "chunk"))
 def _run(tables, languages, max_lengths, *, cfg, limit=LIMIT, chunk=4):
     cache = trigram_cache(languages, cfg.beam_size)
-    return beam.search(trigram_step(tables), cfg, cache, max_lengths, limit=limit, chunk=chunk)
+    return beam.search(trigram_step(tables), cfg, (), cache, request(max_lengths), limit=limit, chunk=chunk)
 
 
 def run(cfg, languages=range(LANGUAGES), max_lengths=MAX_LENGTHS, tables=TABLES, **options):
@@ -148,8 +150,8 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     worst, best_total = (random.normal(-1.0, 2.0, count).astype(np.float32) for _ in range(2))
     max_lengths = random.integers(0, 9, count)
     places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
-    finished = beam.Finished(places, places, places, places)
-    done = beam.is_done(cfg, finished, jnp.int32(step), jnp.asarray(best_total), jnp.asarray(max_lengths, jnp.int32))
+    finished = Finished(places, places, places, places)
+    done = is_done(cfg, finished, jnp.int32(step), jnp.asarray(best_total), jnp.asarray(max_lengths, jnp.int32))
     tokens, alpha = step + 1, cfg.length_penalty if cfg.normalize else 0.0
     reward = max(0.0, -cfg.unk_penalty)
     for b, m in enumerate(max_lengths):
@@ -192,7 +194,7 @@ def test_order_of_sentences_changes_nothing():
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
     eager = beam.search(
-        trigram_step(TABLES), cfg, trigram_cache(range(LANGUAGES), 5), jnp.array(MAX_LENGTHS), limit=LIMIT
+        trigram_step(TABLES), cfg, (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS), limit=LIMIT
     )
     for x, y in zip(jax.tree.leaves(eager), jax.tree.leaves(run(cfg)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
@@ -220,12 +222,12 @@ def test_search_stops_when_all_sentences_are_done():
     """A model that ends at once takes one step, however long the buffer is."""
     steps = []
 
-    def step(cache, last):
+    def step(memory, cache, last):
         jax.debug.callback(lambda: steps.append(1))
         return jnp.zeros((1, V)).at[:, EOS].set(50.0), cache
 
     cfg = SearchConfig(beam_size=1, min_length=0)
-    jax.block_until_ready(beam.search(step, cfg, jnp.zeros((1, 1)), jnp.array([100]), limit=101, chunk=1))
+    jax.block_until_ready(beam.search(step, cfg, (), jnp.zeros((1, 1)), request([100]), limit=101, chunk=1))
     jax.effects_barrier()
     assert len(steps) == 1
 
@@ -241,12 +243,12 @@ def test_unfinishable_places_stay_empty():
 def test_numbers_that_are_none_are_never_chosen():
     """NaN from the network is -inf: hypotheses that meet one die, the others of their sentence live on."""
 
-    def step(cache, last):
+    def step(memory, cache, last):
         logits = jnp.zeros((4, V)).at[:, UNK].set(2.0).at[:, UNK + 1].set(1.0)
         return jnp.where((last == UNK)[:, None] | (cache == 0), jnp.nan, logits), cache
 
     cfg = SearchConfig(beam_size=2)
-    result = beam.search(step, cfg, jnp.array([[0], [0], [1], [1]]), jnp.array([2, 2]), limit=3)
+    result = beam.search(step, cfg, (), jnp.array([[0], [0], [1], [1]]), request([2, 2]), limit=3)
     np.testing.assert_array_equal(result.lengths, [[0, 0], [3, 0]])
     np.testing.assert_array_equal(result.tokens[1, 0], [UNK + 1, UNK + 1, EOS])
 
@@ -264,9 +266,9 @@ def test_top_equals_a_full_sort(vocab):
 
 def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
-        beam.search(trigram_step(TABLES), SearchConfig(), {"older": jnp.zeros(3)}, jnp.array([1, 1]), limit=2)
+        beam.search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
     with pytest.raises(ValueError, match="limit is 0"):
-        beam.search(trigram_step(TABLES), SearchConfig(), trigram_cache([0], 5), jnp.array([1]), limit=0)
+        beam.search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
     with pytest.raises(ValueError, match="k is 9, but there are 2 \\* 4"):
         top(jnp.zeros((1, 2, 4)), 9)
 

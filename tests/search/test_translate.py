@@ -15,7 +15,8 @@ from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.search.buckets import batches, round_up
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.translate import generate, translate
+from convs2s_jax.search.generate import generate
+from convs2s_jax.search.translate import translate
 
 VOCABULARY = 23
 MODEL = ModelConfig(
@@ -142,6 +143,7 @@ def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
         assert max(lengths[i] for i in bucket.indices) <= bucket.width
         assert bucket.rows * bucket.width <= tokens or bucket.rows == 1
     assert all(len(bucket.indices) == bucket.rows for bucket in plan[:-1])
+    assert len({bucket.shape for bucket in plan}) == len({bucket.width for bucket in plan})
 
 
 def test_shapes_are_few():
@@ -151,8 +153,9 @@ def test_shapes_are_few():
     assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
 
 
-def test_last_batch_has_few_empty_rows():
-    assert [bucket.rows for bucket in batches([5] * 70)] == [64, 8]
+def test_a_single_batch_has_few_empty_rows():
+    assert [bucket.rows for bucket in batches([5] * 70)] == [64, 64]
+    assert [bucket.rows for bucket in batches([5] * 5)] == [8]
     assert [bucket.rows for bucket in batches([5])] == [1]
 
 

@@ -1,0 +1,161 @@
+"""Positive lexical constraints: phrases that must occur in a hypothesis, in any order.
+
+A vectorised form of dynamic beam allocation (Post & Vilar 2018): a bank holds the candidates that have met the same
+number of constraint tokens, and the beam is shared out over the banks. Here the places go round the banks, best
+candidate of each first, so that what one bank does not need falls to the others.
+
+R sentences, W hypotheses of each, C phrases of at most K tokens.
+"""
+
+import flax.struct
+import jax.numpy as jnp
+from jax import Array
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.search.top import top
+
+
+@flax.struct.dataclass
+class Progress:
+    """How far hypotheses are.
+
+    Attributes:
+      met: [R, W, C] bool, phrases that have occurred.
+      recent: [R, W, K] int32, the last K tokens, newest last; PAD before the first.
+    """
+
+    met: Array
+    recent: Array
+
+
+def begin(phrases: Array, W: int) -> Progress:
+    """Nothing produced: only empty phrases are met. `phrases`: [R, C, K]."""
+    R, C, K = phrases.shape
+    met = jnp.broadcast_to((lengths(phrases) == 0)[:, None], (R, W, C))
+    return Progress(met=met, recent=jnp.full((R, W, K), PAD, jnp.int32))
+
+
+def follow(progress: Progress, phrases: Array, parents: Array, tokens: Array) -> Progress:
+    """The progress of hypotheses that continue `parents` [R, X] by `tokens` [R, X]."""
+    met = jnp.take_along_axis(progress.met, parents[..., None], axis=1)
+    recent = jnp.take_along_axis(progress.recent, parents[..., None], axis=1)
+    recent = jnp.concatenate([recent[..., 1:], tokens[..., None]], axis=-1)
+    return Progress(met=met | (matched(recent, phrases) == lengths(phrases)[:, None]), recent=recent)
+
+
+def lengths(phrases: Array) -> Array:
+    """Tokens of each phrase: [..., K] -> [...]."""
+    return jnp.sum(phrases != PAD, axis=-1, dtype=jnp.int32)
+
+
+def matched(recent: Array, phrases: Array) -> Array:
+    """Tokens of each phrase that the newest tokens spell: the longest beginning of it that they end in.
+
+    Args:
+      recent: [R, X, K].
+      phrases: [R, C, K].
+
+    Returns:
+      [R, X, C] int32.
+    """
+    K = phrases.shape[-1]
+    best = jnp.zeros((*recent.shape[:2], phrases.shape[1]), jnp.int32)
+    for j in range(1, K + 1):
+        same = recent[:, :, None, K - j :] == phrases[:, None, :, :j]
+        spelt = jnp.all(same & (phrases != PAD)[:, None, :, :j], axis=-1)
+        best = jnp.where(spelt, j, best)
+    return best
+
+
+def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, room: Array) -> Array:
+    """Forbid what would leave a phrase unmet: an early end, and straying when the room gets short.
+
+    A token that continues a phrase may be taken whatever other rules say, but for the longest allowed length.
+
+    Args:
+      scores: [R, W, V], under the other rules.
+      free: [R, W, V], what a token costs that those rules do not bind.
+      progress: of the R * W hypotheses.
+      phrases: [R, C, K].
+      room: [R], how many tokens may still be produced before the end symbol.
+
+    Returns:
+      [R, W, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.
+    """
+    V = scores.shape[-1]
+    size = lengths(phrases)[:, None]
+    unmet = ~progress.met
+    spelt = matched(progress.recent, phrases)
+    needed = jnp.where(unmet, next_tokens(spelt, phrases), V)  # V: out of bounds, dropped
+    rows = jnp.arange(scores.shape[0])[:, None, None]
+    beams = jnp.arange(scores.shape[1])[None, :, None]
+    gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, needed].max(spelt + 1, mode="drop")
+    remaining = jnp.sum(jnp.where(unmet, size, 0), axis=-1)[..., None]
+    scores = jnp.where(gain > 0, free, scores)
+    scores = scores.at[..., EOS].add(jnp.where(jnp.all(progress.met, axis=-1), 0.0, -jnp.inf))
+    affordable = (remaining == 0) | (remaining - gain <= room[:, None, None] - 1)
+    return jnp.where(affordable, scores, -jnp.inf)
+
+
+def next_tokens(spelt: Array, phrases: Array) -> Array:
+    """The token that continues each phrase, [R, X, C]; PAD at the end of one."""
+    K = phrases.shape[-1]
+    within = jnp.minimum(spelt, K - 1)[..., None]
+    phrases = jnp.broadcast_to(phrases[:, None], (*spelt.shape, K))
+    token = jnp.take_along_axis(phrases, within, axis=-1)[..., 0]
+    return jnp.where(spelt < K, token, PAD)
+
+
+def continuations(scores: Array, totals: Array, progress: Progress, phrases: Array) -> tuple[Array, Array, Array]:
+    """The candidates of each sentence, the places of the beam shared out over the banks.
+
+    Candidates are the 2W best continuations, each hypothesis's best one, and each hypothesis's next token of each
+    phrase (Post & Vilar, section 3.1).
+
+    Args:
+      scores: [R, W, V], under all rules.
+      totals: [R, W], cumulative.
+      progress: of the hypotheses.
+      phrases: [R, C, K].
+
+    Returns:
+      totals, hypotheses and tokens, [R, 2W] each.
+    """
+    R, W, V = scores.shape
+    C = phrases.shape[1]
+    wanted = jnp.clip(next_tokens(matched(progress.recent, phrases), phrases), 0, V - 1)
+    best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
+    every = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32)[None, :, None], (R, W, C + 1)).reshape(R, -1)
+    more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(R, -1)
+    summed = scores + totals[:, :, None]
+    _, top_parents, top_tokens = top(summed, 2 * W)
+    parents = jnp.concatenate([top_parents, every], axis=-1)
+    tokens = jnp.concatenate([top_tokens, more], axis=-1)
+    index = parents * V + tokens
+    found = jnp.take_along_axis(summed.reshape(R, W * V), index, axis=-1)
+    earlier = jnp.tri(index.shape[1], k=-1, dtype=bool)[None]
+    twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
+    found = jnp.where(twice, -jnp.inf, found)
+    order = round_the_banks(found, bank(follow(progress, phrases, parents, tokens), phrases))[:, : 2 * W]
+    return tuple(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens))  # type: ignore[return-value]
+
+
+def bank(progress: Progress, phrases: Array) -> Array:
+    """Constraint tokens met, [R, X]: all of a phrase that has occurred, else what is spelt of it."""
+    spelt = jnp.where(progress.met, lengths(phrases)[:, None], matched(progress.recent, phrases))
+    return jnp.sum(spelt, axis=-1)
+
+
+def round_the_banks(totals: Array, banks: Array) -> Array:
+    """The order [R, X] in which candidates get places: the best of each bank, then the second best of each, ...
+
+    Args:
+      totals: [R, X], -inf for those that get none.
+      banks: [R, X].
+    """
+    better = totals[:, None, :] > totals[:, :, None]
+    equal = totals[:, None, :] == totals[:, :, None]
+    first = better | (equal & jnp.tri(totals.shape[1], k=-1, dtype=bool)[None])
+    place = jnp.sum(first & (banks[:, None, :] == banks[:, :, None]), axis=-1)
+    place = jnp.where(totals > -jnp.inf, place, totals.shape[1])
+    return jnp.lexsort((-totals, place), axis=-1)

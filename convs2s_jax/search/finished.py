@@ -1,0 +1,92 @@
+"""The finished hypotheses of each sentence: their scores, their places, and when no live one can take a place."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from convs2s_jax.search.config import SearchConfig
+
+
+@flax.struct.dataclass
+class Finished:
+    """The W best finished hypotheses so far, best first; free places have score -inf. All [B, W]."""
+
+    scores: Array  # normalised
+    totals: Array  # cumulative
+    steps: Array  # the step that produced the end symbol
+    beams: Array  # the live hypothesis it was produced by
+
+
+def nothing(B: int, W: int) -> Finished:
+    """W free places for each of B sentences."""
+    none, zero = jnp.full((B, W), -jnp.inf, jnp.float32), jnp.zeros((B, W), jnp.int32)
+    return Finished(none, none, zero, zero)
+
+
+def finish(
+    cfg: SearchConfig, finished: Finished, step: Array, totals: Array, beams: Array, coverage: Array | None = None
+) -> Finished:
+    """Put the hypotheses that ended at this step among the W best finished ones.
+
+    Under fairseq's rule the places are taken first come, first served; under the exact rule the best keep them.
+
+    Args:
+      cfg: the options.
+      finished: the places so far.
+      step: [], the step.
+      totals: [B, W] cumulative scores of those that ended; -inf for those that did not.
+      beams: [B, W], the live hypotheses they came from.
+      coverage: [B, W], the sum over source positions of log min(attention received, 1); None for 0.
+    """
+    W = totals.shape[1]
+    if cfg.stop == "fairseq" and not cfg.sampling:
+        free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
+        totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
+    scores = normalised(totals, step + 1, cfg)
+    if coverage is not None:
+        scores = scores + cfg.coverage_penalty * coverage
+    both = jax.tree.map(
+        lambda x, y: jnp.concatenate([x, y], axis=-1),
+        finished,
+        Finished(scores, totals, jnp.full_like(beams, step), beams),
+    )
+    _, best = lax.top_k(both.scores, W)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, best, axis=-1, mode="promise_in_bounds"), both)
+
+
+def is_done(cfg: SearchConfig, finished: Finished, step: Array, best_total: Array, max_lengths: Array) -> Array:
+    """Whether the search of a sentence is over after this step.
+
+    It is at the longest allowed length, and when all W places are taken (fairseq's rule, and samples) or when no live
+    hypothesis can reach a better score than the worst place has (exact rule). A live cumulative score c can only fall,
+    for log-probabilities are not positive, but for a reward g = max(0, -unk_penalty) for each of the tokens still
+    allowed: c' = c + g * tokens. As c' / l(L) is monotone in L, its largest value over the lengths allowed lies at the
+    shortest or at the longest, whatever the signs. Coverage adds at most 0.
+
+    Args:
+      cfg: the options.
+      finished: the places, this step's included.
+      step: [], the step just done.
+      best_total: [B], the largest live cumulative score.
+      max_lengths: [B], most tokens before the end symbol.
+
+    Returns:
+      [B] bool.
+    """
+    worst = finished.scores[:, -1]
+    if cfg.stop == "fairseq" or cfg.sampling:
+        return (step >= max_lengths) | (worst > -jnp.inf)
+    tokens = step + 1
+    reach = best_total + max(0.0, -cfg.unk_penalty) * (max_lengths - tokens).astype(jnp.float32)
+    shortest = jnp.maximum(tokens, jnp.minimum(cfg.min_length, max_lengths)) + 1
+    bound = jnp.maximum(normalised(reach, shortest, cfg), normalised(reach, max_lengths + 1, cfg))
+    return (step >= max_lengths) | (bound <= worst)
+
+
+def normalised(totals: Array, lengths: Array, cfg: SearchConfig) -> Array:
+    """Length-normalised score  log P / l(L)  (see `SearchConfig`), L symbols with the end symbol."""
+    base = lengths.astype(jnp.float32)
+    if cfg.length_penalty_kind == "gnmt":
+        base = (5 + base) / 6
+    return totals / base**cfg.exponent

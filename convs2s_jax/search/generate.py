@@ -1,0 +1,181 @@
+"""What runs on the device: encode a batch, search it or score given targets, read off the attention."""
+
+from functools import partial
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.search import rules
+from convs2s_jax.search.beam import search
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.finished import normalised
+from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.request import Request
+
+AXIS = "device"
+FLOOR = 1e-9
+"""Least coverage of a source position in a score, so that a word that got no attention costs 21 nats, not infinity."""
+
+
+@flax.struct.dataclass
+class Cache:
+    """Caches of the members of an ensemble, rows [N], and the attention [N, S] that source positions got so far."""
+
+    members: tuple[Any, ...]
+    coverage: Array | None
+
+
+@partial(jax.jit, static_argnames=("cfg_models", "cfg", "limit", "attention", "mesh"))
+def generate(
+    params: tuple[Params, ...],
+    cfg_models: tuple[ModelConfig, ...],
+    cfg: SearchConfig,
+    src: Array,
+    request: Request,
+    *,
+    limit: int,
+    attention: bool = False,
+    mesh: Mesh | None = None,
+) -> tuple[Hypotheses, Array | None]:
+    """Encode one batch and search its translations; compiled once for each shape, `limit` and configuration.
+
+    Args:
+      params: merged parameters of the members of an ensemble.
+      cfg_models: their models.
+      cfg: the search.
+      src: [B, S] int32, with the end symbol, then PAD.
+      request: of the B sentences.
+      limit: L, length of the results in symbols.
+      attention: whether to return it.
+      mesh: devices over which the sentences are spread, each searching its share on its own; None for one device.
+
+    Returns:
+      Hypotheses [B, W, L] and the attention [B, W, L, S] behind each symbol, the mean over the members, or None.
+    """
+
+    def local(params: tuple[Params, ...], src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
+        params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
+        memory = tuple(model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
+        cache = _start(params, cfg_models, cfg, memory, src)
+        found = search(_step(params, cfg_models), cfg, memory, cache, request, limit=limit, coverage=_lack_of_coverage)
+        if not attention:
+            return found, None
+        B, W, L = found.tokens.shape
+        _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
+        return found, weights.reshape(B, W, L, -1)
+
+    if mesh is None:
+        return local(params, src, request)
+    spread = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
+    return spread(params, src, request)
+
+
+@partial(jax.jit, static_argnames=("cfg_models", "cfg", "attention", "mesh"))
+def force(
+    params: tuple[Params, ...],
+    cfg_models: tuple[ModelConfig, ...],
+    cfg: SearchConfig,
+    src: Array,
+    tgt: Array,
+    *,
+    attention: bool = False,
+    mesh: Mesh | None = None,
+) -> tuple[Hypotheses, Array | None]:
+    """Score given targets in one pass, all positions at once, as the search would have scored them.
+
+    Args:
+      params, cfg_models, cfg, attention, mesh: as in `generate`.
+      src: [B, S] int32, with the end symbol, then PAD.
+      tgt: [B, L] int32, with the end symbol, then PAD; a row of PAD alone has score -inf.
+
+    Returns:
+      Hypotheses [B, 1, L] and the attention [B, 1, L, S] or None.
+    """
+
+    def local(params: tuple[Params, ...], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
+        params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
+        memory = tuple(model.encode(p, c, src) for p, c in zip(params, cfg_models, strict=True))
+        features, weights = _read(params, cfg_models, memory, tgt)
+        logits = jnp.stack([model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)])
+        log_probs = rules.log_probabilities(logits.reshape(len(params), -1, logits.shape[-1]), cfg)
+        scores = log_probs.reshape(*tgt.shape, -1) + rules.symbol_prices(cfg, logits.shape[-1])[None, None, :]
+        real = tgt != PAD
+        token_scores = jnp.where(real, jnp.take_along_axis(scores, tgt[..., None], axis=-1)[..., 0], 0.0)
+        lengths = jnp.sum(real, axis=-1, dtype=jnp.int32)
+        score = normalised(jnp.sum(token_scores, axis=-1), jnp.maximum(lengths, 1), cfg)
+        if cfg.coverage_penalty > 0:
+            got = jnp.sum(jnp.where(real[..., None], weights, 0.0), axis=1)
+            score = score + cfg.coverage_penalty * lack(got, memory[0].mask)
+        score = jnp.where(lengths > 0, score, -jnp.inf)
+        found = Hypotheses(tgt[:, None], lengths[:, None], score[:, None], token_scores[:, None])
+        return found, weights[:, None] if attention else None
+
+    if mesh is None:
+        return local(params, src, tgt)
+    spread = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
+    return spread(params, src, tgt)
+
+
+def lack(coverage: Array, mask: Array) -> Array:
+    """Equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1), [N].
+
+    Args:
+      coverage: [N, S], attention that each position got from all target positions.
+      mask: [N, S], True at real positions.
+    """
+    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1)
+
+
+def _start(params: Any, cfg_models: Any, cfg: SearchConfig, memory: Any, src: Array) -> Cache:
+    """Empty caches of N = B * W rows."""
+    rows = src.shape[0] * cfg.beam_size
+    members = tuple(model.start(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
+    coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if cfg.coverage_penalty > 0 else None
+    return Cache(members, coverage)
+
+
+def _step(params: Any, cfg_models: Any) -> Any:
+    """One symbol further with all members, as `search` wants it."""
+
+    def step(memory: Any, cache: Cache, last: Array) -> tuple[Array, Cache]:
+        logits, weights, caches = zip(
+            *(
+                model.decode(p, c, m, k, last[:, None])
+                for p, c, m, k in zip(params, cfg_models, memory, cache.members, strict=True)
+            ),
+            strict=True,
+        )
+        coverage = cache.coverage
+        if coverage is not None:
+            coverage = coverage + jnp.mean(jnp.stack(weights), axis=0)[:, 0]
+        together = jnp.stack([x[:, 0] for x in logits]) if len(logits) > 1 else logits[0][:, 0]
+        return together, Cache(caches, coverage)
+
+    return step
+
+
+def _lack_of_coverage(memory: Any, cache: Cache) -> Array:
+    """The `coverage` of `search`, [N]."""
+    assert cache.coverage is not None
+    mask = memory[0].mask
+    return lack(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
+
+
+def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[list[Array], Array]:
+    """Features of each member at all positions of targets [N, L], and the mean attention [N, L, S]."""
+    inputs = model.decoder_inputs(tokens)
+    features, weights = [], []
+    for p, c, m in zip(params, cfg_models, memory, strict=True):
+        cache = model.start(p, c, m, len(tokens))
+        f, a, _ = model.advance(p, c, m, cache, inputs)
+        features.append(f)
+        weights.append(a)
+    return features, jnp.mean(jnp.stack(weights), axis=0)

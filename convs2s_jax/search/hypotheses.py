@@ -1,0 +1,90 @@
+"""What a search returns, and how it is read off the back-pointers."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.search.finished import Finished
+
+
+@flax.struct.dataclass
+class Hypotheses:
+    """The W best finished hypotheses of each sentence, best first; or W samples.
+
+    Where fewer than W could be finished (a tiny vocabulary), the rest have length 0 and score -inf.
+
+    Attributes:
+      tokens: [B, W, L] int32, ending in EOS, then PAD.
+      lengths: [B, W] int32, symbols with the end symbol.
+      scores: [B, W], normalised (see `SearchConfig`).
+      token_scores: [B, W, L] nats; log-probability (at the temperature, less the unknown symbol's penalty) of each
+        symbol, 0 after the end symbol; they are differences of the cumulative scores.
+    """
+
+    tokens: Array
+    lengths: Array
+    scores: Array
+    token_scores: Array
+
+
+@flax.struct.dataclass
+class Trail:
+    """What each step chose: [W] live hypotheses of B sentences; a leading axis of steps once they are stacked."""
+
+    tokens: Array
+    parents: Array
+    totals: Array
+
+
+def empty(B: int, W: int, L: int) -> Hypotheses:
+    """Nothing finished yet."""
+    return Hypotheses(
+        tokens=jnp.full((B, W, L), PAD, jnp.int32),
+        lengths=jnp.zeros((B, W), jnp.int32),
+        scores=jnp.full((B, W), -jnp.inf, jnp.float32),
+        token_scores=jnp.zeros((B, W, L), jnp.float32),
+    )
+
+
+def trace(finished: Finished, trail: Trail) -> Hypotheses:
+    """Follow the finished hypotheses back to their beginnings.
+
+    Args:
+      finished: [B, W] each.
+      trail: [L, B, W] each.
+
+    Returns:
+      The hypotheses, L symbols long.
+    """
+    exists = finished.scores > -jnp.inf
+    last = jnp.where(exists, finished.steps, -1)
+
+    def back(beams: Array, at: tuple[Array, Trail]) -> tuple[Array, tuple[Array, Array]]:
+        t, chosen = at
+        inside, end = t < last, t == last
+        tokens = jnp.where(end, EOS, jnp.where(inside, pick(chosen.tokens, beams), PAD))
+        totals = jnp.where(end, finished.totals, jnp.where(inside, pick(chosen.totals, beams), 0.0))
+        return jnp.where(inside, pick(chosen.parents, beams), beams), (tokens, totals)
+
+    L = trail.tokens.shape[0]
+    _, (tokens, totals) = lax.scan(back, finished.beams, (jnp.arange(L, dtype=jnp.int32), trail), reverse=True)
+    before = jnp.concatenate([jnp.zeros_like(totals[:1]), totals[:-1]])
+    scores = jnp.where(jnp.arange(L, dtype=jnp.int32)[:, None, None] <= last[None], totals - before, 0.0)
+    tokens, scores = (jnp.moveaxis(x, 0, -1) for x in (tokens, scores))
+    return Hypotheses(tokens, last + 1, finished.scores, scores)
+
+
+def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
+    """The hypotheses of the groups of each sentence, [B * G, W] -> [B, G * W], best first."""
+    if groups == 1:
+        return found
+    together = jax.tree.map(lambda x: x.reshape(x.shape[0] // groups, -1, *x.shape[2:]), found)
+    order = jnp.argsort(-together.scores, axis=-1, stable=True)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), 1), together)
+
+
+def pick(x: Array, index: Array) -> Array:
+    """Elements of the last axis by index."""
+    return jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")

@@ -1,0 +1,87 @@
+"""Batches over devices, a few at once."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.search.buckets import Bucket
+from convs2s_jax.search.generate import AXIS
+from convs2s_jax.search.hypotheses import Hypotheses
+
+IN_FLIGHT = 2
+"""Batches under way at once: what one does on one core or on the host, the products of the other make good."""
+
+
+def put(arrays: Any, mesh: Mesh | None) -> Any:
+    """Arrays on the device, or their rows spread over the devices of a mesh."""
+    if mesh is None:
+        return jax.tree.map(jnp.asarray, arrays)
+    return jax.device_put(arrays, NamedSharding(mesh, P(AXIS)))
+
+
+def placed(members: tuple[Params, ...]) -> Callable[[Mesh | None], tuple[Params, ...]]:
+    """The parameters, copied to each device of a mesh once."""
+    copies: dict[Mesh | None, tuple[Params, ...]] = {None: members}
+
+    def on(mesh: Mesh | None) -> tuple[Params, ...]:
+        if mesh not in copies:
+            copies[mesh] = jax.device_put(members, NamedSharding(mesh, P()))  # type: ignore[arg-type]
+        return copies[mesh]
+
+    return on
+
+
+def spread(
+    plan: Sequence[Bucket],
+    run: Callable[[Sequence[Bucket], Mesh | None], Any],
+    devices: Sequence[jax.Device] | None,
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[int, Hypotheses, np.ndarray | None]]:
+    """Run all batches, a few at once, each device a batch of its own; yield each sentence with its row of the results.
+
+    Batches are the same whatever the number of devices, and so are the programs that run on each.
+    """
+    chosen = list(devices) if devices is not None else jax.local_devices()
+    chosen = chosen[: max(1, min(len(chosen), len(plan)))]
+    mesh = Mesh(np.array(chosen), (AXIS,)) if len(chosen) > 1 else None
+    groups = _groups(plan, len(chosen))
+    first_come: dict[tuple[int, ...], threading.Lock] = {g[0].shape: threading.Lock() for g in groups}
+    compiled: set[tuple[int, ...]] = set()
+
+    def work(group: Sequence[Bucket]) -> Any:
+        shape = group[0].shape
+        with contextlib.nullcontext() if shape in compiled else first_come[shape]:
+            started = run(group, mesh)
+            compiled.add(shape)
+        return jax.device_get(started)
+
+    pool = ThreadPoolExecutor(IN_FLIGHT)
+    try:
+        for group, (found, weights) in zip(groups, pool.map(work, groups), strict=True):
+            for row, i in enumerate(i for bucket in group for i in bucket.padded):
+                if i is not None:
+                    yield i, jax.tree.map(lambda x: x[row], found), None if weights is None else weights[row]  # noqa: B023
+            if progress is not None:
+                progress(sum(len(bucket.indices) for bucket in group))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _groups(plan: Sequence[Bucket], size: int) -> list[list[Bucket]]:
+    """Neighbouring batches of one shape, `size` together; batches without a sentence fill up the rest."""
+    groups: list[list[Bucket]] = []
+    for bucket in plan:
+        if groups and len(groups[-1]) < size and groups[-1][0].shape == bucket.shape:
+            groups[-1].append(bucket)
+        else:
+            groups.append([bucket])
+    return [group + [group[0]._replace(indices=())] * (size - len(group)) for group in groups]

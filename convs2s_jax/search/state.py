@@ -1,0 +1,102 @@
+"""The state of a search between two steps, and how a batch of sentences gets smaller.
+
+B sentences in a batch, G groups of W hypotheses for each (G = 1 but in diverse search), R = B * G. The network sees
+N = R * W rows, those of a sentence side by side.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from convs2s_jax.search import constraints
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.constraints import Progress
+from convs2s_jax.search.finished import Finished, nothing
+from convs2s_jax.search.hypotheses import Trail
+from convs2s_jax.search.request import Request
+
+Memory = Any  # a pytree whose leaves have the B sentences on axis 0: what a step reads and leaves as it is
+Cache = Any  # a pytree whose leaves have the N rows on axis 0
+
+
+@flax.struct.dataclass
+class Beams:
+    """The state between two steps. `totals` are -inf for hypotheses that may not be continued."""
+
+    step: Array  # []
+    last: Array  # [R, W]
+    totals: Array  # [R, W]
+    cache: Cache  # [N, ...]
+    finished: Finished  # [R, W]
+    history: Array  # [R, W, L], tokens so far; L = 0 where no rule looks back
+    progress: Progress  # of the constraints
+
+
+@flax.struct.dataclass
+class Batch:
+    """Sentences that are searched together: their numbers [B], what belongs to each, and the state."""
+
+    numbers: Array
+    memory: Memory
+    request: Request  # [R, ...]
+    beams: Beams
+    trail: Trail  # [steps, R, W]
+
+
+def alive(batch: Batch) -> Array:
+    """Which sentences have a live hypothesis, [B]."""
+    return jnp.any(batch.beams.totals.reshape(batch.numbers.shape[0], -1) > -jnp.inf, axis=-1)
+
+
+def compact(batch: Batch, size: int) -> Batch:
+    """The live sentences, and done ones for what is left of `size`."""
+    B = batch.numbers.shape[0]
+    keep = jnp.argsort(~alive(batch), stable=True)[:size]
+
+    def take(x: Array, axis: int = 0) -> Array:
+        each = x.shape[axis] // B
+        parts = x.reshape(*x.shape[:axis], B, each, *x.shape[axis + 1 :])
+        return jnp.take(parts, keep, axis=axis).reshape(*x.shape[:axis], size * each, *x.shape[axis + 1 :])
+
+    trail = jax.tree.map(lambda x: take(x, 1), batch.trail)
+    beams = batch.beams
+    rest = (batch.numbers, batch.memory, batch.request, beams.replace(step=None))  # type: ignore[attr-defined]
+    numbers, memory, request, kept = jax.tree.map(take, rest)
+    return Batch(numbers, memory, request, kept.replace(step=beams.step), trail)
+
+
+def begin(
+    cfg: SearchConfig, memory: Memory, cache: Cache, request: Request, limit: int, chunk: int, start: int
+) -> Batch:
+    """All hypotheses of a group are equal at first: only the first may be continued. All samples may."""
+    B, W, G = request.max_lengths.shape[0], cfg.group_size, cfg.diverse_groups
+    request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
+    longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)
+    request = request.replace(max_lengths=longest)  # type: ignore[attr-defined]
+    R = B * G
+    totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : W if cfg.sampling else 1].set(0.0)
+    steps = -(-limit // chunk) * chunk
+    beams = Beams(
+        step=jnp.int32(0),
+        last=jnp.full((R, W), start, jnp.int32),
+        totals=totals,
+        cache=cache,
+        finished=nothing(R, W),
+        history=jnp.zeros((R, W, steps if cfg.no_repeat_ngram else 0), jnp.int32),
+        progress=constraints.begin(request.phrases, W),
+    )
+    shape = (steps, R, W)
+    trail = Trail(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+    return Batch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, trail)
+
+
+def reorder(cache: Cache, parents: Array) -> Cache:
+    """Give each live hypothesis the cache of the one it continues."""
+    R, W = parents.shape
+    if W == 1:
+        return cache
+    rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * W + parents).reshape(R * W)
+    return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), cache)
