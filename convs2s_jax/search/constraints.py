@@ -48,33 +48,39 @@ def lengths(phrases: Array) -> Array:
     return jnp.sum(phrases != PAD, axis=-1, dtype=jnp.int32)
 
 
-def matched(recent: Array, phrases: Array) -> Array:
-    """Tokens of each phrase that the newest tokens spell: the longest beginning of it that they end in.
+def spelt(recent: Array, phrases: Array) -> Array:
+    """Whether the newest tokens are the first j of a phrase, for j from 0 to its length.
 
     Args:
       recent: [R, X, K].
       phrases: [R, C, K].
 
     Returns:
-      [R, X, C] int32.
+      [R, X, C, K + 1] bool.
     """
     K = phrases.shape[-1]
-    best = jnp.zeros((*recent.shape[:2], phrases.shape[1]), jnp.int32)
+    real = phrases != PAD
+    found = [jnp.ones((*recent.shape[:2], phrases.shape[1]), bool)]
     for j in range(1, K + 1):
-        same = recent[:, :, None, K - j :] == phrases[:, None, :, :j]
-        spelt = jnp.all(same & (phrases != PAD)[:, None, :, :j], axis=-1)
-        best = jnp.where(spelt, j, best)
-    return best
+        same = (recent[:, :, None, K - j :] == phrases[:, None, :, :j]) & real[:, None, :, :j]
+        found.append(jnp.all(same, axis=-1))
+    return jnp.stack(found, axis=-1)
+
+
+def matched(recent: Array, phrases: Array) -> Array:
+    """Tokens of each phrase that the newest tokens spell: the longest beginning of it that they end in, [R, X, C]."""
+    count = jnp.arange(phrases.shape[-1] + 1, dtype=jnp.int32)
+    return jnp.max(jnp.where(spelt(recent, phrases), count, 0), axis=-1)
 
 
 def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, room: Array) -> Array:
     """Forbid what would leave a phrase unmet: an early end, and straying when the room gets short.
 
-    A token that continues a phrase may be taken whatever other rules say, but for the longest allowed length.
+    Where the other rules leave nothing, the tokens that continue a phrase may be taken all the same.
 
     Args:
       scores: [R, W, V], under the other rules.
-      free: [R, W, V], what a token costs that those rules do not bind.
+      free: [R, W, V], what a token costs that may be taken all the same.
       progress: of the R * W hypotheses.
       phrases: [R, C, K].
       room: [R], how many tokens may still be produced before the end symbol.
@@ -82,19 +88,19 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
     Returns:
       [R, W, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.
     """
-    V = scores.shape[-1]
-    size = lengths(phrases)[:, None]
+    R, W, V = scores.shape
     unmet = ~progress.met
-    spelt = matched(progress.recent, phrases)
-    needed = jnp.where(unmet, next_tokens(spelt, phrases), V)  # V: out of bounds, dropped
-    rows = jnp.arange(scores.shape[0])[:, None, None]
-    beams = jnp.arange(scores.shape[1])[None, :, None]
-    gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, needed].max(spelt + 1, mode="drop")
-    remaining = jnp.sum(jnp.where(unmet, size, 0), axis=-1)[..., None]
-    scores = jnp.where(gain > 0, free, scores)
+    begun = spelt(progress.recent, phrases)[..., :-1] & unmet[..., None]
+    token = jnp.where(begun, phrases[:, None], V)  # V: out of bounds, dropped
+    rows, beams = jnp.arange(R)[:, None, None, None], jnp.arange(W)[None, :, None, None]
+    after = jnp.broadcast_to(jnp.arange(1, phrases.shape[-1] + 1, dtype=jnp.int32), token.shape)
+    gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, token].max(after, mode="drop")
+    remaining = jnp.sum(jnp.where(unmet, lengths(phrases)[:, None], 0), axis=-1)[..., None]
     scores = scores.at[..., EOS].add(jnp.where(jnp.all(progress.met, axis=-1), 0.0, -jnp.inf))
     affordable = (remaining == 0) | (remaining - gain <= room[:, None, None] - 1)
-    return jnp.where(affordable, scores, -jnp.inf)
+    scores = jnp.where(affordable, scores, -jnp.inf)
+    stuck = jnp.max(scores, axis=-1, keepdims=True) == -jnp.inf
+    return jnp.where(stuck & affordable & (gain > 0), free, scores)
 
 
 def next_tokens(spelt: Array, phrases: Array) -> Array:

@@ -41,10 +41,11 @@ class Sizes(NamedTuple):
 
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:
     """Axes that hold them all: prefixes in multiples of 8, so that they do not multiply compilations."""
+    phrase = max((len(phrase) for wanted in phrases for phrase in wanted), default=0)
     return Sizes(
         prefix=-(-max((len(prefix) for prefix in prefixes), default=0) // 8) * 8,
-        phrases=max((len(wanted) for wanted in phrases), default=0),
-        phrase=max((len(phrase) for wanted in phrases for phrase in wanted), default=0),
+        phrases=max((len(wanted) for wanted in phrases), default=0) if phrase else 0,
+        phrase=phrase,
     )
 
 
@@ -65,6 +66,6 @@ def request(
     holds = np.full((count, largest.phrases, largest.phrase), PAD, np.int32)
     for row, (prefix, wanted) in enumerate(zip(prefixes, phrases, strict=True)):
         begin[row, : len(prefix)] = prefix
-        for i, phrase in enumerate(wanted):
+        for i, phrase in enumerate(wanted[: largest.phrases]):
             holds[row, i, : len(phrase)] = phrase
     return Request(jnp.asarray(max_lengths, jnp.int32), jnp.asarray(begin), jnp.asarray(holds), keys)

@@ -72,7 +72,7 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
     if size > L:
         return jnp.zeros((B, W, vocab_size), bool)
     starts = jnp.arange(L - size + 1)
-    same = (starts + size <= step)[None, None, :]
+    same = jnp.broadcast_to(starts + size <= step, (B, W, len(starts)))
     for offset in range(size - 1):
         place = jnp.maximum(step - (size - 1) + offset, 0)
         newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)

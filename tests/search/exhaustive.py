@@ -29,6 +29,18 @@ def trigram_table(seed: int, vocab: int, sharpness: float = 1.5) -> np.ndarray:
     return np.random.default_rng(seed).normal(0.0, sharpness, (vocab, vocab, vocab)).astype(np.float32)
 
 
+ATTENTION = np.random.default_rng(7).dirichlet([0.5] * 3, 8).astype(np.float32)
+"""What a step attends to on three source positions, by the symbol it reads."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Demands on one sentence."""
+
+    prefix: tuple[int, ...] = ()
+    phrases: tuple[tuple[int, ...], ...] = ()
+
+
 def sharper(time):
     """Logits grow with time, so that two orders of the same trigrams do not score alike."""
     return 1 + 0.1 * time
@@ -43,7 +55,8 @@ def trigram_step(tables):
     def step(memory, cache, last):
         language, older, time = cache["language"], cache["older"], cache["time"]
         logits = jnp.asarray(tables)[language, older, last] * sharper(time)[:, None]
-        return logits, {"language": language, "older": last, "time": time + 1}
+        got = cache["got"] + jnp.asarray(ATTENTION)[last % len(ATTENTION)]
+        return logits, {"language": language, "older": last, "time": time + 1, "got": got}
 
     return step
 
@@ -51,22 +64,53 @@ def trigram_step(tables):
 def trigram_cache(languages, beam_size: int):
     """The cache before the start symbol, whose older neighbour is EOS as well."""
     rows = jnp.repeat(jnp.asarray(languages, jnp.int32), beam_size)
-    return {"language": rows, "older": jnp.full_like(rows, EOS), "time": jnp.zeros(len(rows), jnp.float32)}
+    return {
+        "language": rows,
+        "older": jnp.full_like(rows, EOS),
+        "time": jnp.zeros(len(rows), jnp.float32),
+        "got": jnp.zeros((len(rows), ATTENTION.shape[1]), jnp.float32),
+    }
 
 
-def symbol_scores(table: np.ndarray, cfg: SearchConfig, prefix: tuple[int, ...], max_length: int) -> np.ndarray:
+def trigram_coverage(memory, cache):
+    """What source positions lack of a whole attention, as `search` wants it."""
+    return jnp.sum(jnp.log(jnp.minimum(cache["got"], 1)), axis=-1)
+
+
+def symbol_scores(
+    table: np.ndarray, cfg: SearchConfig, prefix: tuple[int, ...], max_length: int, wanted: Wanted = Wanted()
+) -> np.ndarray:
     """What each next symbol adds to the score of `prefix` (without start symbol), in nats."""
     history = (EOS, EOS, *prefix)
-    logits = table[history[-2], history[-1]].astype(np.float64) * sharper(len(prefix)) / cfg.temperature
-    scores = logits - logits.max() - math.log(sum(math.exp(x - logits.max()) for x in logits))
+    scores = log_softmax(table, history, cfg, len(prefix))
     scores[np.isnan(scores)] = -math.inf
     scores[PAD] = -math.inf
     scores[UNK] -= cfg.unk_penalty
+    if len(prefix) < len(wanted.prefix):
+        scores[[v for v in range(len(scores)) if v != wanted.prefix[len(prefix)]]] = -math.inf
+        return scores
     if len(prefix) >= max_length:
         scores[[v for v in range(len(scores)) if v != EOS]] = -math.inf
     elif len(prefix) < cfg.min_length:
         scores[EOS] = -math.inf
+    for v in range(len(scores)):
+        if cfg.no_repeat_ngram and (*prefix, v)[-cfg.no_repeat_ngram :] in ngrams(prefix, cfg.no_repeat_ngram):
+            scores[v] = -math.inf
+    if not all(phrase in ngrams(prefix, len(phrase)) for phrase in wanted.phrases):
+        scores[EOS] = -math.inf
     return scores
+
+
+def log_softmax(table: np.ndarray, history: tuple[int, ...], cfg: SearchConfig, time: int) -> np.ndarray:
+    """Of one table [V, V, V], or the log of the mean probability of several [M, V, V, V]."""
+    if table.ndim == 4:
+        return np.log(np.mean([np.exp(log_softmax(member, history, cfg, time)) for member in table], axis=0))
+    logits = table[history[-2], history[-1]].astype(np.float64) * sharper(time) / cfg.temperature
+    return logits - logits.max() - math.log(sum(math.exp(x - logits.max()) for x in logits))
+
+
+def ngrams(tokens: tuple[int, ...], n: int) -> list[tuple[int, ...]]:
+    return [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
 
 
 def rank(found: list[Found]) -> list[Found]:
@@ -74,19 +118,22 @@ def rank(found: list[Found]) -> list[Found]:
 
 
 def _found(cfg: SearchConfig, tokens: tuple[int, ...], token_scores: list[float]) -> Found:
-    total = sum(token_scores)
-    score = total / len(tokens) ** cfg.length_penalty if cfg.normalize else total
-    return Found(tokens, score, token_scores)
+    total, length = sum(token_scores), len(tokens)
+    if cfg.normalize:
+        base = (5 + length) / 6 if cfg.length_penalty_kind == "gnmt" else length
+        total /= base**cfg.length_penalty
+    read = ATTENTION[[v % len(ATTENTION) for v in (EOS, *tokens[:-1])]].astype(np.float64).sum(axis=0)
+    return Found(tokens, total + cfg.coverage_penalty * float(np.log(np.minimum(read, 1)).sum()), token_scores)
 
 
-def exhaustive(table: np.ndarray, cfg: SearchConfig, max_length: int) -> list[Found]:
+def exhaustive(table: np.ndarray, cfg: SearchConfig, max_length: int, wanted: Wanted = Wanted()) -> list[Found]:
     """Every hypothesis of at most `max_length` tokens before the end symbol, best first."""
     found = []
-    symbols = [v for v in range(len(table)) if v not in (PAD, EOS)]
+    symbols = [v for v in range(table.shape[-1]) if v not in (PAD, EOS)]
     for length in range(max_length + 1):
         for words in itertools.product(symbols, repeat=length):
             tokens = (*words, EOS)
-            scores = [float(symbol_scores(table, cfg, tokens[:i], max_length)[v]) for i, v in enumerate(tokens)]
+            scores = [float(symbol_scores(table, cfg, tokens[:i], max_length, wanted)[v]) for i, v in enumerate(tokens)]
             if min(scores) > -math.inf:
                 found.append(_found(cfg, tokens, scores))
     return rank(found)

@@ -1,0 +1,72 @@
+"""Groups that avoid one another's choices, against the procedure in loops."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS
+from convs2s_jax.search import beam
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import request
+from tests.search.exhaustive import _found, rank, symbol_scores, trigram_cache, trigram_step, trigram_table
+
+V, LONGEST = 8, 6
+
+
+def loops(table, cfg, longest):
+    """Each group a beam of its own whose candidates cost more the more often others chose their token at this step."""
+    G, W = cfg.diverse_groups, cfg.beam_size // cfg.diverse_groups
+    live = [[((), [])] for _ in range(G)]
+    found = [[] for _ in range(G)]
+    for _ in range(longest + 1):
+        times = np.zeros(V)
+        for g in range(G):
+            candidates = []
+            for tokens, token_scores in live[g]:
+                for v, score in enumerate(symbol_scores(table, cfg, tokens, longest)):
+                    if score > -np.inf:
+                        both = [*token_scores, float(score)]
+                        candidates.append((sum(both) - cfg.diverse_strength * times[v], (*tokens, v), both))
+            candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * W]
+            found[g] += [_found(cfg, tokens, s) for _, tokens, s in candidates[:W] if tokens[-1] == EOS]
+            live[g] = [(tokens, s) for _, tokens, s in candidates if tokens[-1] != EOS][:W]
+            for tokens, _ in live[g]:
+                times[tokens[-1]] += 1
+    return rank([f for group in found for f in rank(group)[:W]])
+
+
+def search(table, cfg):
+    cache = trigram_cache([0], cfg.beam_size)
+    found = beam.search(trigram_step(table[None]), cfg, (), cache, request([LONGEST]), limit=LONGEST + 1)
+    return [
+        (tuple(np.asarray(found.tokens[0, w, :n]).tolist()), float(found.scores[0, w]))
+        for w, n in enumerate(np.asarray(found.lengths[0]))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("groups", "size"), [(2, 3), (3, 1), (2, 1)])
+def test_groups_equal_the_loops(groups, size, seed):
+    """Plain sums, so that no group is done before the longest length and all go on steering the others."""
+    cfg = SearchConfig(
+        beam_size=groups * size, diverse_groups=groups, diverse_strength=0.8, length_penalty=3.0, min_length=LONGEST
+    )
+    table = trigram_table(seed, V)
+    expected = loops(table, cfg, LONGEST)
+    ours = search(table, cfg)
+    assert [t for t, _ in ours] == [e.tokens for e in expected]
+    np.testing.assert_allclose([s for _, s in ours], [e.score for e in expected], rtol=1e-5)
+
+
+def test_groups_differ_more_than_hypotheses_of_one_beam():
+    def different(cfg):
+        return np.mean([len({t[0] for t, _ in search(trigram_table(seed, V), cfg)}) for seed in range(10)])
+
+    plain = SearchConfig(beam_size=4, min_length=3)
+    diverse = SearchConfig(beam_size=4, min_length=3, diverse_groups=4, diverse_strength=2.0)
+    assert different(diverse) > different(plain) + 0.5
+
+
+def test_without_strength_groups_are_the_same_beam():
+    cfg = SearchConfig(beam_size=6, diverse_groups=3, diverse_strength=0.0)
+    alone = search(trigram_table(0, V), SearchConfig(beam_size=2))
+    assert search(trigram_table(0, V), cfg) == [hypothesis for hypothesis in alone for _ in range(3)]

@@ -1,0 +1,220 @@
+"""Every option, alone and with every other, against listing everything."""
+
+import itertools
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import UNK
+from convs2s_jax.search import beam
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import request
+from tests.search.exhaustive import (
+    Wanted,
+    exhaustive,
+    trigram_cache,
+    trigram_coverage,
+    trigram_step,
+    trigram_table,
+)
+
+V, LONGEST, WORDS = 6, 3, 4  # six symbols, four without PAD and EOS
+WIDEST = WORDS ** (LONGEST - 1) * (WORDS + 1)  # all candidates of a step
+TABLES = np.stack([trigram_table(seed, V) for seed in range(2)])
+A, B = 4, 5
+OPTIONS = {
+    "power": {"length_penalty": 2.0},
+    "gnmt": {"length_penalty": 0.8, "length_penalty_kind": "gnmt"},
+    "coverage": {"coverage_penalty": 0.7},
+    "unknown dear": {"unk_penalty": 2.0},
+    "unknown wanted": {"unk_penalty": -2.0},
+    "at least 2": {"min_length": 2},
+    "no word twice": {"no_repeat_ngram": 1},
+    "no bigram twice": {"no_repeat_ngram": 2},
+    "flat": {"temperature": 2.5},
+    "plain sum": {"normalize": False},
+    "prefix": {"prefixes": [(A,), (UNK, B)]},
+    "phrases": {"phrases": [[(B, A)], [(A,), (0,)]]},
+}
+# A phrase may break the rule against repetition where nothing else is left: what listing everything does not know.
+EXCEPT = [("no word twice", "phrases")]
+PAIRS = [
+    pair
+    for pair in itertools.combinations(OPTIONS, 2)
+    if not set(OPTIONS[pair[0]]) & set(OPTIONS[pair[1]]) and pair not in EXCEPT
+]
+
+
+@partial(jax.jit, static_argnames=("cfg", "limit"))
+def _run(tables, asked, *, cfg, limit):
+    languages = range(asked.max_lengths.shape[0])
+    cache = trigram_cache(languages, cfg.beam_size)
+    return beam.search(trigram_step(tables), cfg, (), cache, asked, limit=limit, coverage=trigram_coverage)
+
+
+def found(cfg, prefixes=None, phrases=None, max_lengths=(LONGEST, LONGEST), tables=TABLES):
+    """Of each sentence: tokens, scores and token scores, best first."""
+    result = _run(tables, request(max_lengths, prefixes, phrases), cfg=cfg, limit=max(max_lengths) + 1)
+    return [
+        [
+            (
+                tuple(np.asarray(result.tokens[b, w, :n]).tolist()),
+                float(result.scores[b, w]),
+                result.token_scores[b, w, :n],
+            )
+            for w, n in enumerate(np.asarray(result.lengths[b]))
+            if n > 0
+        ]
+        for b in range(len(max_lengths))
+    ]
+
+
+@lru_cache
+def everything(language, cfg, wanted):
+    return exhaustive(TABLES[language], cfg, LONGEST, wanted)
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in OPTIONS), *PAIRS], ids=" + ".join)
+def test_widest_beam_equals_exhaustive_search(names):
+    values = {"beam_size": WIDEST, "min_length": 0}
+    for name in names:
+        values |= OPTIONS[name]
+    prefixes, phrases = values.pop("prefixes", [(), ()]), values.pop("phrases", [(), ()])
+    cfg = SearchConfig(**values)
+    asked = {"prefixes": prefixes} if any(prefixes) else {}
+    asked |= {"phrases": phrases} if any(phrases) else {}
+    for b, ours in enumerate(found(cfg, **asked)):
+        wanted = Wanted(tuple(prefixes[b]), tuple(phrases[b]))
+        if len(wanted.prefix) + sum(len(phrase) for phrase in wanted.phrases) > LONGEST:
+            continue  # refused before the search: there is no room for both one after the other
+        expected = everything(b, cfg, wanted)[:WIDEST]
+        np.testing.assert_allclose([f[1] for f in ours], [e.score for e in expected], rtol=1e-5, atol=1e-5)
+        assert {f[0] for f in ours[:50]} == {e.tokens for e in expected[:50]}
+        assert [f[0] for f in ours[:5]] == [e.tokens for e in expected[:5]]
+        for f, e in zip(ours[:5], expected[:5], strict=True):
+            np.testing.assert_allclose(f[2], e.token_scores, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option_makes_a_difference(name):
+    """Else the test above could not tell whether it is read."""
+    values = dict(OPTIONS[name])
+    asked = {key: values.pop(key) for key in ("prefixes", "phrases") if key in values}
+    common = {"beam_size": WIDEST, "min_length": 0}
+    plain, other = found(SearchConfig(**common)), found(SearchConfig(**(common | values)), **asked)
+    assert [[f[:2] for f in sentence] for sentence in other] != [[f[:2] for f in sentence] for sentence in plain]
+
+
+def test_ensemble_is_the_mean_of_probabilities():
+    """Two members that each prefer another word, against listing everything with the averaged model."""
+
+    def step(memory, cache, last):
+        single = trigram_step(TABLES)
+        logits, cache = zip(
+            *(single(memory, {**cache, "language": jnp.full_like(last, m)}, last) for m in range(2)), strict=True
+        )
+        return jnp.stack(logits), cache[0]
+
+    cfg = SearchConfig(beam_size=WIDEST, temperature=1.3, unk_penalty=0.5)
+    result = beam.search(step, cfg, (), trigram_cache([0], WIDEST), request([LONGEST]), limit=LONGEST + 1)
+    expected = exhaustive(TABLES, cfg, LONGEST)[:WIDEST]
+    ours = np.asarray(result.scores[0])
+    np.testing.assert_allclose(ours[np.isfinite(ours)], [e.score for e in expected], rtol=1e-5, atol=1e-5)
+    for w in range(5):
+        assert tuple(np.asarray(result.tokens[0, w, : result.lengths[0, w]]).tolist()) == expected[w].tokens
+
+
+COUNT = 40
+MANY = np.stack([trigram_table(seed, 8) for seed in range(COUNT)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"stop": "fairseq", "no_repeat_ngram": 2},
+        {"beam_size": 6, "diverse_groups": 3},
+        {"coverage_penalty": 0.5},
+        {"sampling": True},
+        {"phrases": True},
+    ],
+    ids=str,
+)
+def test_sentences_that_leave_the_batch_change_nothing(values):
+    """40 sentences of lengths 0 to 39 shrink to 20, 10 and go on; each alone never shrinks."""
+    values = dict(values)
+    phrases = [[(4 + i % 3, 5)] if i > 1 else [] for i in range(COUNT)] if values.pop("phrases", False) else None
+    cfg = SearchConfig(min_length=COUNT, max_length_b=COUNT, **values)
+    keys = jax.random.split(jax.random.key(0), COUNT)
+    asked = request(range(COUNT), None, phrases, keys)
+    search = jax.jit(partial(beam.search, trigram_step(MANY), cfg, limit=COUNT, coverage=trigram_coverage))
+    together = search((), trigram_cache(range(COUNT), cfg.beam_size), asked)
+    for b in (0, 1, 7, 19, 20, 38, 39):
+        one = jax.tree.map(lambda x: x[b : b + 1], asked)  # noqa: B023
+        alone = search((), trigram_cache([b], cfg.beam_size), one)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[b])
+        np.testing.assert_array_equal(alone.lengths[0], together.lengths[b])
+        np.testing.assert_allclose(alone.scores[0], together.scores[b], rtol=1e-6)
+        np.testing.assert_allclose(alone.token_scores[0], together.token_scores[b], rtol=1e-5, atol=1e-5)
+
+
+def test_memory_stays_with_its_sentence_when_others_leave():
+    """The step reads its own sentence from the memory and would notice another one's."""
+
+    numbers = jnp.arange(COUNT)
+    cfg = SearchConfig(beam_size=2, min_length=COUNT)
+    errors = []
+
+    def checked(memory, cache, last):
+        own = jnp.repeat(memory, last.shape[0] // memory.shape[0])
+        jax.debug.callback(lambda x: errors.append(int(x)), jnp.sum(own != cache))
+        return jnp.zeros((len(own), 8)).at[:, 4].set(1.0), cache
+
+    jax.block_until_ready(
+        beam.search(checked, cfg, numbers, jnp.repeat(numbers, 2), request(range(COUNT)), limit=COUNT)
+    )
+    jax.effects_barrier()
+    assert len(errors) >= COUNT
+    assert not any(errors)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"length_penalty_kind": "log"}, "length_penalty_kind is 'log': there are power, gnmt"),
+        ({"coverage_penalty": -1.0}, "coverage_penalty is -1.0: .* 0"),
+        ({"no_repeat_ngram": -2}, "no_repeat_ngram is -2: .* 0"),
+        ({"top_k": -1, "sampling": True}, "top_k is -1: .* 0"),
+        ({"top_p": 0.0, "sampling": True}, "top_p is 0.0: .* above 0"),
+        ({"top_p": 1.5, "sampling": True}, "top_p is 1.5: .* at most 1"),
+        ({"top_k": 4}, "top_k is 4 without sampling"),
+        ({"top_p": 0.5}, "top_p is 0.5 without sampling"),
+        ({"sampling": True, "diverse_groups": 5}, "diverse_groups is 5 with sampling"),
+        ({"diverse_groups": 2}, "diverse_groups is 2 with a beam_size of 5: .* divides"),
+        ({"diverse_groups": 0}, "diverse_groups is 0 with a beam_size of 5"),
+        ({"diverse_strength": -0.1}, "diverse_strength is -0.1: .* 0"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        SearchConfig(**values)
+
+
+def test_what_the_options_need_must_be_given():
+    def run(cfg, asked, **options):
+        return beam.search(trigram_step(TABLES), cfg, (), trigram_cache([0], cfg.beam_size), asked, limit=4, **options)
+
+    with pytest.raises(ValueError, match="no coverage was given"):
+        run(SearchConfig(coverage_penalty=1.0), request([3]))
+    with pytest.raises(ValueError, match="sampling needs a random key"):
+        run(SearchConfig(sampling=True), request([3]))
+    with pytest.raises(ValueError, match="constraints go with plain beam search only"):
+        run(SearchConfig(beam_size=4, diverse_groups=2), request([3], None, [[(4,)]]))
+    with pytest.raises(ValueError, match=r"memory\['x'\] has shape \(2,\): axis 0 must hold B = 1 rows"):
+        beam.search(
+            trigram_step(TABLES), SearchConfig(), {"x": jnp.zeros(2)}, trigram_cache([0], 5), request([3]), limit=4
+        )

@@ -1,0 +1,89 @@
+"""Samples follow the model, depend on their own sentence only, and carry the model's scores."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS
+from convs2s_jax.search import beam, sampling
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import request
+from tests.search.exhaustive import exhaustive, symbol_scores, trigram_cache, trigram_step, trigram_table
+
+V, LONGEST = 6, 3
+TABLE = trigram_table(1, V)
+
+
+def draw(cfg, count, seed=0, offset=0, longest=LONGEST):
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(offset, offset + count))
+    cache = trigram_cache([0] * count, cfg.beam_size)
+    return beam.search(
+        trigram_step(TABLE[None]), cfg, (), cache, request([longest] * count, None, None, keys), limit=longest + 1
+    )
+
+
+def test_samples_are_distributed_as_the_model():
+    """20,000 samples against the probability of each of the hypotheses there are (chi-square)."""
+    cfg = SearchConfig(beam_size=100, sampling=True, min_length=1, temperature=1.4)
+    found = draw(cfg, 200)
+    texts = np.asarray(found.tokens).reshape(-1, LONGEST + 1)
+    assert (np.asarray(found.lengths) > 0).all()
+    counts: dict[tuple[int, ...], int] = {}
+    for row in texts:
+        tokens = tuple(int(v) for v in row[: list(row).index(EOS) + 1])
+        counts[tokens] = counts.get(tokens, 0) + 1
+    # min_length 1 takes the end symbol away from the first step without renormalising its log-probability
+    expected = {}
+    for e in exhaustive(TABLE, cfg, LONGEST):
+        chance = 1.0
+        for i, v in enumerate(e.tokens):
+            p = np.exp(symbol_scores(TABLE, cfg, e.tokens[:i], LONGEST))
+            chance *= p[v] / p.sum()
+        expected[e.tokens] = chance * len(texts)
+    assert sum(expected.values()) == pytest.approx(len(texts))
+    big = [tokens for tokens, n in expected.items() if n >= 5]
+    square = sum((counts.get(t, 0) - expected[t]) ** 2 / expected[t] for t in big)
+    assert square < len(big) + 4 * np.sqrt(2 * len(big))
+
+
+def test_scores_are_those_of_the_model():
+    cfg = SearchConfig(beam_size=4, sampling=True, top_k=3, unk_penalty=0.5, temperature=1.3)
+    found = draw(cfg, 5)
+    for b in range(5):
+        for w in range(4):
+            n = int(found.lengths[b, w])
+            tokens = tuple(np.asarray(found.tokens[b, w, :n]).tolist())
+            expected = [symbol_scores(TABLE, cfg, tokens[:i], LONGEST)[v] for i, v in enumerate(tokens)]
+            np.testing.assert_allclose(found.token_scores[b, w, :n], expected, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found.scores[b, w], sum(expected) / n, rtol=1e-5)
+
+
+def test_a_sentence_draws_the_same_wherever_it_stands():
+    cfg = SearchConfig(beam_size=3, sampling=True)
+    together, alone, other = draw(cfg, 24, longest=7), draw(cfg, 1, offset=17, longest=7), draw(cfg, 24, 1, longest=7)
+    np.testing.assert_array_equal(together.tokens[17], alone.tokens[0])
+    np.testing.assert_array_equal(draw(cfg, 24, longest=7).tokens, together.tokens)
+    assert (np.asarray(other.tokens) != np.asarray(together.tokens)).any(axis=(1, 2)).mean() > 0.8
+    assert len({tuple(np.asarray(t).ravel().tolist()) for t in together.tokens}) > 15, "each sentence has its own noise"
+
+
+@pytest.mark.parametrize(("k", "p"), [(3, 1.0), (0, 0.6), (0, 0.95), (4, 0.5), (0, 1e-6), (100, 0.999)])
+def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
+    scores = np.random.default_rng(k).normal(0, 2, (50, 11)).astype(np.float32)
+    scores[:, 1] = -np.inf
+    cfg = SearchConfig(sampling=True, top_k=k, top_p=p)
+    ours = np.asarray(sampling.candidates(cfg, jnp.asarray(scores)))
+    for row, kept in zip(scores.astype(np.float64), ours, strict=True):
+        order = np.argsort(-row)[: k or None]
+        chances = np.exp(row[order]) / np.exp(row[order]).sum()
+        count = int(np.searchsorted(np.cumsum(chances), p) + 1) if p < 1 else len(order)
+        expected = {int(v) for v in order[:count] if np.isfinite(row[v])}
+        assert set(np.flatnonzero(np.isfinite(kept)).tolist()) == expected
+        np.testing.assert_array_equal(kept[list(expected)], row[list(expected)].astype(np.float32))
+
+
+def test_top_1_is_greedy_search():
+    sampled = draw(SearchConfig(beam_size=1, sampling=True, top_k=1), 3)
+    greedy = draw(SearchConfig(beam_size=1, stop="fairseq"), 3)
+    np.testing.assert_array_equal(sampled.tokens, greedy.tokens)
