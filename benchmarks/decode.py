@@ -1,13 +1,17 @@
-"""Decoding throughput:  python benchmarks/decode.py --data=DIR
+"""Decoding throughput:  python benchmarks/decode.py --data=DIR [--shapes fconv_wmt_en_de] [--workdir=RUN]
 
-DIR holds train.de, train.en and test.de (.gz). 1000 test sentences, sorted by length, every hypothesis of exactly 16
-tokens; parameters are fresh: speed does not depend on their values. Figures of fairseq: ../shared/peer_speed.md.
+DIR holds train.de, train.en and test.de (.gz). Test sentences, sorted by length, every hypothesis of exactly 16 tokens;
+parameters are fresh: speed does not depend on their values. With --workdir a trained model translates the same
+sentences to their natural lengths. Figures of fairseq: ../shared/peer_speed.md.
 """
 
 import argparse
 import dataclasses
 import statistics
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,58 +21,125 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import corpus, vocabulary
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.translate import translate
+from convs2s_jax.search.translate import Translation, translate
 from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.config import Config
-from train import CONFIG
+from convs2s_jax.translation.translator import load
 
+ROOT = Path(__file__).parents[1]
 TOKENS = 16
 """Symbols of every hypothesis, the end symbol counted."""
+ALONE = 100
+"""Most sentences where each is a batch."""
+HEAD = "| model | beam | batch | sentences/s, min / median / max | target tokens/s | share | compilations | memory |"
+
+
+@dataclasses.dataclass
+class Model:
+    """What is measured: a name, parameters, their configuration, the target vocabulary."""
+
+    name: str
+    params: Any
+    cfg: ModelConfig
+    vocabulary: int
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Measure and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train.de, train.en and test.de")
-    parser.add_argument("--config", default=str(CONFIG))
+    parser.add_argument("--shapes", nargs="+", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
+    parser.add_argument("--workdir", help="a trained model of the same data, for natural lengths")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--rows", type=int, nargs="+", default=[64, 128], help="sentences in a batch")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 128], help="sentences in a batch")
+    parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     arguments = parser.parse_args()
+    print(describe(), flush=True)
+    for shape in arguments.shapes:
+        model, sources = fresh(shape, arguments)
+        first_sentence(model, sources)
+        print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
+        for beam in arguments.beams:
+            search = SearchConfig(
+                beam_size=beam, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1, stop="fairseq"
+            )
+            for rows in arguments.rows:
+                found = throughput(model, search, sources, rows, arguments.repeats)
+                assert all(len(t.best.tokens) == TOKENS - 1 for t in found)
+    if arguments.workdir:
+        natural(Path(arguments.workdir), arguments)
 
+
+def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.ndarray]]:
+    """A preset with vocabularies of 10k and 7k, and the test sentences."""
     overrides = {"data.dir": arguments.data, "data.src": "de", "data.tgt": "en", "data.vocabulary.joint": "False"}
     overrides |= {"data.vocabulary.src_size": "10000", "data.vocabulary.tgt_size": "7000"}
-    cfg = build(Config, read_config(arguments.config, list(overrides.items())))
+    cfg = build(Config, read_config(str(ROOT / "configs" / f"fairseq_{shape}.py"), list(overrides.items())))
     made = vocabulary.build(cfg.data.vocabulary, corpus.read(cfg.data, "train"), 1)
-    sources = [np.asarray(ids) for ids in made.src.encode(corpus.read(cfg.data, "test").src)]
+    sources = [np.asarray(ids) for ids in made.src.encode(corpus.read(cfg.data, "test").src)][: arguments.sentences]
+    model = dataclasses.replace(cfg.model, dtype=arguments.dtype)
     params = encoder_decoder.init(
-        jax.random.key(1), cfg.model, source_vocabulary=made.src.size, target_vocabulary=made.tgt.size
+        jax.random.key(1), model, source_vocabulary=made.src.size, target_vocabulary=made.tgt.size
     )
+    return Model(shape, params, model, made.tgt.size), sources
+
+
+def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
+    """Seconds to the first translation, and to another one of a source as long; beam 5, model in memory."""
+    search = SearchConfig(beam_size=5, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1)
+    times = []
+    for source in (sources[0], *[sources[1]] * 5):
+        before = time.perf_counter()
+        translate(model.params, model.cfg, search, [source], least_width=64)
+        times.append(time.perf_counter() - before)
+    warm = statistics.median(times[1:])
+    print(f"\n{model.name}: first sentence {times[0]:.2f} s, compiled; the next {1000 * warm:.1f} ms", flush=True)
+
+
+def throughput(
+    model: Model, search: SearchConfig, sources: Sequence[np.ndarray], rows: int, repeats: int
+) -> list[Translation]:
+    """Compile, then measure; prints one line of the table."""
+    sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
-    print(describe())
-    print("\n| beam | batch | sentences/s, min / median / max | share of the matrix product | compilations | memory |")
-    print("|---|---|---|---|---|---|")
-    for beam in arguments.beams:
-        search = SearchConfig(beam_size=beam, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1)
-        search = dataclasses.replace(search, stop="fairseq")
-        flops = length * encoder_flops(cfg.model) + beam * TOKENS * decoder_flops(cfg.model, length, made.tgt.size)
-        for rows in arguments.rows:
-            with CompileCounter() as compiled:
-                translate(params, cfg.model, search, sources, rows=rows)
-            rates, shares = [], []
-            for _ in range(arguments.repeats):
-                peak = product_rate()
-                before = time.perf_counter()
-                found = translate(params, cfg.model, search, sources, rows=rows)
-                rates.append(len(sources) / (time.perf_counter() - before))
-                shares.append(rates[-1] * flops / peak)
-            assert all(len(t.best.tokens) == TOKENS - 1 for t in found)
-            print(
-                f"| {beam} | {rows} | {min(rates):.0f} / {statistics.median(rates):.0f} / {max(rates):.0f} "
-                f"| {statistics.median(shares):.2f} | {compiled.count} | {peak_memory():.0f} MiB |",
-                flush=True,
-            )
+    with CompileCounter() as compiled:
+        translate(model.params, model.cfg, search, sources, rows=rows)
+    rates, shares = [], []
+    for _ in range(repeats):
+        peak = product_rate()
+        before = time.perf_counter()
+        found = translate(model.params, model.cfg, search, sources, rows=rows)
+        rates.append(len(sources) / (time.perf_counter() - before))
+        peak = max(peak, product_rate())
+        steps = float(np.mean([len(t.best.tokens) + 1 for t in found]))
+        flops = length * encoder_flops(model.cfg)
+        flops += search.beam_size * steps * decoder_flops(model.cfg, length, model.vocabulary)
+        shares.append(rates[-1] * flops / peak)
+    rate = statistics.median(rates)
+    print(
+        f"| {model.name} | {search.beam_size} | {rows} | {min(rates):.0f} / {rate:.0f} / {max(rates):.0f} "
+        f"| {rate * steps:.0f} | {statistics.median(shares):.2f} | {compiled.count} | {peak_memory():.0f} MiB |",
+        flush=True,
+    )
+    return found
+
+
+def natural(workdir: Path, arguments: argparse.Namespace) -> None:
+    """A trained model, each hypothesis as long as it gets."""
+    trained = load(workdir, tell=print)
+    lines = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
+    sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]
+    print(f"\nnatural lengths\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
+    for stop in ("fairseq", "exact"):
+        for beam in arguments.beams:
+            search = dataclasses.replace(trained.cfg.search, beam_size=beam, stop=stop)
+            model = Model(f"trained, {stop}", trained.params, trained.cfg.model, trained.vocabularies.tgt.size)
+            for rows in (r for r in arguments.rows if r > 1):
+                throughput(model, search, sources, rows, arguments.repeats)
 
 
 if __name__ == "__main__":

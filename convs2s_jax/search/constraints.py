@@ -129,7 +129,7 @@ def continuations(scores: Array, totals: Array, progress: Progress, phrases: Arr
     """
     R, W, V = scores.shape
     C = phrases.shape[1]
-    wanted = jnp.clip(next_tokens(matched(progress.recent, phrases), phrases), 0, V - 1)
+    wanted = jnp.where(progress.met, PAD, next_tokens(matched(progress.recent, phrases), phrases))
     best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
     every = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32)[None, :, None], (R, W, C + 1)).reshape(R, -1)
     more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(R, -1)

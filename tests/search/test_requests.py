@@ -1,0 +1,129 @@
+"""Whole sentences with all that may be asked of them: devices, ensembles, prefixes, phrases, samples, given targets."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import longest, score, translate
+from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
+
+RANDOM = np.random.default_rng(5)
+SOURCES = [RANDOM.integers(4, VOCABULARY, n) for n in RANDOM.integers(1, 8, 20)]  # of one width
+OPTIONS = {
+    "beam": {},
+    "penalties": {"length_penalty": 0.7, "length_penalty_kind": "gnmt", "coverage_penalty": 0.3, "unk_penalty": 0.4},
+    "repetition": {"no_repeat_ngram": 2, "temperature": 1.2},
+    "groups": {"beam_size": 4, "diverse_groups": 2},
+    "samples": {"sampling": True, "top_k": 5},
+}
+
+
+def fresh(seed):
+    params = encoder_decoder.init(
+        jax.random.key(seed), MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY
+    )
+    return jax.tree.map(lambda x: 2 * x, params)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return fresh(0)
+
+
+def same(ours, theirs, rtol=1e-5):
+    for x, y in zip(ours, theirs, strict=True):
+        assert [c.tokens.tolist() for c in x.candidates] == [c.tokens.tolist() for c in y.candidates]
+        np.testing.assert_allclose([c.score for c in x.candidates], [c.score for c in y.candidates], rtol=rtol)
+
+
+@pytest.mark.parametrize("name", ["beam", "samples"])
+def test_number_of_devices_changes_nothing(params, name):
+    cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
+    one = translate(params, MODEL, cfg, SOURCES, rows=4, devices=jax.devices()[:1], attention=True)
+    three = translate(params, MODEL, cfg, SOURCES, rows=4, devices=jax.devices()[:3], attention=True)
+    for x, y in zip(one, three, strict=True):
+        for c, d in zip(x.candidates, y.candidates, strict=True):
+            jax.tree.map(np.testing.assert_array_equal, dataclasses.astuple(c), dataclasses.astuple(d))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_order_and_size_of_batches_change_nothing(params, name):
+    """16 in a batch shrink to 8 and go on; 3 do not; reversed, each has other neighbours."""
+    cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
+    together = translate(params, MODEL, cfg, SOURCES, rows=16)
+    same(translate(params, MODEL, cfg, SOURCES, rows=3), together)
+    if not cfg.sampling:  # the noise of a sample is a function of the number of its sentence
+        same(translate(params, MODEL, cfg, SOURCES[::-1], rows=16)[::-1], together)
+    same(translate(params, MODEL, cfg, SOURCES[5:7], first=5), together[5:7])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_score_reports_what_the_search_reported(params, name):
+    cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
+    found = translate(params, MODEL, cfg, SOURCES, attention=True)
+    pairs = [(source, c) for source, t in zip(SOURCES, found, strict=True) for c in t.candidates]
+    scored = score(params, MODEL, cfg, [s for s, _ in pairs], [c.tokens for _, c in pairs], attention=True)
+    for (source, c), again in zip(pairs, scored, strict=True):
+        np.testing.assert_array_equal(again.best.tokens, c.tokens)
+        np.testing.assert_allclose(again.best.score, c.score, rtol=2e-5, atol=1e-5)
+        np.testing.assert_allclose(again.best.token_scores, c.token_scores, rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(again.best.attention, c.attention, atol=1e-5)
+        assert c.attention.shape == (len(c.tokens) + 1, len(source) + 1)
+        np.testing.assert_allclose(c.attention.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_score_of_nothing_and_of_too_much(params):
+    empty, long = score(params, MODEL, SEARCH, [[], [5]], [[], [4] * 40])
+    assert len(empty.best.token_scores) == 1
+    assert np.isfinite(empty.best.score)
+    assert long.best.score == -np.inf
+    with pytest.raises(ValueError, match="1 sources and 2 targets"):
+        score(params, MODEL, SEARCH, [[]], [[], []])
+
+
+def test_prefixes_and_phrases_are_kept(params):
+    prefixes = [RANDOM.integers(4, VOCABULARY, i % 3) for i in range(len(SOURCES))]
+    phrases = [[RANDOM.integers(4, VOCABULARY, 1)] if len(s) > 3 else [] for s in SOURCES]
+    found = translate(params, MODEL, SEARCH, SOURCES, prefixes=prefixes, phrases=phrases, rows=8)
+    for translation, prefix, wanted in zip(found, prefixes, phrases, strict=True):
+        for candidate in translation.candidates:
+            assert candidate.tokens[: len(prefix)].tolist() == prefix.tolist()
+            assert all(phrase[0] in candidate.tokens for phrase in wanted)
+
+
+def test_what_does_not_fit_is_refused(params):
+    assert longest(MODEL, SEARCH, 3) == 5
+    with pytest.raises(ValueError, match="sentence 1: prefix and phrases have 6 tokens, its translation at most 5"):
+        translate(params, MODEL, SEARCH, [[5], [5, 6]], prefixes=[[], [4, 4]], phrases=[[], [[7, 8, 9], [4]]])
+    with pytest.raises(ValueError, match="2 sources, 1 prefixes"):
+        translate(params, MODEL, SEARCH, [[5], [5]], prefixes=[[4]])
+    with pytest.raises(ValueError, match="2 parameters and 1 models"):
+        translate((params, params), MODEL, SEARCH, [[5]])
+
+
+def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
+    members = (params, fresh(1))
+    cfg = dataclasses.replace(SEARCH, temperature=1.5, stop="exact")
+    found = translate(members, (MODEL, MODEL), cfg, SOURCES[:8], attention=True)
+    targets = [t.best.tokens for t in found]
+    alone = [score(p, MODEL, cfg, SOURCES[:8], targets, attention=True) for p in members]
+    for translation, *each in zip(found, *alone, strict=True):
+        mean = np.log(np.mean([np.exp(a.best.token_scores) for a in each], axis=0))
+        np.testing.assert_allclose(translation.best.token_scores, mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            translation.best.attention, np.mean([a.best.attention for a in each], axis=0), atol=1e-5
+        )
+    same(translate((params, params), (MODEL, MODEL), cfg, SOURCES[:8]), translate(params, MODEL, cfg, SOURCES[:8]))
+
+
+def test_samples_are_functions_of_seed_and_number(params):
+    cfg = SearchConfig(sampling=True, beam_size=1, temperature=4.0, max_length_a=1.0, max_length_b=2)
+    again = translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=3)
+    same(translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=3, rows=2), again)
+    assert len({tuple(t.best.tokens.tolist()) for t in again}) > 4, "each number has its own noise"
+    other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=4)
+    assert [t.best.tokens.tolist() for t in again] != [t.best.tokens.tolist() for t in other]
