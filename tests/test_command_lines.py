@@ -1,9 +1,16 @@
 """train.py and decode.py as started by a user: one sentence and status 2 for a mistake, one line out for one in."""
 
+import contextlib
 import json
+import os
+import pty
+import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -86,6 +93,8 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     output = f"--output={tmp_path}/no/out"
     assert "cannot be written" in refused(run("decode.py", f"--workdir={trained}", output, text="1\n"))
     assert "beam_size is 0" in refused(run("decode.py", f"--workdir={trained}", "--beam_size=0", text="1\n"))
+    assert "steps are whole numbers" in refused(run("decode.py", f"--workdir={trained}", "--checkpoint=1,b"))
+    assert "--config.model.dropout: decoding takes" in refused(run("decode.py", "--config.model.dropout=0"))
 
 
 def test_one_line_in_gives_one_line_out(tmp_path, trained):
@@ -108,6 +117,126 @@ def test_scores_of_a_split_come_with_signatures(trained, tmp_path):
     assert len(output.read_text().splitlines()) == tiny.VALUES["data"]["cldr"]["test"]
     for part in ("BLEU", "tok:13a", "chrF2", "exact match", "  source  ", "  reference"):
         assert part in result.stderr
+
+
+def test_every_flag_reaches_its_option(trained, tmp_path):
+    """All at once, as far as they go together; what each does is tested where it is done."""
+    (tmp_path / "in").write_text("Norway\n\n5 km\n")
+    (tmp_path / "prefix").write_text("5\n\n\n")
+    (tmp_path / "constraints").write_text("Norwegen\n\n1\t2\n")
+    (tmp_path / "dictionary").write_text("Norway\tNorwegen\n")
+    result = run(
+        "decode.py",
+        *(f"--workdir={trained},{trained}", "--checkpoint=2,3", f"--input={tmp_path}/in", f"--output={tmp_path}/out"),
+        *("--format=json", "--nbest=2", f"--prefix={tmp_path}/prefix", f"--constraints={tmp_path}/constraints"),
+        *("--replace_unk", f"--unk_dictionary={tmp_path}/dictionary", "--batch_size=2", "--batch_tokens=100"),
+        *("--window=2", "--resume", "--beam_size=4", "--length_penalty=0.6", "--length_penalty_kind=gnmt"),
+        *("--coverage_penalty=0.1", "--unk_penalty=1", "--min_length=2", "--max_length_a=1", "--max_length_b=12"),
+        *("--no_repeat_ngram=3", "--temperature=1.5", "--stop=fairseq", "--unnormalized", f"--reference={tmp_path}/in"),
+        *("--show=1", "--bleu_tokenize=none"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "tok:none" in result.stderr
+    records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [len(record["hypotheses"]) for record in records] == [2, 1, 2]
+    for hypothesis in records[0]["hypotheses"]:
+        assert hypothesis["text"].startswith("5")
+        assert "Norwegen" in hypothesis["text"]
+        assert hypothesis["score"] <= sum(hypothesis["token_scores"]) + 1e-4
+    sampled = run("decode.py", f"--workdir={trained}", "--sampling", "--top_k=5", "--top_p=0.9", "--seed=1", text="a\n")
+    groups = run("decode.py", f"--workdir={trained}", "--diverse_groups=2", "--diverse_strength=1", text="a\n")
+    assert [sampled.returncode, groups.returncode] == [0, 0], sampled.stderr + groups.stderr
+
+
+def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp_path):
+    text = "".join(f"{i} kilowatts\n" for i in range(400))
+    (tmp_path / "in").write_text(text)
+    out = tmp_path / "out"
+    flags = [f"--workdir={trained}", f"--input={tmp_path}/in", f"--output={out}", "--window=2", "--batch_size=2"]
+    command = [sys.executable, "decode.py", *flags]
+    process = subprocess.Popen(command, cwd=tiny.ROOT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not out.exists() or out.stat().st_size == 0:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    done = out.read_text().count("\n")
+    assert 0 < done < 400
+    assert out.read_text().endswith("\n")
+    assert f"interrupted: {done} of 400 lines are written; --resume goes on after them" in told
+    result = run("decode.py", *flags[:3], "--resume")
+    assert f"has {done} of 400 lines: going on with the next" in result.stderr
+    whole = run("decode.py", *flags[:2])
+    assert out.read_text() == whole.stdout
+    assert "nothing is left to do" in run("decode.py", *flags[:3], "--resume").stderr
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) bounds the size of files here")
+def test_a_full_disk_leaves_whole_lines(trained, tmp_path):
+    text = "".join(f"{i} kilowatts\n" for i in range(64))
+    flags = [f"--workdir={trained}", f"--output={tmp_path}/out", "--window=16"]
+    sentence = refused(run("decode.py", *flags, text=text, largest_file=700))
+    assert f"--output={tmp_path}/out cannot be written: File too large; make room" in sentence
+    found = (tmp_path / "out").read_text()
+    assert found.endswith("\n")
+    assert 0 < len(found) <= 700
+    assert run("decode.py", f"--workdir={trained}", text=text).stdout.startswith(found)
+
+
+OWN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+class Terminal:
+    """A program on a terminal of its own, whose keys send signals."""
+
+    def __init__(self, *arguments):
+        self.file, other = pty.openpty()
+        command = [sys.executable, "-c", OWN_TERMINAL, sys.executable, *arguments]
+        files = {"stdin": other, "stdout": other, "stderr": other}
+        self.process = subprocess.Popen(command, cwd=tiny.ROOT, start_new_session=True, **files)
+        os.close(other)
+        self.seen = ""
+
+    def type(self, text):
+        os.write(self.file, text.encode())
+
+    def wait_for(self, pattern, seconds=120):
+        """What came on the screen up to the pattern."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self.file], [], [], 0.1)[0]:
+                self.seen += os.read(self.file, 4096).decode()
+        before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return before
+
+    def status(self):
+        """Exit status; what came on the screen last is in `seen`."""
+        with contextlib.suppress(OSError):  # raised when the other side is closed
+            while text := os.read(self.file, 4096).decode():
+                self.seen += text
+        os.close(self.file)
+        return self.process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x04", 0), ("\x03", 130)])
+def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
+    terminal = Terminal("decode.py", f"--workdir={trained}", "--interactive", "--format=json")
+    seen = terminal.wait_for("> ")
+    assert re.search(r"compiling \.\.\..*ready: a sentence a line; Ctrl-D ends", seen, re.DOTALL)
+    for number, sentence in enumerate(("Norway", "5 km")):
+        terminal.type(f"{sentence}\n")
+        seen = terminal.wait_for("> ", seconds=20)
+        assert f'{{"line": {number}, "source": "{sentence}"' in seen
+    terminal.type(key)
+    assert terminal.status() == status
+    assert "Traceback" not in terminal.seen
 
 
 def test_a_damaged_checkpoint_gives_way_to_another_and_is_named(trained, tmp_path):

@@ -11,7 +11,7 @@ from convs2s_jax.core.config import build, override
 from convs2s_jax.training import checkpoint
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
-from convs2s_jax.training.translator import load
+from convs2s_jax.translation.translator import load
 
 ROOT = Path(__file__).parents[1]
 

@@ -51,12 +51,19 @@ class SentencePiece:
         """Token ids of each text, without EOS; an empty text has none."""
         return self._processor.encode([_escape(text) for text in texts])
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols)."""
-        text = self._processor.decode([int(i) for i in ids])
-        for char, stand_in in _OWN:
-            text = text.replace(stand_in, char)
-        return text
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols).
+
+        UNK is `unknown`; without it, what the model itself writes: "<unk>", or " \u2047 " where others trained it.
+        """
+        if unknown is None or UNK not in ids:
+            return _restore(self._processor.decode([int(i) for i in ids]))
+        return _restore(self._processor.decode([unknown if i == UNK else self.token(i) for i in ids]))
+
+    def surfaces(self, text: str) -> list[str]:
+        """Each unit of a text as the model's normalisation left it, with a space for U+2581."""
+        pieces = self._processor.encode(_escape(text), out_type=str)
+        return [_restore(piece.replace("\u2581", " ")) for piece in pieces]
 
     def token(self, i: int) -> str:
         """Return the unit of an id, with U+2581 for a space."""
@@ -130,6 +137,12 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
 def _escape(text: str) -> str:
     for char, stand_in in _OWN:
         text = text.replace(char, stand_in)
+    return text
+
+
+def _restore(text: str) -> str:
+    for char, stand_in in _OWN:
+        text = text.replace(stand_in, char)
     return text
 
 

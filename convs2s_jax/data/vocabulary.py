@@ -13,7 +13,7 @@ import numpy as np
 import tqdm
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import sentencepiece, words
+from convs2s_jax.data import pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpus import ParallelText
 
@@ -36,8 +36,11 @@ class Vocabulary(Protocol):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS."""
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK is "<unk>"."""
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK is `unknown`, or without it "<unk>"."""
+
+    def surfaces(self, text: str) -> list[str]:
+        """What each token of a text stands for, unknown ones as they are written; a space begins each word."""
 
     def token(self, i: int) -> str:
         """Return the token of an id."""
@@ -157,7 +160,7 @@ def _fingerprints(folder: Path) -> dict[str, str] | None:
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:
-    """Read NAME.model or NAME.txt; None if there is neither."""
+    """Read NAME.model, NAME.txt or NAME.pieces.json; None if there is none of them."""
     found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
     if len(found) > 1:
         raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")
@@ -167,6 +170,5 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
 _TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
     {"bpe": sentencepiece.train, "unigram": sentencepiece.train, "words": words.train}
 )
-_LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
-    {vocabulary.suffix: vocabulary.load for vocabulary in (sentencepiece.SentencePiece, words.WordList)}
-)
+_KINDS = (sentencepiece.SentencePiece, words.WordList, pieces.ListedPieces)
+_LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType({kind.suffix: kind.load for kind in _KINDS})

@@ -48,9 +48,14 @@ class WordList:
         ids = self._ids
         return [[ids.get(word, UNK) for word in text.split()] for text in texts]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Words of token ids, joined by one space; BOS, PAD and EOS are skipped."""
-        return " ".join(self.token(i) for i in ids if i not in (BOS, PAD, EOS))
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """Words of token ids, joined by one space; BOS, PAD and EOS are skipped, UNK is `unknown`."""
+        unknown = SPECIAL[UNK] if unknown is None else unknown
+        return " ".join(unknown if i == UNK else self.token(i) for i in ids if i not in (BOS, PAD, EOS))
+
+    def surfaces(self, text: str) -> list[str]:
+        """Each word of a text after a space."""
+        return [f" {word}" for word in text.split()]
 
     def token(self, i: int) -> str:
         """Return the word of an id."""

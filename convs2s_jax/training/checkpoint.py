@@ -155,12 +155,14 @@ def restore_params(
     step: int | None,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
+    item: str = "params",
 ) -> tuple[Tree, dict[str, Any]]:
     """Parameters for decoding, and their position.
 
     Args:
       folder: of checkpoints.
       abstract: shapes and dtypes of the parameters.
+      item: "params", or "optimizer" for the state of the optimiser, which `abstract` then describes.
       step: a step, or None for the best, and the others from the newest on where that one is damaged.
       check: gets the position before any array is read, and raises UserError where it does not belong to this model.
       tell: gets a sentence for each damaged checkpoint.
@@ -180,7 +182,7 @@ def restore_params(
             try:
                 position = _position(checkpoints, candidate)
                 check(position)
-                return _arrays(checkpoints, candidate, "params", abstract, position), position
+                return _arrays(checkpoints, candidate, item, abstract, position), position
             except UserError:
                 raise
             except Exception as error:

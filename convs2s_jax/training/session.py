@@ -124,9 +124,12 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
-    """Refuse to continue with other data: order and content of batches would not be those of the run."""
+    """Refuse to continue with other data: order and content of batches would not be those of the run.
+
+    A checkpoint that comes from another program knows no data (None) and goes on with any.
+    """
     layout.check_vocabularies(run.workdir, run.vocabularies, saved)
-    if saved["data"] != run.fingerprint:
+    if saved["data"] not in (None, run.fingerprint):
         raise UserError(
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
             "restore them, or begin again in another workdir"

@@ -1,0 +1,110 @@
+"""Subword units of one list, cut by a SentencePiece model that numbers them otherwise: how fairseq uses SentencePiece.
+
+Text is cut into pieces by the model, and a piece has the id of its line in the list (dict.txt).
+"""
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
+from convs2s_jax.data.words import WordList
+
+_SPACE = "\u2581"
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedPieces:
+    """A vocabulary of the pieces in `words`, made by `model`, the content of SentencePiece's model file.
+
+    A piece that is not in the list is unknown. Decoding joins the pieces and puts a space for each U+2581 (fairseq's
+    --remove-bpe=sentencepiece), so text comes back as the model's normalisation left it.
+    """
+
+    model: bytes
+    words: WordList
+
+    suffix = ".pieces.json"
+
+    @functools.cached_property
+    def _processor(self) -> Any:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+        return self.words.size
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of model and list as they are saved."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {self.words.token(i): i for i in range(UNK + 1, self.size)}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without EOS; an empty text has none."""
+        ids = self._ids
+        return [[ids.get(piece, UNK) for piece in self._processor.encode(text, out_type=str)] for text in texts]
+
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK is `unknown`, or without it "<unk>"."""
+        shown = (
+            unknown if i == UNK and unknown is not None else self.token(i) for i in ids if i not in (BOS, PAD, EOS)
+        )
+        return "".join(shown).replace(_SPACE, " ").strip()
+
+    def surfaces(self, text: str) -> list[str]:
+        """Each piece of a text, with a space for U+2581."""
+        return [piece.replace(_SPACE, " ") for piece in self._processor.encode(text, out_type=str)]
+
+    def token(self, i: int) -> str:
+        """Return the piece of an id, with U+2581 for a space."""
+        return self.words.token(int(i))
+
+    def save(self, path: Path) -> None:
+        """Write model and list into one file of JSON."""
+        path.write_bytes(self._content())
+
+    def _content(self) -> bytes:
+        lines = [[word, count] for word, count in zip(self.words.words, self.words.counts, strict=True)]
+        values = {"model": base64.b64encode(self.model).decode(), "pieces": lines}
+        return json.dumps(values, ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "ListedPieces":
+        """Read what `save` wrote.
+
+        Raises:
+          UserError: it is damaged.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            lines = [(str(word), int(count)) for word, count in values["pieces"]]
+            words = WordList(tuple(word for word, _ in lines), tuple(count for _, count in lines))
+            made = cls(base64.b64decode(values["model"], validate=True), words)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged: it is no list of pieces with its model; restore it") from error
+        made.check(path)
+        return made
+
+    def check(self, where: Path) -> None:
+        """Raise UserError unless the model is one of SentencePiece and makes pieces of the list."""
+        try:
+            made = {self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())}
+        except RuntimeError:
+            made = set()
+        if not made:
+            raise UserError(f"{where} holds no SentencePiece model: it is damaged or another kind of file")
+        if not made & set(self._ids):
+            raise UserError(f"{where}: the SentencePiece model makes no piece of its list; give the model of that list")

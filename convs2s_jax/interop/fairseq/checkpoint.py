@@ -1,0 +1,152 @@
+"""A checkpoint of fairseq as a record, from and to the nested dictionaries of its file."""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq import arguments, files
+from convs2s_jax.interop.fairseq.parameters import is_current
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum:
+    """fairseq's NAG state: a buffer for each parameter, in the order of its parameters, and the rate in them."""
+
+    buffers: list[np.ndarray]
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What is used of a file.
+
+    where: its name, for messages; args: fairseq's arguments by name; tensors: its state dict; updates: done;
+    epoch: the one training stands in, from 1; rate: of its last update, None where unknown; momentum: None where the
+    file holds none, and `why` says so.
+    """
+
+    where: str
+    args: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    updates: int
+    epoch: int
+    rate: float | None
+    momentum: Momentum | None
+    why: str
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint; nothing in it is executed.
+
+    Raises:
+      UserError: it cannot be read, is not one of fairseq, or holds tensors that are not finite.
+    """
+    content, where = files.read(path), f"--checkpoint={path}"
+    tensors = {str(name): np.asarray(value) for name, value in content["model"].items()}
+    for name, value in tensors.items():
+        if value.dtype.kind not in "fiu":
+            raise UserError(f"{where}: model['{name}'] is not a tensor of numbers")
+        if not np.all(np.isfinite(value)):
+            raise UserError(f"{where}: model['{name}'] is not finite; use an earlier checkpoint")
+    try:
+        history = (content.get("optimizer_history") or [{}])[-1]
+        momentum, why = _momentum(content.get("last_optimizer_state"), history, tensors)
+        return Checkpoint(
+            where=where,
+            args=arguments.flat(content.get("args"), content.get("cfg"), where),
+            tensors=tensors,
+            updates=int(history.get("num_updates", 0)),
+            epoch=_epoch(content.get("extra_state") or {}),
+            rate=_rate(content.get("last_optimizer_state"), history),
+            momentum=momentum,
+            why=why,
+        )
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise UserError(f"{where} is not laid out as fairseq does it: {type(error).__name__}: {error}") from error
+
+
+def save(
+    path: Path,
+    *,
+    args: dict[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+    updates: int,
+    epoch: int,
+    rate: float,
+    best: float,
+    momentum: Momentum | None,
+) -> None:
+    """Write a checkpoint with the keys of fairseq's own.
+
+    Args:
+      path: of the file.
+      args: fairseq's arguments.
+      tensors: the state dict, in its order.
+      names: `recipe.names`.
+      updates, epoch: where training stands; the epoch begins anew.
+      rate: the learning rate now.
+      best: least validation loss, nats a token; infinite where there is none.
+      momentum: NAG's state; None leaves fairseq to start afresh.
+    """
+    scheduler = {"lr": rate} | ({"best": best / math.log(2)} if math.isfinite(best) else {"best": None})
+    state = None
+    if momentum is not None:
+        group = {"lr": rate, "lr_old": momentum.rate, "momentum": args["momentum"], "weight_decay": 0.0}
+        state = {
+            "state": {i: {"momentum_buffer": buffer} for i, buffer in enumerate(momentum.buffers)},
+            "param_groups": [group | {"params": list(range(len(momentum.buffers)))}],
+        }
+    content = {
+        "args": args,
+        "cfg": None,
+        "model": collections.OrderedDict(tensors),
+        "criterion": None,
+        "optimizer_history": [{**names, "lr_scheduler_state": scheduler, "num_updates": updates}],
+        "task_state": {},
+        "extra_state": {
+            "train_iterator": {"version": 2, "epoch": epoch, "iterations_in_epoch": 0, "shuffle": True},
+            "previous_training_time": 0.0,
+        },
+        "last_optimizer_state": state,
+    }
+    files.write(content, path)
+
+
+def _momentum(state: Any, history: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[Momentum | None, str]:
+    if not state:
+        return None, "it holds no state of an optimiser"
+    if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
+        return None, f"its optimiser is {history['optimizer_name']}, and only NAG's momentum is carried over"
+    if not is_current(tensors):
+        return None, "its weight norm is of another form than the one trained here"
+    group, states = state["param_groups"][0], state["state"]
+    rate = float(group.get("lr_old", group["lr"]))
+    if not states:
+        return None, "its optimiser has done no update"
+    if not (math.isfinite(rate) and rate > 0):
+        return None, f"its momentum carries a learning rate of {rate:g}"
+    order = [i for i in group["params"] if i in states]
+    if len(order) < len(states):
+        raise KeyError("a parameter of last_optimizer_state is in no group")
+    return Momentum([np.asarray(states[i]["momentum_buffer"]) for i in order], rate), ""
+
+
+def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
+    """The learning rate that stands in the optimiser, or in the scheduler."""
+    groups: Sequence[Mapping[str, Any]] = state["param_groups"] if state else []
+    rate = groups[0].get("lr") if groups else (history.get("lr_scheduler_state") or {}).get("lr")
+    return float(rate) if rate else None
+
+
+def _epoch(extra: Mapping[str, Any]) -> int:
+    """The epoch to go on with. Version 1 of fairseq's iterator kept the number of the epoch that it had finished."""
+    iterator = extra.get("train_iterator") or {"epoch": extra.get("epoch", 1)}
+    finished = iterator.get("version", 1) == 1 and iterator.get("iterations_in_epoch", 0) > 0
+    return max(1, int(iterator["epoch"]) + finished)

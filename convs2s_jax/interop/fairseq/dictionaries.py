@@ -1,0 +1,80 @@
+"""fairseq's dictionaries, and SentencePiece models beside them, as vocabularies; and back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
+from convs2s_jax.data.words import WordList
+
+
+def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) -> Vocabularies:
+    """Vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
+
+    Args:
+      folder: of the dictionaries.
+      languages: SRC and TGT.
+      models: for each side a SentencePiece model, or None where text comes as tokens between spaces.
+
+    Raises:
+      UserError: a missing or damaged file, or a model that knows no piece of its dictionary.
+    """
+    sides: list[Vocabulary] = []
+    for language, model in zip(languages, models, strict=True):
+        path = folder / f"dict.{language}.txt"
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing: --dicts is the folder that holds dict.{languages[0]}.txt and "
+                f"dict.{languages[1]}.txt of the checkpoint, as fairseq-preprocess wrote them"
+            )
+        words = WordList.load(path)
+        sides.append(words if model is None else _with_model(words, model))
+    return Vocabularies(*sides)
+
+
+def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path, languages: Sequence[str]) -> None:
+    """Raise UserError unless each vocabulary has as many entries as the embedding table has rows (source, target)."""
+    sides = zip(("encoder", "decoder"), (vocabularies.src, vocabularies.tgt), rows, languages, strict=True)
+    odd = [
+        f"{folder / f'dict.{language}.txt'} has {vocabulary.size - len(SPECIAL)} entries and {len(SPECIAL)} special "
+        f"symbols: {vocabulary.size}; {side}.embed_tokens.weight has {count} rows"
+        for side, vocabulary, count, language in sides
+        if vocabulary.size != count
+    ]
+    if odd:
+        raise UserError("; ".join(odd) + ". Give the dictionaries that the model was trained with")
+
+
+def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
+    """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model where there is one, into a folder.
+
+    Ids stay: the entry of line i, from 0, has id i + 4. A SentencePiece vocabulary counts nothing; its entries get 1.
+
+    Raises:
+      UserError: an entry that cannot stand in fairseq's file.
+    """
+    if isinstance(vocabulary, WordList):
+        words = vocabulary
+    elif isinstance(vocabulary, ListedPieces):
+        words = vocabulary.words
+    else:
+        pieces = tuple(vocabulary.token(i) for i in range(len(SPECIAL), vocabulary.size))
+        words = WordList(pieces, (1,) * len(pieces))
+    for i, word in enumerate(words.words, len(SPECIAL)):
+        if not word or any(char in word for char in " \n\r"):
+            raise UserError(f"the {language} vocabulary has the entry {word!r} (id {i}): fairseq's dictionary has none")
+    words.save(folder / f"dict.{language}.txt")
+    if isinstance(vocabulary, ListedPieces | SentencePiece):
+        (folder / f"spm.{language}.model").write_bytes(vocabulary.model)
+
+
+def _with_model(words: WordList, model: Path) -> ListedPieces:
+    try:
+        made = ListedPieces(model.read_bytes(), words)
+    except OSError as error:
+        raise UserError(f"{model}: the SentencePiece model cannot be read: {error.strerror}") from error
+    made.check(model)
+    return made

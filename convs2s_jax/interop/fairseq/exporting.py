@@ -1,0 +1,117 @@
+"""A workdir to a checkpoint that fairseq loads, with its dictionaries."""
+
+import dataclasses
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
+from convs2s_jax.interop.fairseq.arguments import args_from_config
+from convs2s_jax.interop.fairseq.checkpoint import save
+from convs2s_jax.interop.fairseq.parameters import whole_state_dict
+from convs2s_jax.training import checkpoint, schedule
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.schedule import ScheduleState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """What is to be exported.
+
+    workdir: of a run; output: the file to write, dictionaries go beside it; step: of the checkpoint, None for the best;
+    languages: source and target of the dictionaries' names, "" for those of the run; momentum: whether to write it.
+    """
+
+    workdir: Path
+    output: Path
+    step: int | None = None
+    languages: tuple[str, str] = ("", "")
+    momentum: bool = True
+
+
+def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
+    """Write the checkpoint and its dictionaries, all or none.
+
+    Raises:
+      UserError: no run there, a model that fairseq cannot hold, or files in the way.
+    """
+    cfg = layout.read_config(order.workdir)
+    source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
+    if source == target:
+        raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
+    args = recipe.args_of_training(cfg) | args_from_config(cfg.model)
+    args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
+    vocabularies = vocabulary.load(layout.vocabulary(order.workdir))
+    sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
+    abstract = jax.eval_shape(lambda key: stepping.init(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    restore = partial(
+        checkpoint.restore_params,
+        layout.checkpoints(order.workdir),
+        check=partial(layout.check_vocabularies, order.workdir, vocabularies),
+        tell=tell,
+    )
+    params, position = restore(abstract.params, step=order.step)
+    moments = None
+    if order.momentum and cfg.training.optimizer.kind == "nesterov":
+        state, _ = restore(abstract.optimizer, step=position["step"], item="optimizer")
+        moments = momentum.buffers(state.trace)
+    else:
+        tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")
+    if position["batch"]:
+        tell(
+            f"{order.output}: fairseq-train begins epoch {position['epoch']} anew, of which {order.workdir} saw a part"
+        )
+    rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
+    folder = _new_folder(order.output)
+    try:
+        save(
+            folder / order.output.name,
+            args=args,
+            tensors=whole_state_dict(params, tied=cfg.model.decoder.tied_output),
+            names=recipe.names(cfg.training),
+            updates=position["step"],
+            epoch=position["epoch"],
+            rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
+            best=rates.best,
+            momentum=moments,
+        )
+        dictionaries.write(vocabularies.src, folder, source)
+        dictionaries.write(vocabularies.tgt, folder, target)
+        _move(folder, order.output)
+    except OSError as error:
+        raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    tell(
+        f"{order.output}: step {position['step']} of {order.workdir}; dict.{source}.txt and dict.{target}.txt beside it"
+    )
+
+
+def _new_folder(output: Path) -> Path:
+    """A folder beside the output, in which everything is made before it is put in place."""
+    if output.is_dir():
+        raise UserError(f"--output={output} is a folder: name a file in it, such as checkpoint.pt")
+    folder = output.absolute().with_name(f".{output.name}-{uuid.uuid4().hex}")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise UserError(f"--output={output} cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _move(folder: Path, output: Path) -> None:
+    """Put the files in place, the checkpoint last; none replaces another."""
+    made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
+    there = [path.name for path in made if output.with_name(path.name).exists()]
+    if there:
+        raise UserError(f"--output={output}: {', '.join(there)} is there already; name a file in a new folder")
+    for path in made:
+        os.replace(path, output.absolute().with_name(path.name))

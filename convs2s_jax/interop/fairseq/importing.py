@@ -1,0 +1,235 @@
+"""fairseq's checkpoints to workdirs that decode.py uses and train.py continues from."""
+
+import dataclasses
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.command_line import read_config
+from convs2s_jax.core.config import build, override, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.interop.fairseq import dictionaries, momentum
+from convs2s_jax.interop.fairseq.arguments import config_from_args
+from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
+from convs2s_jax.interop.fairseq.parameters import params_from_state_dict, renewed
+from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
+from convs2s_jax.models.average import average
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import checkpoint, optimizer, schedule
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.config import Config
+from convs2s_jax.training.session import Position
+from convs2s_jax.training.step import TrainState
+
+CONTINUE = '''"""The configuration beside this file, for train.py to continue the run:
+
+python train.py --config=DIR/config.py --workdir=DIR --config.data.dir=FOLDER --config.training.max_epochs=N
+"""
+
+import json
+from pathlib import Path
+
+
+def get_config():
+    return json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))
+'''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Import:
+    """What is to be imported.
+
+    checkpoints: files; workdirs: one for each, or a single one for their average; dicts: folder of the dictionaries;
+    languages: source and target, "" for those of the checkpoint; models: SentencePiece models of both sides, or None;
+    average: of all checkpoints; momentum: whether to carry it over; config: file of --config, or "";
+    overrides: (path.to.field, text) of the command line.
+    """
+
+    checkpoints: Sequence[Path]
+    workdirs: Sequence[Path]
+    dicts: Path
+    languages: tuple[str, str] = ("", "")
+    models: tuple[Path | None, Path | None] = (None, None)
+    average: bool = False
+    momentum: bool = True
+    config: str = ""
+    overrides: Sequence[tuple[str, str]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """All that a workdir holds."""
+
+    cfg: Config
+    vocabularies: Vocabularies
+    state: TrainState
+    position: Position
+
+
+def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
+    """Write the workdirs of an order, all or none.
+
+    Args:
+      order: what to import.
+      tell: gets sentences for the user.
+
+    Raises:
+      UserError: a file that cannot be used, a model that does not fit it, or a workdir that is taken.
+    """
+    _check(order)
+    found = [load(path) for path in order.checkpoints]
+    if order.average:
+        alone = dataclasses.replace(order, momentum=False)
+        made = [_average([_convert(one, alone, tell) for one in found])]
+        tell(f"the average of {len(found)} checkpoints: its momentum starts afresh, since updates belong to one model")
+    else:
+        made = [_convert(one, order, tell) for one in found]
+    parts = [path.absolute().with_name(f".{path.name}-{uuid.uuid4().hex}") for path in order.workdirs]
+    try:
+        for part, one in zip(parts, made, strict=True):
+            _write(part, one)
+        for part, path in zip(parts, order.workdirs, strict=True):
+            part.rename(path.absolute())
+    except OSError as error:
+        raise UserError(f"--workdir={order.workdirs[0]} cannot be written: {error.strerror}") from error
+    finally:
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
+    for path, one in zip(order.workdirs, made, strict=True):
+        tell(f"{path}: step {one.position.step}, epoch {one.position.epoch}; decode.py --workdir={path} translates")
+
+
+def _check(order: Import) -> None:
+    """Refuse what does not go together before any work is done."""
+    many, places = len(order.checkpoints), len(order.workdirs)
+    if order.average and (many < 2 or places != 1):
+        raise UserError(
+            f"--average has {many} checkpoints and {places} workdirs: it makes one workdir of two checkpoints or more"
+        )
+    if not order.average and many != places:
+        raise UserError(
+            f"--checkpoint names {many} and --workdir {places}: each checkpoint needs a workdir of its own, "
+            "or --average makes one of all"
+        )
+    for i, path in enumerate(order.workdirs):
+        if path in order.workdirs[:i]:
+            raise UserError(f"--workdir={path} is named twice: each checkpoint needs a workdir of its own")
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise UserError(f"--workdir={path} is there already: name a new folder; nothing was written")
+        if not path.absolute().parent.is_dir():
+            raise UserError(f"--workdir={path}: there is no folder {path.absolute().parent}; make it first")
+
+
+def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
+    """One checkpoint under our names."""
+    trained = _recipe(found)
+    source, target = (
+        given or str(found.args.get(name) or "")
+        for given, name in zip(order.languages, ("source_lang", "target_lang"), strict=True)
+    )
+    if not (source and target):
+        raise UserError(f"{found.where} does not name its languages: give --source_lang and --target_lang")
+    vocabularies = dictionaries.read(order.dicts, (source, target), order.models)
+    cfg = _config(found, order, trained, (source, target), vocabularies)
+    try:
+        params = params_from_state_dict(cfg.model, found.tensors)
+    except UserError as error:
+        raise UserError(f"{found.where}: {error}") from None
+    rows = (len(params.encoder.embedding.table), len(params.decoder.embedding.table))
+    dictionaries.check_sizes(vocabularies, rows, order.dicts, (source, target))
+    params = renewed(params)
+    for sentence in trained.lost:
+        tell(f"{found.where}: {sentence}")
+    moments = optimizer.transformation(cfg.training.optimizer).init(params)
+    if order.momentum:
+        why = found.why
+        if cfg.training.optimizer.kind != "nesterov":
+            why = f"training.optimizer is '{cfg.training.optimizer.kind}'"
+        elif found.momentum is not None:
+            moments = moments._replace(trace=momentum.trace(cfg.model, params, found.momentum, found.where))
+        if why:
+            tell(f"{found.where}: momentum starts afresh: {why}")
+    state = TrainState(params=params, optimizer=moments, step=jnp.asarray(found.updates, jnp.int32))
+    rates = schedule.start(cfg.training.schedule)
+    if found.rate is not None:
+        rates = dataclasses.replace(rates, rate=found.rate)
+    return _Made(cfg, vocabularies, state, Position(schedule=rates, step=found.updates, epoch=found.epoch))
+
+
+def _recipe(found: Checkpoint) -> Recipe:
+    try:
+        return recipe(found.args, found.rate)
+    except (TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{found.where}: its arguments are not those that fairseq writes: {error}") from error
+
+
+def _config(
+    found: Checkpoint, order: Import, trained: Recipe, languages: tuple[str, str], vocabularies: Vocabularies
+) -> Config:
+    """The configuration: fairseq's arguments, over them the file of --config, over it the command line."""
+    pieces = isinstance(vocabularies.src, ListedPieces) and isinstance(vocabularies.tgt, ListedPieces)
+    sizes = {"src_size": max(5, vocabularies.src.size), "tgt_size": max(5, vocabularies.tgt.size)}
+    values: dict[str, Any] = {
+        "data": {
+            "src": languages[0],
+            "tgt": languages[1],
+            "vocabulary": {"kind": "bpe" if pieces else "words", **sizes},
+            "batch": trained.batch,
+        },
+        "model": config_from_args(found.args),
+        "training": trained.training | ({} if pieces else {"bleu_tokenize": "none"}),
+        "seed": trained.seed,
+    }
+    if order.config:
+        values = _merged(values, read_config(order.config, []))
+    for path, text in order.overrides:
+        values = override(values, path, text)
+    return build(Config, values, "config")
+
+
+def _merged(values: Any, over: Any) -> Any:
+    """Nested dictionaries with those of `over` put in; a record of another kind replaces the whole."""
+    if dataclasses.is_dataclass(values):
+        values = to_dict(values)
+    if not (isinstance(values, Mapping) and isinstance(over, Mapping)):
+        return over
+    if over.get("kind", values.get("kind")) != values.get("kind"):
+        return over
+    return {**values, **{name: _merged(values.get(name), item) for name, item in over.items()}}
+
+
+def _average(made: Sequence[_Made]) -> _Made:
+    """One model of several: the mean of their kernels, without momentum, at the place of the last."""
+    first, last = made[0], made[-1]
+    for one in made[1:]:
+        if one.cfg.model != first.cfg.model or layout.fingerprints(one.vocabularies) != layout.fingerprints(
+            first.vocabularies
+        ):
+            raise UserError("--average: the checkpoints are of different models; average those of one run")
+    params: Tree = weight_norm.split(jax.jit(average)([one.state.params for one in made]))
+    moments = optimizer.transformation(last.cfg.training.optimizer).init(params)
+    state = TrainState(params=params, optimizer=moments, step=last.state.step)
+    return dataclasses.replace(last, state=state)
+
+
+def _write(folder: Path, made: _Made) -> None:
+    """A workdir with one checkpoint."""
+    layout.claim(folder, made.cfg)
+    (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
+    vocabulary.save(made.vocabularies, layout.vocabulary(folder))
+    record = dataclasses.asdict(made.position) | {
+        "data": None,
+        "vocabularies": layout.fingerprints(made.vocabularies),
+    }
+    with checkpoint.manager(layout.checkpoints(folder), keep=1) as checkpoints:
+        checkpoint.save(checkpoints, made.state, record)
+        checkpoint.wait(checkpoints, made.position.step)

@@ -1,0 +1,52 @@
+"""fairseq's momentum buffers and the trace of our Nesterov optimiser.
+
+fairseq keeps b = -lr u, where lr is the rate of its last update, and rescales b when the rate changes; we keep u.
+"""
+
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq.checkpoint import Momentum
+from convs2s_jax.interop.fairseq.parameters import params_from_state_dict, state_dict
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn.types import Tree
+
+_UNIT = 1.0
+"""The rate that exported buffers carry: u comes back bit for bit, and fairseq rescales them as it does any others."""
+
+
+def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> Tree:
+    """u = -b / lr for each parameter.
+
+    Args:
+      cfg: the model.
+      params: its parameters, weight norm split.
+      momentum: buffers in fairseq's order of parameters.
+      where: name of the file, for messages.
+
+    Raises:
+      UserError: the buffers are not those of these parameters.
+    """
+    expected = state_dict(params)
+    shapes = [value.shape for value in expected.values()]
+    found = [buffer.shape for buffer in momentum.buffers]
+    if shapes != found:
+        if len(shapes) != len(found):
+            odd = f"it holds {len(found)}, the model has {len(shapes)} parameters"
+        else:
+            pairs = zip(expected, shapes, found, strict=True)
+            odd = "; ".join(f"{name} is {there}, the model has {here}" for name, here, there in pairs if there != here)
+        raise UserError(
+            f"{where}: its momentum buffers are not those of its parameters ({odd}), as after training in half "
+            "precision; give --nomomentum to start the momentum afresh"
+        )
+    if not all(np.all(np.isfinite(buffer)) for buffer in momentum.buffers):
+        raise UserError(f"{where}: a momentum buffer is not finite; give --nomomentum to start the momentum afresh")
+    lr = np.float32(momentum.rate)
+    values = {name: -np.asarray(b, np.float32) / lr for name, b in zip(expected, momentum.buffers, strict=True)}
+    return params_from_state_dict(cfg, values | {"decoder.version": np.array([2.0])})
+
+
+def buffers(trace: Tree) -> Momentum:
+    """b = -lr u with lr = 1; the inverse of `trace`."""
+    return Momentum([-value * np.float32(_UNIT) for value in state_dict(trace).values()], _UNIT)

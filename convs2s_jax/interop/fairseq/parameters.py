@@ -1,0 +1,179 @@
+"""The parameters of fairseq's `fconv` models under our names, and back.
+
+Both sides hold the same numbers; fairseq stores a linear map as [D, C] where we have [C, D].
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Array, Tree
+
+_NAMES = (
+    (r"embedding/table", r"embed_tokens.weight"),
+    (r"embedding/positions", r"embed_positions.weight"),
+    (r"map_in/(.+)", r"fc1.\1"),
+    (r"map_out/(.+)", r"fc2.\1"),
+    (r"output", r"fc3.bias"),
+    (r"output/(.+)", r"fc3.\1"),
+    (r"blocks/(\d+)/conv/(.+)", r"convolutions.\1.\2"),
+    (r"blocks/(\d+)/projection/(.+)", r"projections.\1.\2"),
+    (r"blocks/(\d+)/attention/query/(.+)", r"attention.\1.in_projection.\2"),
+    (r"blocks/(\d+)/attention/context/(.+)", r"attention.\1.out_projection.\2"),
+)
+_LEAVES = {"w/v": "weight_v", "w/g": "weight_g", "w": "weight", "b": "bias"}
+_ORDER = ("embed_tokens", "embed_positions", "fc1", "projections", "convolutions", "attention", "fc2", "fc3")
+_VERSION, _TIED = "decoder.version", "decoder.fc3.weight"
+_OLD_LENGTH = re.compile(r"decoder\.convolutions\.\d+\.weight_g")
+_LISTED = 30
+
+
+def fairseq_name(path: str) -> str:
+    """Fairseq's name of one of our leaves: 'decoder/blocks/0/conv/w/v' -> 'decoder.convolutions.0.weight_v'."""
+    side, _, rest = path.partition("/")
+    for pattern, name in _NAMES:
+        match = re.fullmatch(pattern, rest)
+        if match:
+            *heads, leaf = match.expand(name).rsplit(".", 1)
+            return ".".join([side, *heads, _LEAVES.get(leaf, leaf)])
+    raise ValueError(f"{path}: fairseq has no such parameter")
+
+
+def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
+    """Parameters, weight norm split, from fairseq's state dict.
+
+    Args:
+      cfg: the model (`config_from_args`).
+      tensors: arrays by fairseq's names. `decoder.version` below 2, or none, marks decoder convolutions whose norm is
+        taken over (C, 2D) for each tap: their g is [K, 1, 1], which `weight_norm.merge` reads as it is. Where weight
+        norm was removed, kernels stand under `weight` and are split.
+
+    Raises:
+      UserError: names the missing, surplus and misshapen tensors.
+    """
+    tensors = _with_lengths(cfg, tensors)
+    rows = {side: _rows(tensors, f"{side}.embed_tokens.weight") for side in ("encoder", "decoder")}
+    abstract = jax.eval_shape(
+        lambda key: weight_norm.split(
+            encoder_decoder.init(key, cfg, source_vocabulary=rows["encoder"], target_vocabulary=rows["decoder"])
+        ),
+        jax.random.key(0),
+    )
+    old = _version(tensors) < 2
+    used, problems = {_VERSION} | ({_TIED} if cfg.decoder.tied_output else set()), []
+
+    def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
+        name = _name(path)
+        used.add(name)
+        if name not in tensors:
+            problems.append(f"{name} is missing")
+            return jnp.zeros(leaf.shape)
+        value = np.asarray(tensors[name])
+        value = value.T if _transposed(name) else value
+        expected = leaf.shape
+        if old and value.ndim and _OLD_LENGTH.fullmatch(name):
+            expected = (value.shape[0], 1, 1)
+        if value.shape != expected:
+            problems.append(f"{name} is {value.shape}, the model has {expected}")
+        return jnp.asarray(value)
+
+    params = jax.tree_util.tree_map_with_path(read, abstract)
+    problems += [f"{name} has no place in the model" for name in sorted(set(tensors) - used)]
+    tables = [np.asarray(tensors[name]) for name in ("decoder.embed_tokens.weight", _TIED) if name in tensors]
+    if cfg.decoder.tied_output and not all(np.array_equal(tables[0], table) for table in tables):
+        problems.append(f"{_TIED} is not decoder.embed_tokens.weight, though the model shares them")
+    if problems:
+        more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        raise UserError("the checkpoint does not fit its configuration: " + "; ".join(problems[:_LISTED]) + more)
+    return params
+
+
+def state_dict(params: Tree) -> dict[str, np.ndarray]:
+    """Arrays by fairseq's names, in the order of its `model.parameters()`.
+
+    The inverse of `params_from_state_dict`; gradients and optimiser state map alike.
+    """
+    result = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = _name(path)
+        result[name] = np.ascontiguousarray(np.asarray(leaf).T if _transposed(name) else np.asarray(leaf))
+    return {name: result[name] for name in sorted(result, key=_place)}
+
+
+def whole_state_dict(params: Params, *, tied: bool) -> dict[str, np.ndarray]:
+    """What fairseq's `model.state_dict()` holds: the parameters, the decoder's version (2), a tied output's table."""
+    tensors = state_dict(params) | {_VERSION: np.array([2], np.float32)}
+    if tied:
+        tensors[_TIED] = tensors["decoder.embed_tokens.weight"]
+    return {name: tensors[name] for name in sorted(tensors, key=_place)}
+
+
+def renewed(params: Params) -> Params:
+    """The same kernels with one length for each output channel, as version 2 has them.
+
+    Decoder convolutions of version-1 checkpoints are merged and split again; others stay bit for bit.
+    """
+
+    def renew(normed: Tree) -> Tree:
+        if not isinstance(normed, weight_norm.Normed) or normed.g.shape[-1] == normed.v.shape[-1]:
+            return normed
+        w = weight_norm.kernel(normed)
+        return weight_norm.Normed(v=w, g=jnp.sqrt(jnp.sum(jnp.square(w), axis=(0, 1), keepdims=True)))
+
+    return jax.tree.map(renew, params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
+
+
+def is_current(tensors: Mapping[str, Any]) -> bool:
+    """Whether the tensors are directions and lengths as version 2 has them: only then does momentum carry over."""
+    return _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
+
+
+def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Split kernels from which weight norm was removed: v = w, g = ||w|| for each output channel."""
+    result = {}
+    for name, value in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        bare = leaf == "weight" and "embed_" not in module and not (cfg.decoder.tied_output and name == _TIED)
+        if bare and np.ndim(value) in (2, 3) and not {f"{module}.weight_v", f"{module}.weight_g"} & set(tensors):
+            w = np.asarray(value)
+            axes = (1,) if w.ndim == 2 else (0, 1)
+            result[f"{module}.weight_v"] = w
+            result[f"{module}.weight_g"] = np.sqrt(np.sum(np.square(w), axis=axes, keepdims=True))
+        else:
+            result[name] = value
+    return result
+
+
+def _rows(tensors: Mapping[str, Any], name: str) -> int:
+    """Rows of a table; 1 where there is none, which is then found missing or misshapen."""
+    shape: tuple[int, ...] = np.shape(tensors[name]) if name in tensors else ()
+    return shape[0] if len(shape) == 2 else 1
+
+
+def _version(tensors: Mapping[str, Any]) -> float:
+    return float(np.max(np.asarray(tensors.get(_VERSION, 1.0)), initial=0.0))
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return fairseq_name(jax.tree_util.keystr(path, simple=True, separator="/"))
+
+
+def _place(name: str) -> tuple[Any, ...]:
+    """Where fairseq registers a tensor: by module, layer, and within a layer as bias, weight_g, weight_v."""
+    side, module, *rest = name.split(".")
+    order = _ORDER.index(module) if module in _ORDER else -1
+    layer = int(rest[0]) if rest and rest[0].isdecimal() else 0
+    return side == "decoder", order, layer, name != _TIED, name
+
+
+def _transposed(name: str) -> bool:
+    """Whether fairseq stores this tensor as [D, C]: the kernels of linear maps."""
+    return bool(re.search(r"\.weight(_v|_g)?$", name)) and not re.search(r"convolutions|embed_", name)

@@ -1,0 +1,129 @@
+"""fairseq's arguments of training and our data and training configuration, in both directions."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from convs2s_jax.core.config import literal
+from convs2s_jax.training.config import Config, TrainingConfig
+from convs2s_jax.training.optimizer import AdamConfig
+from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a checkpoint was trained: values for `training`, `data.batch` and `seed`, and what could not be kept."""
+
+    training: dict[str, Any]
+    batch: dict[str, Any]
+    seed: int
+    lost: list[str]
+
+
+def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
+    """The training that fairseq's arguments describe; bounds on epochs and updates are left out.
+
+    Args:
+      args: of the checkpoint, all optional.
+      rate: learning rate of its last update, for a schedule that is not known here; None where there was none.
+    """
+    lost: list[str] = []
+    training: dict[str, Any] = {"schedule": _schedule(args, rate, lost)}
+    if args.get("clip_norm") is not None:
+        training["clip"] = args["clip_norm"]
+    if args.get("criterion") == "label_smoothed_cross_entropy":
+        training["label_smoothing"] = args.get("label_smoothing", 0.0)
+    optimizer = args.get("optimizer", "nag")
+    if optimizer == "nag":
+        training["optimizer"] = {"kind": "nesterov", "momentum": args.get("momentum", 0.99)}
+    elif optimizer == "adam":
+        betas = literal(str(args.get("adam_betas", "(0.9, 0.999)")))
+        training["optimizer"] = {"kind": "adam", "b1": betas[0], "b2": betas[1], "eps": args.get("adam_eps", 1e-8)}
+    else:
+        lost.append(f"the optimiser '{optimizer}' is not known here: training would use the default")
+    if args.get("weight_decay"):
+        lost.append(f"weight_decay {args['weight_decay']} has no counterpart here")
+    if args.get("sentence_avg"):
+        lost.append("gradients were averaged over sentences: here over tokens")
+    return Recipe(training, _batch(args), abs(int(args.get("seed") or 1)), lost)
+
+
+def args_of_training(cfg: Config) -> dict[str, Any]:
+    """fairseq's arguments of a training, for `fairseq-train` to go on with."""
+    training, batch = cfg.training, cfg.data.batch
+    criterion = "label_smoothed_cross_entropy" if training.label_smoothing else "cross_entropy"
+    return {
+        "task": "translation",
+        "left_pad_source": True,
+        "left_pad_target": False,
+        "seed": cfg.seed,
+        "criterion": criterion,
+        "sentence_avg": False,
+        "clip_norm": training.clip,
+        "max_tokens": batch.tokens,
+        "update_freq": [batch.accumulate],
+        "max_epoch": training.max_epochs or 0,
+        "max_update": training.max_steps or 0,
+        "weight_decay": 0.0,
+        **({"label_smoothing": training.label_smoothing} if training.label_smoothing else {}),
+        **_optimizer_args(training),
+        **_schedule_args(training.schedule),
+    }
+
+
+def names(training: TrainingConfig) -> dict[str, str]:
+    """The classes of criterion and optimiser by which fairseq recognises a state it can continue."""
+    return {
+        "criterion_name": f"{'LabelSmoothed' if training.label_smoothing else ''}CrossEntropyCriterion",
+        "optimizer_name": "FairseqAdam" if isinstance(training.optimizer, AdamConfig) else "FairseqNAG",
+    }
+
+
+def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> dict[str, Any]:
+    rates = args.get("lr") or [rate or 0.25]
+    rates = list(rates) if isinstance(rates, list | tuple) else [rates]
+    kind, shrink, warmup = args.get("lr_scheduler", "fixed"), args.get("lr_shrink", 0.1), args.get("warmup_updates", 0)
+    if kind == "inverse_sqrt" and warmup:
+        initial = max(0.0, args.get("warmup_init_lr", -1))
+        return {"kind": "inverse_sqrt", "rate": rates[0], "warmup": warmup, "initial": initial}
+    if warmup:
+        lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
+    if kind == "fixed":
+        return {"kind": "fixed", "rates": rates, "force_anneal": args.get("force_anneal") or None, "shrink": shrink}
+    if kind == "reduce_lr_on_plateau":
+        least = args.get("stop_min_lr") or args.get("min_lr") or -1
+        patience = (args.get("lr_patience") or 0) + 1
+        plateau = {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience}
+        return plateau | ({"minimum": least} if least > 0 else {})
+    lost.append(f"the schedule '{kind}' is not known here: the learning rate would stay at {rate or rates[0]:g}")
+    return {"kind": "fixed", "rates": [rate or rates[0]]}
+
+
+def _batch(args: Mapping[str, Any]) -> dict[str, Any]:
+    """fairseq counts the tokens of each device, we those of the whole batch."""
+    batch: dict[str, Any] = {}
+    if args.get("max_tokens"):
+        batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size") or 1)
+    if args.get("update_freq"):
+        batch["accumulate"] = literal(str(args["update_freq"]))[0]
+    return batch
+
+
+def _optimizer_args(training: TrainingConfig) -> dict[str, Any]:
+    cfg = training.optimizer
+    if isinstance(cfg, AdamConfig):
+        return {"optimizer": "adam", "adam_betas": str((cfg.b1, cfg.b2)), "adam_eps": cfg.eps}
+    return {"optimizer": "nag", "momentum": cfg.momentum}
+
+
+def _schedule_args(cfg: Any) -> dict[str, Any]:
+    if isinstance(cfg, FixedConfig):
+        values = {"lr": list(cfg.rates), "force_anneal": cfg.force_anneal, "lr_shrink": cfg.shrink, "warmup_updates": 0}
+        return {"lr_scheduler": "fixed", **values}
+    if isinstance(cfg, PlateauConfig):
+        values = {"lr": [cfg.rate], "lr_shrink": cfg.shrink, "lr_patience": cfg.patience - 1, "lr_threshold": 0.0}
+        return {"lr_scheduler": "reduce_lr_on_plateau", **values, "stop_min_lr": cfg.minimum, "warmup_updates": 0}
+    if isinstance(cfg, InverseSqrtConfig):
+        values = {"lr": [cfg.rate], "warmup_updates": cfg.warmup, "warmup_init_lr": cfg.initial}
+        return {"lr_scheduler": "inverse_sqrt", **values}
+    raise ValueError(f"schedule {cfg!r} has no counterpart in fairseq")

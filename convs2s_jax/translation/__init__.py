@@ -1,0 +1,1 @@
+"""Floor 5: between the search and the user."""

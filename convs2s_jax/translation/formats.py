@@ -1,0 +1,191 @@
+"""Results as lines of text, JSON or fairseq-generate's output, and such lines read back.
+
+Each format is a record of functions in `FORMATS`.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.translation.results import Hypothesis, Result
+
+
+class Written(NamedTuple):
+    """What a file already holds: the best text of each whole line's result, and the bytes they take."""
+
+    texts: list[str]
+    size: int
+
+
+class Format(NamedTuple):
+    """How results are written.
+
+    Attributes:
+      render: a result to its lines, the last one ended.
+      read: (what a file holds, the source lines, hypotheses of each) to `Written`; a torn end does not count.
+        UserError where it was not written for these lines.
+      alignments: whether alignments are shown.
+      several: whether more than one hypothesis of a line has a place.
+    """
+
+    render: Callable[[Result], str]
+    read: Callable[[bytes, Sequence[str], int], Written]
+    alignments: bool
+    several: bool
+
+
+def text(result: Result) -> str:
+    """The best translation."""
+    return f"{_one_line(result.best.text)}\n"
+
+
+def scores(result: Result) -> str:
+    """Score, TAB, the scores of the tokens (the end symbol's last) separated by spaces: text for given translations."""
+    return f"{_short(result.best.score)}\t{' '.join(map(_short, result.best.token_scores))}\n"
+
+
+def json_line(result: Result) -> str:
+    """A JSON object: line, source, source_tokens, hypotheses (each text, tokens, score, token_scores, alignment).
+
+    Scores that are no finite numbers are null. The alignment is the text "0-0 1-2" (source token - target token).
+    """
+    record = {
+        "line": result.line,
+        "source": result.source,
+        "source_tokens": result.source_tokens,
+        "hypotheses": [
+            {
+                "text": hypothesis.text,
+                "tokens": hypothesis.tokens,
+                "score": _number(hypothesis.score),
+                "token_scores": [_number(score) for score in hypothesis.token_scores],
+                "alignment": alignment(hypothesis),
+            }
+            for hypothesis in result.hypotheses
+        ],
+    }
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def fairseq(result: Result) -> str:
+    """The lines of fairseq-generate: S source, T reference, then H, D, P, A of each hypothesis; scores in base 2.
+
+    As there, H and P hold the score and the tokens' scores, H the tokens and D the text.
+    """
+    n = result.line
+    lines = [f"S-{n}\t{' '.join(result.source_tokens)}"]
+    if result.reference is not None:
+        lines.append(f"T-{n}\t{result.reference}")
+    for hypothesis in result.hypotheses:
+        score = _short(hypothesis.score / math.log(2))
+        positional = " ".join(f"{s / math.log(2):.4f}" for s in hypothesis.token_scores)
+        lines += [
+            f"H-{n}\t{score}\t{' '.join(hypothesis.tokens[:-1])}",
+            f"D-{n}\t{score}\t{_one_line(hypothesis.text)}",
+            f"P-{n}\t{positional}",
+            f"A-{n}\t{alignment(hypothesis)}",
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def alignment(hypothesis: Hypothesis) -> str:
+    """Pairs "0-0 1-2" of source and target tokens, counted from 0."""
+    return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
+
+
+def read_text(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+    """Whole lines of text; whether they belong to these sources cannot be seen."""
+    del nbest
+    found = _whole_lines(data)
+    _check_count(len(found), lines)
+    return Written([_decode(line, i) for i, line in enumerate(found, 1)], sum(map(len, found)))
+
+
+def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+    """Whole lines of JSON; each names its line and source."""
+    del nbest
+    found = _whole_lines(data)
+    _check_count(len(found), lines)
+    texts = []
+    for i, line in enumerate(found):
+        record = _record(line, i + 1)
+        try:
+            number, source, best = record["line"], record["source"], record["hypotheses"][0]["text"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise UserError(f"line {i + 1} was not written by --format=json") from error
+        if (number, source) != (i, lines[i]):
+            raise UserError(f"line {i + 1} has line {number!r}, source {source!r}; the input has {lines[i]!r} there")
+        texts.append(str(best))
+    return Written(texts, sum(map(len, found)))
+
+
+def read_fairseq(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+    """Whole groups S .. A. The last one is whole if it has `nbest` hypotheses; if not, its line is done again."""
+    texts: list[list[str]] = []  # of each group
+    sizes: list[int] = []
+    for number, line in enumerate(_whole_lines(data), 1):
+        label, _, content = _decode(line, number).partition("\t")
+        kind, _, index = label.partition("-")
+        if kind == "S":
+            texts.append([])
+            sizes.append(0)
+        if kind not in tuple("STHDPA") or index != str(len(texts) - 1):
+            raise UserError(f"line {number} begins with {label!r}, not with the S- T- H- D- P- A- of --format=fairseq")
+        sizes[-1] += len(line)
+        if kind == "D":
+            texts[-1].append(content.partition("\t")[2])
+    if texts and (len(texts[-1]) < nbest or kind != "A"):
+        texts, sizes = texts[:-1], sizes[:-1]
+    _check_count(len(texts), lines)
+    return Written([found[0] for found in texts], sum(sizes))
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+def _check_count(count: int, lines: Sequence[str]) -> None:
+    if count > len(lines):
+        raise UserError(f"it has {count} lines already, the input {len(lines)}")
+
+
+def _decode(line: bytes, number: int) -> str:
+    try:
+        return line.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"line {number} is not UTF-8") from error
+
+
+def _record(line: bytes, number: int) -> Any:
+    try:
+        return json.loads(_decode(line, number))
+    except ValueError as error:
+        raise UserError(f"line {number} was not written by --format=json") from error
+
+
+def _one_line(content: str) -> str:
+    return content.replace("\n", " ")
+
+
+def _short(value: float) -> str:
+    """The shortest text that is this number in single precision."""
+    return str(np.float32(value))
+
+
+def _number(value: float) -> float | None:
+    return float(_short(value)) if math.isfinite(value) else None
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "text": Format(text, read_text, alignments=False, several=False),
+        "scores": Format(scores, read_text, alignments=False, several=False),
+        "json": Format(json_line, read_json, alignments=True, several=True),
+        "fairseq": Format(fairseq, read_fairseq, alignments=True, several=True),
+    }
+)

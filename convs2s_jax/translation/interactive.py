@@ -1,0 +1,105 @@
+"""A sentence is typed, its translation is printed."""
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.translation import job, lines, requests
+from convs2s_jax.translation.formats import FORMATS
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.results import Result
+from convs2s_jax.translation.translator import load
+
+WIDTH = 64
+"""Source tokens, the end symbol counted, up to which sentences share the compilation made before the first prompt."""
+
+PROMPT = "> "
+
+
+def interact(options: Options, *, tell: Callable[[str], None]) -> None:
+    """Translate line by line from standard input, until it ends. An answer is out before the next line is read.
+
+    Everything is compiled before the first prompt, for sources of up to `WIDTH` tokens; the first longer one of each
+    width costs another compilation.
+
+    Args:
+      options: see there; those of batches and files have no part.
+      tell: gets warnings.
+
+    Raises:
+      UserError: something the user gave cannot work.
+      KeyboardInterrupt: of the user.
+    """
+    translate = translator_of(options, tell)
+    tell("compiling ...")
+    translate(0, "1")
+    tell("ready: a sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
+    style = FORMATS[options.format]
+    try:
+        for number, line in enumerate(typed()):
+            result = translate(number, line)
+            sys.stdout.write(style.render(result))
+            sys.stdout.flush()
+            job.warn("standard input", [result], tell)
+    except KeyboardInterrupt:
+        tell("")
+        raise
+
+
+def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
+    """A function of a line's number, from 0, and its text."""
+    translator = load([Path(workdir) for workdir in options.workdir], steps=options.checkpoint, tell=tell)
+    search = options.resolve(translator.cfg.search)
+    dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
+
+    def translate(number: int, line: str) -> Result:
+        [result] = lines.translate(
+            translator,
+            search,
+            [line],
+            nbest=options.nbest,
+            replace_unk=options.replace_unk,
+            unk_dictionary=dictionary,
+            attention=FORMATS[options.format].alignments,
+            seed=options.seed or 0,
+            first=number,
+            batch_size=1,
+            least_width=WIDTH,
+        )
+        return dataclasses.replace(result, line=number)
+
+    return translate
+
+
+def typed() -> Iterator[str]:
+    """Lines as they come; on a terminal with a prompt, and with readline where Python has it."""
+    for number in itertools.count(1):
+        try:
+            line = _prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"0x{error.object[error.start]:02x}"
+            raise UserError(
+                f"standard input, line {number}: byte {byte} is not UTF-8; convert it, or set LANG"
+            ) from error
+        if not line:
+            return
+        yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _prompted() -> str:
+    """A line from a terminal, its end included; "" at the end of input. The prompt never mixes with the answers."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (`input` uses it where input and output are terminals)
+    try:
+        if sys.stdout.isatty():
+            return f"{input(PROMPT)}\n"
+        sys.stderr.write(PROMPT)
+        sys.stderr.flush()
+        return sys.stdin.readline()
+    except EOFError:
+        sys.stdout.write("\n")
+        return ""

@@ -1,0 +1,197 @@
+"""Whole files: read, translate window by window, write, score. What decode.py does when it is not interactive."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpus
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training import scoring
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation import output, requests
+from convs2s_jax.translation.formats import FORMATS, Format, Written
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.results import Result
+from convs2s_jax.translation.translator import Translator, load
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked of a file, line by line; `name` is the source's in messages."""
+
+    name: str
+    lines: Sequence[str]
+    references: Sequence[str] | None = None
+    prefix: Sequence[str] | None = None
+    constraints: Sequence[Sequence[str]] | None = None
+    targets: Sequence[str] | None = None
+    dictionary: Mapping[str, str] | None = None
+
+
+def decode(options: Options, *, tell: Tell) -> None:
+    """Translate, or score, every line of a file.
+
+    Args:
+      options: see there.
+      tell: gets warnings and scores.
+
+    Raises:
+      UserError: something the user gave cannot work. Nothing was written then, unless the message says so.
+      KeyboardInterrupt: of the user; whole lines are written then.
+    """
+    check_early(options)
+    translator = load([Path(workdir) for workdir in options.workdir], steps=options.checkpoint, tell=tell)
+    search = options.resolve(translator.cfg.search)
+    work = read(options, translator, search)
+    style = FORMATS["scores" if options.score and options.format == "text" else options.format]
+    written = read_back(options, style, work)
+    total, texts = len(work.lines), written.texts
+    if options.resume:
+        what = "nothing is left to do" if len(texts) == total else "going on with the next"
+        tell(f"{options.output} has {len(texts)} of {total} lines: {what}")
+    with (
+        output.opened(options.output, keep=written.size) as write,
+        tqdm(total=total, initial=len(texts), unit="line", disable=not sys.stderr.isatty()) as bar,
+    ):
+        try:
+            while len(texts) < total:
+                results = translate_window(options, translator, search, work, style, len(texts), bar.update)
+                with output.held_interrupts():
+                    write([style.render(result) for result in results])
+                    texts += [result.best.text for result in results]
+                warn(work.name, results, tell)
+        except KeyboardInterrupt:
+            rest = "--resume goes on after them" if options.output != "-" else "the rest was not translated"
+            tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
+            raise
+    report(options, translator, work, texts, tell)
+
+
+def check_early(options: Options) -> None:
+    """What can be found out before a model is loaded."""
+    if options.bleu_tokenize:
+        scoring.check_tokenizer(options.bleu_tokenize)
+    output.check_writable(options.output)
+
+
+def read(options: Options, translator: Translator, search: SearchConfig) -> Work:
+    """Source lines and all that comes with them, checked."""
+    if options.split:
+        text = corpus.read(translator.cfg.data, options.split)
+        work = Work(options.split, text.src, text.tgt)
+    else:
+        work = Work("standard input" if options.input == "-" else options.input, corpus.read_lines(options.input))
+
+    def parallel(path: str, what: str) -> list[str] | None:
+        return requests.read_parallel(path, work.lines, name=work.name, what=what) if path else None
+
+    references = parallel(options.reference, "reference")
+    prefix = parallel(options.prefix, "prefix (an empty one asks for nothing)")
+    wanted = parallel(options.constraints, "constraints (an empty line asks for nothing)")
+    constraints = None if wanted is None else requests.phrases_of(wanted)
+    targets = parallel(options.score, "translation to score")
+    if references is not None and not references:
+        raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
+    requests.check_fit(
+        translator,
+        search,
+        work.lines,
+        prefix=None if prefix is None else (options.prefix, prefix),
+        constraints=None if constraints is None else (options.constraints, constraints),
+    )
+    if targets is not None:
+        requests.check_targets(translator, options.score, targets)
+    return replace(
+        work,
+        references=references if references is not None else work.references,
+        prefix=prefix,
+        constraints=constraints,
+        targets=targets,
+        dictionary=requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None,
+    )
+
+
+def read_back(options: Options, style: Format, work: Work) -> Written:
+    """What an interrupted call left in the output file."""
+    path = Path(options.output)
+    if not options.resume or not path.exists():
+        return Written([], 0)
+    if not path.is_file():
+        raise UserError(f"--resume with --output={path}: what went into a pipe or device cannot be read back")
+    try:
+        return style.read(path.read_bytes(), work.lines, options.nbest)
+    except UserError as error:
+        raise UserError(
+            f"--resume: {path} is not the beginning of this call's output: {error}. Give the same input and options, "
+            "or begin anew without --resume"
+        ) from error
+
+
+def translate_window(
+    options: Options,
+    translator: Translator,
+    search: SearchConfig,
+    work: Work,
+    style: Format,
+    first: int,
+    progress: Callable[[int], None],
+) -> list[Result]:
+    """Results of the next `options.window` lines, from the line `first` on."""
+    window = slice(first, first + options.window)
+    lines = work.lines[window]
+
+    if work.targets is not None:
+        return library.score(
+            translator,
+            search,
+            lines,
+            work.targets[window],
+            attention=style.alignments,
+            first=first,
+            batch_size=options.batch_size,
+            batch_tokens=options.batch_tokens,
+            progress=progress,
+        )
+    results = library.translate(
+        translator,
+        search,
+        lines,
+        nbest=options.nbest,
+        prefix=work.prefix and work.prefix[window],
+        constraints=work.constraints and work.constraints[window],
+        replace_unk=options.replace_unk,
+        unk_dictionary=work.dictionary,
+        attention=style.alignments,
+        seed=options.seed or 0,
+        first=first,
+        batch_size=options.batch_size,
+        batch_tokens=options.batch_tokens,
+        progress=progress,
+    )
+    if work.references is None:
+        return results
+    return [replace(result, reference=work.references[result.line]) for result in results]
+
+
+def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
+    """Name the lines of which only the beginning could be translated."""
+    for result in results:
+        if result.cut:
+            tell(f"{name}, line {result.line + 1}: the last {result.cut} tokens exceed the model's positions: left out")
+
+
+def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:
+    """Examples, and the scores of the whole file against the references."""
+    references = work.references
+    for i, (source, text) in enumerate(zip(work.lines[: options.show], texts, strict=False)):
+        tell(f"  source      {source}\n  translation {text}")
+        tell(f"  reference   {references[i]}\n" if references is not None else "")
+    if references is not None:
+        tokenize = options.bleu_tokenize or translator.cfg.training.bleu_tokenize
+        tell(scoring.report(scoring.score(texts, references, bleu_tokenize=tokenize)))

@@ -1,0 +1,127 @@
+"""Lines of text in, results out: the library's side of decode.py, its options under the same names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from convs2s_jax.data.vocabulary import Vocabulary
+from convs2s_jax.search import translate as search_of
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation.results import Result, describe
+from convs2s_jax.translation.translator import Translator
+
+
+def translate(
+    translator: Translator,
+    search: SearchConfig,
+    lines: Sequence[str],
+    *,
+    nbest: int = 1,
+    prefix: Sequence[str] | None = None,
+    constraints: Sequence[Sequence[str]] | None = None,
+    replace_unk: bool = False,
+    unk_dictionary: Mapping[str, str] | None = None,
+    attention: bool = True,
+    seed: int = 0,
+    first: int = 0,
+    batch_size: int = 64,
+    batch_tokens: int = 16384,
+    least_width: int = 8,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Translate lines of text, one result for each, in their order.
+
+    Args:
+      translator: the model, or an ensemble.
+      search: the options of the search.
+      lines: text; an empty line has an empty translation.
+      nbest: hypotheses in a result; the best does not depend on it.
+      prefix: for each line, words that its translation begins with; "" asks for nothing.
+      constraints: for each line, phrases that must occur in its translation, in any order.
+      replace_unk: put source words in the place of unknown target words.
+      unk_dictionary: target words for source words, used there.
+      attention: without it results have no alignments, and less is fetched from the device.
+      seed: of samples; that of a line depends on it and the line's number only.
+      first: number of the first line.
+      batch_size, batch_tokens: most sentences and source tokens in a batch.
+      least_width: source arrays are at least this wide: lines with fewer tokens share a compilation.
+      devices: None for all local ones.
+      progress: called with the number of lines done since the call before.
+
+    Raises:
+      ValueError: prefix or constraints that are not as many as lines, or do not fit into a translation.
+    """
+    sources = encode(translator.vocabularies.src, lines)
+    tgt = translator.vocabularies.tgt
+    found = search_of.translate(
+        translator.params,
+        translator.models,
+        search,
+        sources,
+        prefixes=None if prefix is None else encode(tgt, prefix),
+        phrases=None if constraints is None else [encode(tgt, phrases) for phrases in constraints],
+        seed=seed,
+        first=first,
+        attention=attention or replace_unk,
+        rows=batch_size,
+        tokens=batch_tokens,
+        least_width=least_width,
+        devices=devices,
+        progress=progress,
+    )
+    dictionary = (unk_dictionary or {}) if replace_unk else None
+    more: dict[str, Any] = {"nbest": nbest, "dictionary": dictionary}
+    return [
+        describe(translator.vocabularies, first + i, line, ids, translation, **more)
+        for i, (line, ids, translation) in enumerate(zip(lines, sources, found, strict=True))
+    ]
+
+
+def score(
+    translator: Translator,
+    search: SearchConfig,
+    lines: Sequence[str],
+    targets: Sequence[str],
+    *,
+    attention: bool = True,
+    first: int = 0,
+    batch_size: int = 64,
+    batch_tokens: int = 16384,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Score given translations: one hypothesis for each line, with the scores the search would report for its tokens.
+
+    Args:
+      translator, lines, attention, first, batch_size, batch_tokens, devices, progress: as in `translate`.
+      search: temperature, penalties and normalisation.
+      targets: text, one for each line. One beyond the model's positions has score -inf and no tokens.
+
+    Raises:
+      ValueError: numbers of lines that differ.
+    """
+    sources, goals = encode(translator.vocabularies.src, lines), encode(translator.vocabularies.tgt, targets)
+    found = search_of.score(
+        translator.params,
+        translator.models,
+        search,
+        sources,
+        goals,
+        attention=attention,
+        rows=batch_size,
+        tokens=batch_tokens,
+        devices=devices,
+        progress=progress,
+    )
+    return [
+        describe(translator.vocabularies, first + i, line, ids, translation, given=target)
+        for i, (line, ids, translation, target) in enumerate(zip(lines, sources, found, targets, strict=True))
+    ]
+
+
+def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
+    """Token ids of each text, without the end symbol."""
+    return [np.asarray(ids, np.int32) for ids in vocabulary.encode(texts)]

@@ -1,0 +1,134 @@
+"""What decode.py can be told besides the options of the search, and what contradicts what."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+
+# Options of the search that have a part in the score of a given translation.
+_SCORING = ("length_penalty", "length_penalty_kind", "normalize", "coverage_penalty", "temperature", "unk_penalty")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags of decode.py of the same names; docs/decoding.md describes them.
+
+    Attributes:
+      workdir: of train.py; several are an ensemble.
+      checkpoint: steps; several are averaged; none is the best on validation.
+      input, output: files, "-" for standard input and output.
+      reference: file of reference translations, or "".
+      split: of the run's own corpus, instead of input and reference.
+      show: sources with translation and reference to print.
+      bleu_tokenize: of sacreBLEU; None for the run's own.
+      nbest: hypotheses of a line.
+      prefix, constraints, score: files with a line for each line, or "".
+      replace_unk: put source words in the place of unknown target words.
+      unk_dictionary: file of target words for them, or "".
+      format: "text", "json" or "fairseq".
+      seed: of samples; None for 0.
+      batch_size, batch_tokens: most sentences and source tokens in a batch.
+      window: lines that are translated before the first of them are written.
+      resume: go on with the output of an interrupted call.
+      interactive: translate line by line.
+      search: fields of `SearchConfig` that replace the run's own.
+    """
+
+    workdir: tuple[str, ...]
+    checkpoint: tuple[int, ...] = ()
+    input: str = "-"
+    output: str = "-"
+    reference: str = ""
+    split: str | None = None
+    show: int = 0
+    bleu_tokenize: str | None = None
+    nbest: int = 1
+    prefix: str = ""
+    constraints: str = ""
+    score: str = ""
+    replace_unk: bool = False
+    unk_dictionary: str = ""
+    format: str = "text"
+    seed: int | None = None
+    batch_size: int = 64
+    batch_tokens: int = 16384
+    window: int = 4096
+    resume: bool = False
+    interactive: bool = False
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, whatever the model."""
+        check(bool(self.workdir) and all(self.workdir), "--workdir is missing: decode.py --workdir=runs/demo")
+        for name in ("nbest", "batch_size", "batch_tokens", "window"):
+            check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
+        check(
+            not (self.split and (self.input != "-" or self.reference)),
+            "--split brings its own source and reference: leave out --input and --reference",
+        )
+        check(
+            not self.unk_dictionary or self.replace_unk,
+            "--unk_dictionary without --replace_unk: unknown words are replaced only where --replace_unk asks for it",
+        )
+        check(
+            self.nbest == 1 or self.format != "text",
+            f"--nbest={self.nbest} with --format=text: text has one line for each line; use --format=json or fairseq",
+        )
+        check(
+            not self.resume or self.output != "-",
+            "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
+        )
+        check(not self._one_file(), f"--output={self.output} is the input: an interrupt would destroy it")
+        self._check_alone(
+            "--score",
+            bool(self.score),
+            ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed"),
+            "given translations are scored, nothing is searched or compared",
+        )
+        self._check_alone(
+            "--interactive",
+            self.interactive,
+            ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints"),
+            "lines come from the terminal and answers go there",
+        )
+        unused = [name for name in self.search if name not in _SCORING] if self.score else []
+        check(not unused, f"--score with --{', --'.join(unused)}: given translations are scored, nothing is searched")
+
+    def resolve(self, own: SearchConfig) -> SearchConfig:
+        """The run's own search options with the given ones put in.
+
+        Raises:
+          UserError: values no search can run with, or options that contradict them.
+        """
+        cfg = build(SearchConfig, to_dict(own) | dict(self.search), "search")
+        check(
+            self.nbest <= cfg.beam_size,
+            f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search has as many hypotheses as its beam; "
+            "raise --beam_size",
+        )
+        for name, given in (("sampling", cfg.sampling), ("diverse_groups", cfg.diverse_groups > 1)):
+            check(
+                not (given and self.constraints),
+                f"--constraints with --{name}: only plain beam search sees to it that phrases occur; leave one out",
+            )
+        check(
+            self.seed is None or cfg.sampling,
+            f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
+        )
+        return cfg
+
+    def _check_alone(self, flag: str, given: bool, others: Iterable[str], why: str) -> None:
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in others:
+            if given and getattr(self, name) != defaults[name]:
+                raise UserError(f"{flag} with --{name}: {why}; leave one out")
+
+    def _one_file(self) -> bool:
+        if "-" in (self.input, self.output):
+            return False
+        source, target = Path(self.input), Path(self.output)
+        return source.is_file() and target.is_file() and source.samefile(target)

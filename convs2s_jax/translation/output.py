@@ -1,0 +1,136 @@
+"""Where results go: whole lines only, in input order, whatever happens."""
+
+import contextlib
+import os
+import signal
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from convs2s_jax.core.errors import UserError
+
+Write = Callable[[Sequence[str]], None]
+
+
+def check_writable(name: str) -> None:
+    """Raise UserError now, not after an hour of search, where a file could not be written. Nothing is changed."""
+    path = Path(name)
+    if name == "-" or path.is_fifo():
+        return
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_WRONLY))
+        else:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+    except OSError as error:
+        raise _unwritable(name, error) from error
+
+
+@contextlib.contextmanager
+def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
+    """A file to which results are added; "-" is standard output.
+
+    What is given to `write`, one text of whole lines for each result, has left the program when `write` returns. An
+    interrupt waits for that; where the disk is full, the results that are whole stay and what there is of the next is
+    taken back. A file is not touched before the first `write`, or the end without an error.
+
+    Args:
+      name: of the file.
+      keep: bytes at its beginning that stay; what follows them is dropped.
+
+    Yields:
+      `write`.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    if name == "-":
+        yield _to_stdout
+        return
+    with contextlib.ExitStack() as stack:
+        file: list[int] = []
+
+        def write(results: Sequence[str]) -> None:
+            with held_interrupts():
+                try:
+                    if not file:
+                        file.append(_open(name, keep))
+                        stack.callback(os.close, file[0])
+                    _append(file[0], [result.encode() for result in results])
+                except BrokenPipeError:
+                    raise
+                except OSError as error:
+                    raise _unwritable(name, error) from error
+
+        yield write
+        write([])
+
+
+@contextlib.contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Let an interrupt (SIGINT, SIGTERM) wait until the end of the block; a second one does not wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
+def _to_stdout(results: Sequence[str]) -> None:
+    with held_interrupts():
+        for result in results:
+            sys.stdout.buffer.write(result.encode())
+        sys.stdout.buffer.flush()
+
+
+def _open(name: str, keep: int) -> int:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
+    if stat.S_ISREG(os.fstat(file).st_mode):  # a device or a pipe has no beginning to go back to
+        os.ftruncate(file, keep)
+        os.lseek(file, keep, os.SEEK_SET)
+    return file
+
+
+def _append(file: int, results: Sequence[bytes]) -> None:
+    """Write all, or, where that fails on a regular file, as many whole results as there is room for."""
+    regular = stat.S_ISREG(os.fstat(file).st_mode)
+    begin = os.fstat(file).st_size
+    data = memoryview(b"".join(results))
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except BaseException:
+        if regular:
+            end, size = begin, os.fstat(file).st_size
+            for result in results:
+                if end + len(result) > size:
+                    break
+                end += len(result)
+            os.ftruncate(file, end)
+        raise
+
+
+def _unwritable(name: str, error: OSError) -> UserError:
+    return UserError(
+        f"--output={name} cannot be written: {error.strerror}; make room or give another file "
+        "(lines that are there are whole: --resume goes on after them)"
+    )

@@ -1,0 +1,114 @@
+"""fairseq's arguments of models and training, read and written."""
+
+import jax
+import pytest
+
+from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq import arguments, recipe
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.training.config import Config
+from tests import tiny
+from tests.interop.fairseq import examples
+
+# Parameters of each preset at vocabularies of 9336 and 6408.
+COUNTS = {
+    "fconv": 85_207_056,
+    "fconv_iwslt_de_en": 9_628_176,
+    "fconv_wmt_en_ro": 86_979_088,
+    "fconv_wmt_en_de": 142_955_024,
+    "fconv_wmt_en_fr": 191_496_720,
+}
+
+
+@pytest.mark.parametrize("arch", COUNTS)
+def test_absent_arguments_are_those_of_the_preset(arch):
+    assert set(arguments.PRESETS) == set(COUNTS)
+    cfg = arguments.config_from_args({"arch": arch, "dropout": None})
+    shapes = jax.eval_shape(
+        lambda key: weight_norm.split(encoder_decoder.init(key, cfg, source_vocabulary=9336, target_vocabulary=6408)),
+        jax.random.key(0),
+    )
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == COUNTS[arch]
+    wider = arguments.config_from_args({"arch": arch, "decoder_out_embed_dim": 333})
+    assert wider.decoder.out_dim == 333
+    assert wider.encoder == cfg.encoder
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fconv_04_share_embed_nopad", "fconv_07_even_kernels", "fconv_05_partial_attention", "fconv_06_residual_skip"],
+)
+def test_arguments_written_say_the_same_model(name):
+    cfg = arguments.config_from_args(examples.case(name)[1])
+    assert arguments.config_from_args(arguments.args_from_config(cfg)) == cfg
+
+
+@pytest.mark.parametrize("arch", ["transformer", "lightconv_iwslt_de_en", "fconv_lm_dauphin_gbw", "fconv_self_att_wp"])
+def test_another_architecture_is_refused(arch):
+    with pytest.raises(UserError, match=f"arch is '{arch}': only fairseq's fconv models can be read"):
+        arguments.config_from_args({"arch": arch, "encoder_layers": 6, "decoder_layers": 6})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("decoder_layers", 6, r"model.decoder.layers is 6: expected a list"),
+        ("encoder_layers", "[(8, 3), 'x']", r"model.encoder.layers\[1\] is 'x'"),
+        ("decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
+        ("decoder_attention", "[1] * 20", "fairseq has True, False, or a list of them"),
+        ("dropout", "much", "model.dropout is 'much': expected a number"),
+    ],
+)
+def test_odd_arguments_are_named(name, value, sentence):
+    with pytest.raises(UserError, match=sentence):
+        arguments.config_from_args({"arch": "fconv", name: value})
+
+
+def test_models_that_fairseq_cannot_hold_are_refused():
+    for side in ("encoder", "decoder"):
+        cfg = tiny.config(**{f"model__{side}__positions": False}).model
+        with pytest.raises(UserError, match=f"model.{side}.positions is False: fairseq's fconv always adds positions"):
+            arguments.args_from_config(cfg)
+
+
+SCHEDULES = [
+    {"kind": "fixed", "rates": [0.25, 0.1], "force_anneal": 6, "shrink": 0.5},
+    {"kind": "plateau", "rate": 0.3, "shrink": 0.2, "minimum": 1e-3, "patience": 2},
+    {"kind": "inverse_sqrt", "rate": 5e-4, "warmup": 100, "initial": 1e-6},
+]
+OPTIMIZERS = [{"kind": "nesterov", "momentum": 0.9}, {"kind": "adam", "b1": 0.8, "b2": 0.95, "eps": 1e-7}]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s["kind"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda s: s["kind"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_training_written_is_read_again(schedule, optimizer, smoothing):
+    training = {"schedule": schedule, "optimizer": optimizer, "label_smoothing": smoothing, "clip": 0.2}
+    cfg = build(Config, tiny.values() | {"training": training, "seed": 7})
+    found = recipe.recipe(recipe.args_of_training(cfg), None)
+    assert not found.lost
+    again = build(Config, tiny.values() | {"training": found.training, "seed": found.seed})
+    assert to_dict(again) == to_dict(cfg)
+    assert found.batch == {"tokens": cfg.data.batch.tokens, "accumulate": 1}
+
+
+def test_what_cannot_be_kept_is_said():
+    args = {"optimizer": "adagrad", "weight_decay": 1e-4, "sentence_avg": True, "lr_scheduler": "cosine"}
+    found = recipe.recipe(args | {"warmup_updates": 9, "lr": [0.5]}, 0.125)
+    assert found.training["schedule"] == {"kind": "fixed", "rates": [0.125]}
+    told = "; ".join(found.lost)
+    for part in (
+        "the optimiser 'adagrad' is not known here",
+        "weight_decay 0.0001 has no counterpart here",
+        "gradients were averaged over sentences",
+        "the schedule 'cosine' is not known here: the learning rate would stay at 0.125",
+        "warmup_updates 9 has no counterpart",
+    ):
+        assert part in told
+
+
+def test_tokens_of_a_batch_are_those_of_all_devices():
+    args = {"max_tokens": 4000, "distributed_world_size": 8, "update_freq": "[2]"}
+    assert recipe.recipe(args, None).batch == {"tokens": 32000, "accumulate": 2}

@@ -1,0 +1,278 @@
+"""What does not fit is refused with its differences, and nothing half-written stays."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.loop import train
+from tests import tiny
+from tests.interop.fairseq import examples
+
+
+@pytest.fixture
+def values():
+    pytest.importorskip("torch")
+    _, args, tensors = examples.case()
+    return examples.content(tensors, args, examples.buffers(tensors))
+
+
+@pytest.fixture
+def file(values, tmp_path):
+    return examples.save(tmp_path, values)
+
+
+def refused(file, workdir, sentence, **options):
+    there = sorted(path.name for path in workdir.parent.iterdir())
+    with pytest.raises(UserError, match=sentence):
+        examples.bring_in(file, workdir, **options)
+    assert sorted(path.name for path in workdir.parent.iterdir()) == there
+
+
+def without(mapping, *names):
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda m: without(m, "encoder.fc1.bias"), "checkpoint.pt: .*encoder.fc1.bias is missing"),
+        (lambda m: m | {"decoder.fc9.bias": m["decoder.fc2.bias"]}, "decoder.fc9.bias has no place in the model"),
+        (lambda m: m | {"decoder.fc2.bias": m["decoder.fc2.bias"][:3]}, r"decoder.fc2.bias is \(3,\), the model has"),
+        (lambda m: without(m, "decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
+        (lambda m: {"w": m["decoder.fc2.bias"]}, r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
+        (lambda m: m | {f"x{i}": m["decoder.fc2.bias"] for i in range(40)}, "; and 10 more"),
+    ],
+    ids=["missing", "surplus", "shape", "no table", "nothing fits", "many"],
+)
+def test_tensors_that_do_not_fit(values, tmp_path, change, sentence):
+    values["model"] = change(values["model"])
+    file = examples.save(tmp_path, values)
+    refused(file, tmp_path / "run", sentence)
+
+
+def test_a_tied_output_that_is_another_table(tmp_path):
+    pytest.importorskip("torch")
+    _, args, tensors = examples.case("fconv_04_share_embed_nopad")
+    tensors = {**tensors, "decoder.fc3.weight": tensors["decoder.fc3.weight"] + np.float32(1)}
+    file = examples.save(tmp_path, examples.content(tensors, args))
+    refused(file, tmp_path / "run", "decoder.fc3.weight is not decoder.embed_tokens.weight")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: s["state"].popitem(), r"it holds 51, the model has 52 parameters\), as after training in half"),
+        (lambda s: s["param_groups"][0]["params"].pop(), "is not laid out as fairseq does it: KeyError: .*in no group"),
+        (lambda s: s["state"].update({0: s["state"][1]}), r"encoder.embed_tokens.weight is \(.*\), the model has \("),
+        (
+            lambda s: s["state"][0]["momentum_buffer"].fill_(float("nan")),
+            "a momentum buffer is not finite; give --nomomentum",
+        ),
+    ],
+    ids=["one less", "group", "shape", "nan"],
+)
+def test_momentum_that_does_not_fit_is_refused_or_left_out(values, tmp_path, change, sentence):
+    change(values["last_optimizer_state"])
+    file = examples.save(tmp_path, values)
+    refused(file, tmp_path / "run", sentence)
+
+
+def test_momentum_of_half_precision_training(values, tmp_path):
+    """fairseq's FP16Optimizer keeps one flat buffer for all parameters."""
+    state = values["last_optimizer_state"]
+    state["state"], state["param_groups"][0]["params"] = {0: state["state"][0]}, [0]
+    file = examples.save(tmp_path, values)
+    refused(file, tmp_path / "run", r"it holds 1, the model has \d+ parameters\), as after training in half precision")
+    assert not any("momentum starts" in told for told in examples.bring_in(file, tmp_path / "run", momentum=False))
+
+
+def test_dictionaries_that_do_not_fit(file, tmp_path):
+    examples.write_dictionary(tmp_path, "de", 50)
+    refused(
+        file, tmp_path / "run", r"dict.de.txt has 46 entries and 4 special symbols: 50; encoder.embed_tokens.weight"
+    )
+    (tmp_path / "dict.en.txt").unlink()
+    refused(file, tmp_path / "run", "dict.en.txt is missing: --dicts is the folder")
+
+
+def test_models_of_pieces_that_do_not_fit(file, tmp_path):
+    (tmp_path / "spm").write_text("no model")
+    refused(file, tmp_path / "run", "spm holds no SentencePiece model", models=(tmp_path / "spm", tmp_path / "spm"))
+    refused(file, tmp_path / "run", "cannot be read", models=(tmp_path / "no", tmp_path / "no"))
+
+
+def test_languages_have_to_be_known(values, tmp_path):
+    del values["args"].source_lang
+    file = examples.save(tmp_path, values)
+    refused(file, tmp_path / "run", "does not name its languages: give --source_lang and --target_lang")
+    examples.bring_in(file, tmp_path / "run", languages=("de", ""))
+
+
+def test_arguments_of_odd_types_are_named(values, tmp_path):
+    values["args"].seed = "seven"
+    refused(examples.save(tmp_path, values), tmp_path / "run", "its arguments are not those that fairseq writes")
+
+
+def test_a_workdir_that_is_taken(file, tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    examples.bring_in(file, workdir)  # an empty folder is free
+    before = sorted(str(path) for path in workdir.rglob("*"))
+    refused(file, workdir, "run is there already: name a new folder; nothing was written")
+    assert sorted(str(path) for path in workdir.rglob("*")) == before
+    with pytest.raises(UserError, match=r"there is no folder .*no; make it first"):
+        examples.bring_in(file, tmp_path / "no" / "run")
+
+
+def test_a_second_checkpoint_that_fails_leaves_none_of_the_first(file, values, tmp_path):
+    values["model"].popitem()
+    bad = examples.save(tmp_path, values, "bad.pt")
+    workdirs = [tmp_path / "a", tmp_path / "b"]
+    refused(file, tmp_path / "a", "is missing", checkpoints=[file, bad], workdirs=workdirs)
+
+
+def test_a_failure_while_writing_leaves_nothing(file, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vocabulary, "save", full)
+    refused(file, tmp_path / "run", r"--workdir=.*run cannot be written: No space left on device")
+
+
+def test_a_second_workdir_that_cannot_be_written_leaves_none_of_the_first(file, tmp_path, monkeypatch):
+    save, calls = vocabulary.save, []
+
+    def full_at_last(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        save(*arguments)
+
+    monkeypatch.setattr(vocabulary, "save", full_at_last)
+    workdirs = [tmp_path / "a", tmp_path / "b"]
+    refused(file, tmp_path / "a", "No space left on device", checkpoints=[file] * 2, workdirs=workdirs)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"workdirs": ["a", "b"]}, "--checkpoint names 1 and --workdir 2: each checkpoint needs a workdir of its own"),
+        ({"average": True}, "--average has 1 checkpoints and 1 workdirs: it makes one workdir of two"),
+        ({"checkpoints": 2, "workdirs": ["a", "a"]}, "a is named twice"),
+    ],
+)
+def test_numbers_that_do_not_go_together(file, tmp_path, options, sentence):
+    options = dict(options)
+    if "workdirs" in options:
+        options["workdirs"] = [tmp_path / name for name in options["workdirs"]]
+    if "checkpoints" in options:
+        options["checkpoints"] = [file] * options["checkpoints"]
+    refused(file, tmp_path / "run", sentence, **options)
+
+
+def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
+    examples.bring_in(file, tmp_path / "run")
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def stays(sentence, there, **options):
+        with pytest.raises(UserError, match=sentence):
+            examples.take_out(**{"workdir": tmp_path / "run", "output": out / "x.pt", **options})
+        assert sorted(path.name for path in out.iterdir()) == there
+
+    stays("both sides are named 'en': give --source_lang", [], languages=("en", ""))
+    stays("has no checkpoint of step 3; it has 40", [], step=3)
+    stays("holds no config.json", [], workdir=out)
+    stays("is a folder: name a file in it", [], output=out)
+    (out / "dict.de.txt").write_text("mine\n")
+    stays("x.pt: dict.de.txt is there already; name a file in a new folder", ["dict.de.txt"])
+    assert (out / "dict.de.txt").read_text() == "mine\n"
+    with pytest.raises(UserError, match="cannot be written: No such file"):
+        examples.take_out(tmp_path / "run", out / "deeper" / "still" / "x.pt")
+
+
+def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
+    """SentencePiece vocabularies become dictionaries of the same ids, and the model goes beside them."""
+    pytest.importorskip("torch")
+    train(tiny.config(training__max_steps=1), tmp_path / "run")
+    told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
+    assert "x.pt: step 1 of " in told[-1]
+    own = examples.held(tmp_path / "run")[1]
+    spm = [tmp_path / "out" / f"spm.{name}.model" for name in ("en", "de")]
+    examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again", models=tuple(spm))
+    again = examples.held(tmp_path / "again")[1]
+    lines = ["5 kilowatts", "January 3, 2024", "Norway and Sweden"]
+    for mine, theirs in ((own.src, again.src), (own.tgt, again.tgt)):
+        assert [mine.token(i) for i in range(4, mine.size)] == [theirs.token(i) for i in range(4, theirs.size)]
+        assert mine.encode(lines) == theirs.encode(lines)
+        assert [mine.decode(ids) for ids in mine.encode(lines)] == [theirs.decode(i) for i in theirs.encode(lines)]
+    assert tiny.digests(tmp_path / "run", 1)["params"] == tiny.digests(tmp_path / "again", 1)["params"]
+    assert tiny.digests(tmp_path / "run", 1)["optimizer"] == tiny.digests(tmp_path / "again", 1)["optimizer"]
+
+
+def test_adam_comes_and_goes_without_its_state(values, tmp_path):
+    values["args"].optimizer = "adam"
+    told = examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
+    assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
+    told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
+    assert "without a state of the optimiser; fairseq-train begins it afresh" in " ".join(told)
+    told = examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again")
+    assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
+
+
+# The command line.
+
+
+def bridge(*arguments):
+    command = [sys.executable, "-m", "convs2s_jax.interop.fairseq", *map(str, arguments)]
+    return subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the command is ''; there are: import, export, as in: python -m convs2s_jax.interop.fairseq import"),
+        (["imprt"], "the command is 'imprt'; did you mean 'import'?"),
+        (["import", "--dicts={tmp}"], "--checkpoint is missing: import needs --checkpoint, --dicts, --workdir"),
+        (["export", "--workdir=x"], "--output is missing: export needs --workdir, --output"),
+        (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts belongs to import: leave it out of export"),
+        (["export", "--workdir=x", "--output=y", "--config.seed=3"], "--config.seed: export takes its configuration"),
+        (["export", "--workdir=x,z", "--output=y"], "--workdir names 2 folders: export takes one"),
+        (
+            ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d"],
+            "--src_spm and --tgt_spm go together",
+        ),
+        (["import", "--checkpiont=a"], "Unknown command line flag 'checkpiont'. Did you mean: checkpoint ?"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence, tmp_path):
+    result = bridge(*(argument.format(tmp=tmp_path) for argument in arguments))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith("convs2s_jax.interop.fairseq: ")
+    assert sentence in result.stderr
+
+
+def test_there_and_back_by_the_command_line(file, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    wanted = "--config.training.keep=5"
+    result = bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}", wanted)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert layout.read_config(run).training.keep == 5
+    assert result.stderr.splitlines()[-1].startswith(f"{run}: step 40, epoch 3; decode.py --workdir={run} translates")
+    out.mkdir()
+    result = bridge("export", f"--workdir={run}", f"--output={out}/x.pt")
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["dict.de.txt", "dict.en.txt", "x.pt"]
+    again = bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert layout.begun(run)
+    assert isinstance(vocabulary.load(layout.vocabulary(run)), Vocabularies)

@@ -1,0 +1,67 @@
+"""The mean of several models, against numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.models.average import average
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.weight_norm import Normed
+
+
+def model(seed):
+    random = np.random.default_rng(seed)
+
+    def draw(*shape):
+        return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+    conv = Affine(w=Normed(v=draw(3, 4, 6), g=draw(1, 1, 6)), b=draw(6))
+    return {"table": draw(7, 4), "layers": (Affine(w=Normed(v=draw(4, 5), g=draw(1, 5)), b=draw(5)), conv)}
+
+
+def kernel(normed):
+    v, g = np.asarray(normed.v, np.float64), np.asarray(normed.g, np.float64)
+    columns = v.reshape(-1, v.shape[-1])
+    w = np.stack([g.ravel()[d] * columns[:, d] / np.linalg.norm(columns[:, d]) for d in range(v.shape[-1])], axis=1)
+    return w.reshape(v.shape)
+
+
+def test_the_mean_is_that_of_kernels():
+    trees = [model(seed) for seed in range(3)]
+    found = jax.jit(average)(trees)
+    for i in range(2):
+        expected = np.mean([kernel(tree["layers"][i].w) for tree in trees], axis=0)
+        np.testing.assert_allclose(found["layers"][i].w, expected, rtol=1e-5, atol=1e-6)
+        biases = np.mean([tree["layers"][i].b for tree in trees], axis=0)
+        np.testing.assert_allclose(found["layers"][i].b, biases, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found["table"], np.mean([t["table"] for t in trees], axis=0), rtol=1e-6, atol=1e-7)
+
+
+def test_the_length_of_directions_changes_nothing():
+    """One model written with longer directions is the same model; a mean of v and g would tell the two apart."""
+    one, two = model(0), model(1)
+    longer = jax.tree.map(
+        lambda x: Normed(v=10.0 * x.v, g=x.g) if isinstance(x, Normed) else x,
+        two,
+        is_leaf=lambda x: isinstance(x, Normed),
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), average([one, two]), average([one, longer])
+    )
+
+
+def test_merged_and_split_models_have_one_mean():
+    one, two = model(0), model(1)
+    merged = weight_norm.merge(two)
+    jax.tree.map(np.testing.assert_array_equal, average([one, two]), average([weight_norm.merge(one), merged]))
+    jax.tree.map(np.testing.assert_array_equal, average([two]), merged)
+
+
+def test_models_of_different_shape_have_none():
+    one, two = model(0), model(1)
+    with pytest.raises(ValueError, match=r"shapes \[\(1, 4\), \(7, 4\)\] have no average"):
+        average([one, {**two, "table": two["table"][:1]}])
+    with pytest.raises(ValueError, match="trees is empty"):
+        average([])

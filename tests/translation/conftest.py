@@ -1,0 +1,40 @@
+"""A run of three updates, its translator, and lines to translate."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.training.loop import train
+from convs2s_jax.translation.translator import Translator, load
+from tests import tiny
+
+LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "Norway", "£5.00", "a (b), c"]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """A workdir with checkpoints of steps 1, 2 and 3."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny.config(training__max_steps=3, training__save_every=1, training__keep=3), workdir)
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def other(trained, tmp_path_factory) -> Path:
+    """A workdir with another model, of the same vocabularies: the first one's step 1."""
+    workdir = tmp_path_factory.mktemp("other") / "run"
+    shutil.copytree(trained, workdir)
+    for step in (2, 3):
+        shutil.rmtree(workdir / "checkpoints" / str(step))
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def translator(trained) -> Translator:
+    return load(trained, tell=print)
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return list(LINES)

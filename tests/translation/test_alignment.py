@@ -1,0 +1,222 @@
+"""Alignments and unknown words, where others were off by one, out of bounds, or lost in sub-words."""
+
+import io
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from convs2s_jax.core.tokens import EOS, UNK
+from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.data.words import WordList
+from convs2s_jax.search.translate import Candidate
+from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, word_of, words
+from convs2s_jax.translation.results import text_of
+
+
+def looking_at(*columns, width):
+    """Attention that looks at one column in each row."""
+    return np.eye(width, dtype=np.float32)[list(columns)]
+
+
+def test_pairs_are_what_a_loop_finds():
+    attention = np.random.default_rng(0).random((6, 9)).astype(np.float32)
+    expected = []
+    for t in range(5):
+        best = 0
+        for s in range(8):
+            if attention[t, s] > attention[t, best]:
+                best = s
+        expected.append((best, t))
+    assert pairs(attention) == tuple(expected)
+
+
+def test_end_symbols_are_never_aligned():
+    """A token that looks at the source's end symbol most is aligned with the best real token; the target's has none."""
+    attention = np.array([[0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0.9, 0.1, 0.0]], np.float32)
+    assert pairs(attention) == ((1, 0), (0, 1))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (1, 4), (4, 1)])
+def test_nothing_is_aligned_with_nothing(shape):
+    assert pairs(np.ones(shape, np.float32)) == ()
+    assert pairs(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("  ", []),
+        ("Herr Kočić, komm!", ["Herr", "Kočić", ",", "komm", "!"]),
+        ("don't pay 3.5% (now)", ["don't", "pay", "3.5", "%", "(", "now", ")"]),
+        ("$5 हिन्दी e\u0301t\u00e9.", ["$5", "हिन्दी", "e\u0301t\u00e9", "."]),
+        ("東京タワー OK", ["東", "京", "タ", "ワ", "ー", "OK"]),
+        ("...«wait»", ["...«", "wait", "»"]),
+    ],
+)
+def test_words_are_without_the_punctuation_around_them(text, expected):
+    assert [text[b:e] for b, e in words(text)] == expected
+
+
+PIECES = [" Herr", " Ko", "č", "i", "ć", ",", " ", "Ž", "uti", " 東京", "に", " "]
+
+
+@pytest.mark.parametrize(
+    ("token", "word"),
+    [
+        (0, "Herr"),
+        *((i, "Kočić") for i in (1, 2, 3, 4)),
+        (5, ","),
+        *((i, "Žuti") for i in (6, 7, 8)),  # a mere space belongs to the word it begins
+        (9, "東京"),
+        (10, "に"),
+        (11, " "),
+    ],
+)
+def test_a_source_word_is_all_its_pieces(token, word):
+    begin, end = word_of(token, PIECES)
+    assert "".join(PIECES)[begin:end] == word
+
+
+@pytest.mark.parametrize("token", [-1, 12])
+def test_a_token_out_of_bounds_is_refused(token):
+    with pytest.raises(ValueError, match=f"token is {token}, the text has 12"):
+        word_of(token, PIECES)
+
+
+U = UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "looks", "expected"),
+    [
+        (f"Mr {U}, come", [2], "Mr Kočić, come"),  # the comma stays
+        (f"Mr Ko{U}i{U}, come", [1, 4], "Mr Kočić, come"),  # known pieces of an unknown word go
+        (f"Mr {U} {U} come", [1, 4], "Mr Kočić come"),  # neighbours of one source word: once
+        (f"Mr {U} {U} come", [1, 0], "Mr Kočić Herr come"),
+        (f"Ko{U}i{U} {U}, come", [1, 4, 0], "Kočić Herr, come"),
+        (f"{U} and {U}", [1, 1], "Kočić and Kočić"),
+        (f"{U}", [6], "Žuti"),
+        (f"これは{U}{U}です", [9, 9], "これは東京です"),  # no spaces: what stands beside it stays
+        (f"({U})", [7], "(Žuti)"),
+        ("nothing", [], "nothing"),
+    ],
+)
+def test_unknown_words_become_source_words(text, looks, expected):
+    assert replace_unknown(text, looking_at(*looks, width=len(PIECES)), PIECES) == expected
+
+
+def test_unknown_pieces_of_a_word_look_together():
+    """0.5 + 0.5 at one token is more than 0.6 at another."""
+    attention = np.array([[0.6, 0.4, 0.0], [0.0, 0.5, 0.5]], np.float32)
+    assert replace_unknown(f"{U}{U}", attention, [" a", " b", " c"]) == "b"
+
+
+def test_the_dictionary_comes_first():
+    dictionary = {"Kočić": "Kocic", "Žuti": "the yellow one"}
+    attention = looking_at(1, 8, 0, width=12)
+    assert replace_unknown(f"{U} or {U}, {U}", attention, PIECES, dictionary) == "Kocic or the yellow one, Herr"
+
+
+def test_attention_of_another_text_is_refused():
+    with pytest.raises(ValueError, match="attention is of 1 unknown tokens, the text has 2"):
+        replace_unknown(f"{U} {U}", np.ones((1, 12)), PIECES)
+    with pytest.raises(ValueError, match="attention is over 13 source tokens, there are 12"):
+        replace_unknown(U, np.ones((1, 13)), PIECES)
+    with pytest.raises(ValueError, match="attention is over 0 source tokens, there are 12"):
+        replace_unknown(U, np.ones((1, 0)), PIECES)
+
+
+# --- through whole vocabularies
+
+
+def learned(unknown):
+    """A SentencePiece model that knows few letters."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the old house, the old man and an oak", "come home soon, come"] * 5),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=45,
+        unk_surface=unknown,
+        bos_id=0,
+        pad_id=1,
+        eos_id=2,
+        unk_id=3,
+        minloglevel=3,
+    )
+    return SentencePiece(model.getvalue())
+
+
+WORDS = WordList(("the", "old", "house", ",", "come"), (1,) * 5)
+LEARNED = learned("<unk>")
+LISTED = ListedPieces(LEARNED.model, WordList(tuple(LEARNED.token(i) for i in range(4, LEARNED.size)), (1,) * 41))
+VOCABULARIES = {"words": WORDS, "<unk>": LEARNED, "⁇": learned(" \u2047 "), "listed": LISTED}
+
+
+def candidate(ids, looks, width):
+    attention = np.full((len(ids) + 1, width + 1), 0.01, np.float32)
+    attention[:, width] = 0.02  # a little at the end symbol
+    for t, s in enumerate(looks):
+        attention[t, s] = 0.5
+    return Candidate(np.asarray(ids, np.int32), 0.0, np.zeros(len(ids) + 1, np.float32), attention)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_every_vocabulary_gets_its_source_words_back(kind):
+    """An unknown name translated by copying: each target token looks at its own source token."""
+    vocabulary = VOCABULARIES[kind]
+    text = "the old Żyxqwž , come"
+    [ids] = vocabulary.encode([text])
+    assert UNK in ids
+    found = candidate(ids, range(len(ids)), len(ids))
+    both = Vocabularies(vocabulary, vocabulary)
+    assert text_of(both, text, found, {}) == text
+    assert text_of(both, text, found, {"Żyxqwž": "Zyx"}) == "the old Zyx , come"
+    assert text_of(both, text, found) == vocabulary.decode(ids) != text
+
+
+@pytest.mark.parametrize("kind", ["<unk>", "⁇", "listed"])
+def test_pieces_of_an_unknown_word_are_replaced_with_it(kind):
+    vocabulary = VOCABULARIES[kind]
+    [ids] = vocabulary.encode(["homeżome, come"])
+    at = ids.index(UNK)
+    assert 0 < at < len(ids) - 1
+    source = "Haus, Żyx"
+    width = len(vocabulary.surfaces(source))
+    found = candidate(ids, [width - 1 if i == UNK else 0 for i in ids], width)
+    assert text_of(Vocabularies(vocabulary, vocabulary), source, found, {}) == "Żyx, come"
+
+
+def test_the_end_symbol_is_never_copied():
+    """The unknown word looks at the source's end symbol most; the best real token counts."""
+    attention = np.array([[0.1, 0.2, 0.7], [0.0, 0.0, 1.0]], np.float32)
+    found = Candidate(np.array([UNK], np.int32), 0.0, np.zeros(2, np.float32), attention)
+    assert text_of(Vocabularies(WORDS, WORDS), "the Żyx", found, {}) == "Żyx"
+    assert EOS not in found.tokens
+
+
+def test_a_source_that_was_cut_stays_in_bounds():
+    """Attention over the first two of four words."""
+    attention = np.array([[0.1, 0.7, 0.2], [0.0, 0.0, 1.0]], np.float32)
+    found = Candidate(np.array([UNK], np.int32), 0.0, np.zeros(2, np.float32), attention)
+    assert text_of(Vocabularies(WORDS, WORDS), "Ab Cd Ef Gh", found, {}) == "Cd"
+
+
+def test_without_attention_unknown_words_stay():
+    nothing = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32))
+    assert text_of(Vocabularies(WORDS, WORDS), "", nothing, {}) == ""
+    unknown = Candidate(np.array([UNK], np.int32), 0.0, np.zeros(2, np.float32))
+    assert text_of(Vocabularies(WORDS, WORDS), "x", unknown, {}) == "<unk>"
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_surfaces_are_the_text(kind):
+    vocabulary = VOCABULARIES[kind]
+    for text in ("the old Żyxqwž , come", "Ü", "", "come ж ж"):
+        surfaces = vocabulary.surfaces(text)
+        assert "".join(surfaces).strip() == text
+        assert len(surfaces) == len(vocabulary.encode([text])[0])

@@ -1,0 +1,123 @@
+"""Sentences as they are typed: an answer before the next one is read, and nothing compiled for it."""
+
+import io
+import json
+
+import jax
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.compilations import CompileCounter
+from convs2s_jax.translation import interactive
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation.options import Options
+
+
+class Typist(io.RawIOBase):
+    """Standard input whose reader is looked at each time it asks for a line."""
+
+    def __init__(self, lines, look):
+        super().__init__()
+        self.lines, self.look = iter(lines), look
+        self.buffer = self
+
+    def isatty(self):
+        return False
+
+    def readline(self, *_):
+        self.look()
+        return next(self.lines, b"")
+
+
+@pytest.fixture
+def talk(trained, monkeypatch, capsys):
+    """Answers, what was told, and compilations before each line was asked for and at the end."""
+
+    def talk(lines, **options):
+        answers, told, compiled = [], [], []
+        with CompileCounter() as counter:
+
+            def look():
+                answers.append(capsys.readouterr().out)
+                compiled.append(counter.count)
+
+            monkeypatch.setattr("sys.stdin", Typist([line.encode() for line in lines], look))
+            given = Options(workdir=(str(trained),), interactive=True, **options)
+            interactive.interact(given, tell=told.append)
+        return answers[1:], told, compiled
+
+    return talk
+
+
+def test_answers_come_at_once_and_are_those_of_a_file(talk, translator, lines):
+    answers, told, _ = talk([f"{line}\n" for line in lines[:-1]] + [lines[-1]])
+    expected = library.translate(translator, translator.cfg.search, lines)
+    assert answers == [f"{result.best.text}\n" for result in expected]
+    assert told == ["compiling ...", "ready"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"format": "json", "nbest": 2},
+        {"format": "fairseq", "replace_unk": True},
+        {"search": {"sampling": True}, "seed": 3},
+    ],
+    ids=str,
+)
+def test_no_sentence_needs_a_compilation(talk, options):
+    """From one token to the 63 that the width allows."""
+    jax.clear_caches()  # of the tests before
+    answers, _, compiled = talk(["Norway\n", "\n", "5 km\n", "1 2 " * 15 + "\n", "a\n"], **options)
+    assert len(answers) == 5
+    assert compiled[0] > 0
+    assert set(compiled) == {compiled[0]}
+
+
+def test_a_source_that_is_cut_is_named(talk):
+    _, told, _ = talk(["a\n", "1 " * 80 + "\n"])
+    assert told[2].startswith("standard input, line 2: the last ")
+
+
+def test_lines_are_numbered(talk):
+    answers, _, _ = talk(["Norway\n", "\r\n", "5 km\r\n"], format="json")
+    records = [json.loads(answer) for answer in answers]
+    assert [(record["line"], record["source"]) for record in records] == [(0, "Norway"), (1, ""), (2, "5 km")]
+
+
+def test_samples_are_those_of_a_file(talk, translator):
+    answers, _, _ = talk(["Norway\n", "Norway\n"], search={"sampling": True}, seed=3)
+    search = Options(workdir=("a",), search={"sampling": True}).resolve(translator.cfg.search)
+    expected = library.translate(translator, search, ["Norway"] * 2, seed=3)
+    assert answers == [f"{result.best.text}\n" for result in expected]
+    assert answers[0] != answers[1]
+
+
+def test_bytes_that_are_no_text_are_named(trained, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Typist([b"a\n", b"b\xff\n"], lambda: None))
+    lines = interactive.typed()
+    assert next(lines) == "a"
+    with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, or set LANG$"):
+        next(lines)
+
+
+def test_an_interrupt_is_passed_on(trained, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Typist([], interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        interactive.interact(Options(workdir=(str(trained),), interactive=True), tell=lambda _: None)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
+    """The keyboard is a terminal, the output a file: the prompt goes to standard error."""
+    monkeypatch.setattr("sys.stdin", Terminal("a\nb\n"))
+    assert list(interactive.typed()) == ["a", "b"]
+    assert capsys.readouterr() == ("", interactive.PROMPT * 3)

@@ -1,0 +1,117 @@
+"""The library's functions: what is asked for is there, and nothing else changes."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation import lines as library
+
+SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
+
+
+@pytest.fixture(scope="module")
+def found(translator):
+    from tests.translation.conftest import LINES
+
+    return library.translate(translator, SEARCH, LINES, nbest=3)
+
+
+def test_the_best_does_not_depend_on_nbest(translator, lines, found):
+    for one, several in zip(library.translate(translator, SEARCH, lines), found, strict=True):
+        assert one.hypotheses == several.hypotheses[:1]
+        assert [h.score for h in several.hypotheses] == sorted((h.score for h in several.hypotheses), reverse=True)
+    assert {len(result.hypotheses) for result in found} == {1, 3}
+
+
+def test_results_keep_the_lines(found, lines):
+    assert [(r.line, r.source) for r in found] == list(enumerate(lines))
+    for result in found:
+        for h in result.hypotheses:
+            assert len(h.tokens) == len(h.token_scores)
+            assert h.tokens[-1:] in ((), ("</s>",))
+            assert len(h.alignment) == max(0, len(h.tokens) - 1)
+            assert all(s < len(result.source_tokens) for s, _ in h.alignment)
+
+
+def test_given_translations_score_what_the_search_reported(translator, found):
+    """Of hypotheses that are cut into the same tokens again."""
+    vocabulary = translator.vocabularies.tgt
+    pairs = [
+        (result.source, h)
+        for result in found
+        for h in result.hypotheses
+        if result.source and [vocabulary.token(i) for i in vocabulary.encode([h.text])[0]] == list(h.tokens[:-1])
+    ]
+    assert pairs
+    scored = library.score(translator, SEARCH, [s for s, _ in pairs], [h.text for _, h in pairs])
+    for (_, h), result in zip(pairs, scored, strict=True):
+        assert (result.best.text, result.best.tokens) == (h.text, h.tokens)
+        assert result.best.alignment == h.alignment
+        np.testing.assert_allclose(result.best.score, h.score, rtol=1e-5)
+        np.testing.assert_allclose(result.best.token_scores, h.token_scores, rtol=1e-4, atol=1e-5)
+
+
+def test_the_text_of_a_scored_line_is_the_given_one(translator):
+    [result] = library.score(translator, SEARCH, ["Norway"], ["Ж  Norwegen"], first=7)
+    assert (result.line, result.best.text) == (7, "Ж  Norwegen")
+    assert "<unk>" in result.best.tokens
+
+
+def test_prefixes_begin_and_constraints_occur(translator):
+    lines, prefix = ["Norway and Spain"] * 3, ["Norwegen", "", "5"]
+    constraints = [["Spanien", "5"], [], ["Norwegen"]]
+    search = dataclasses.replace(SEARCH, max_length_b=20)
+    results = library.translate(translator, search, lines, nbest=2, prefix=prefix, constraints=constraints)
+    for result, begin, phrases in zip(results, prefix, constraints, strict=True):
+        for h in result.hypotheses:
+            assert h.text.startswith(begin)
+            assert all(phrase in h.text for phrase in phrases)
+
+
+def test_width_and_devices_change_nothing(translator, lines, found):
+    assert len(jax.local_devices()) == 8
+    one = library.translate(translator, SEARCH, lines, nbest=3, devices=jax.local_devices()[:1], batch_size=2)
+    all_of_them = library.translate(translator, SEARCH, lines, nbest=3, batch_size=2)
+    assert one == all_of_them
+    for wide, result in zip(library.translate(translator, SEARCH, lines, nbest=3, least_width=48), found, strict=True):
+        assert [(h.text, h.alignment) for h in wide.hypotheses] == [(h.text, h.alignment) for h in result.hypotheses]
+
+
+def test_samples_of_a_line_depend_on_seed_and_number_only(translator, lines):
+    search = SearchConfig(beam_size=2, sampling=True)
+    whole = library.translate(translator, search, lines, seed=5)
+    rest = library.translate(translator, search, lines[3:], seed=5, first=3)
+    assert [r.best.text for r in rest] == [r.best.text for r in whole[3:]]
+    assert [r.line for r in rest] == list(range(3, len(lines)))
+    other = library.translate(translator, search, lines, seed=6)
+    assert [r.best.text for r in other] != [r.best.text for r in whole]
+
+
+def test_unknown_words_are_replaced_by_aligned_source_words(translator, lines):
+    """A reward for unknown symbols makes whole translations of them; tokens and scores stay the model's."""
+    search = SearchConfig(beam_size=1, unk_penalty=-50.0, max_length_a=0.0, max_length_b=3)
+    plain = library.translate(translator, search, lines)
+    assert set(plain[2].best.tokens[:-1]) == {"<unk>"}
+    replaced = library.translate(translator, search, lines, replace_unk=True, attention=False)
+    named = library.translate(translator, search, lines, replace_unk=True, unk_dictionary={"Norway": "NORGE"})
+    for before, after in zip(plain, replaced, strict=True):
+        assert before.best.tokens == after.best.tokens
+        assert "<unk>" not in after.best.text
+        assert all(part in before.source for part in after.best.text.split())
+    assert named[5].best.text.split() == ["NORGE"] * len(replaced[5].best.text.split())
+    assert replaced[5].best.text.split()
+
+
+def test_without_attention_nothing_is_aligned(translator, lines, found):
+    for result, full in zip(library.translate(translator, SEARCH, lines, attention=False), found, strict=True):
+        assert result.best.alignment == ()
+        assert result.best.text == full.best.text
+
+
+def test_wishes_are_as_many_as_lines(translator):
+    with pytest.raises((ValueError, UserError), match="1 sources, 2 prefixes"):
+        library.translate(translator, SEARCH, ["a"], prefix=["a", "b"])

@@ -1,0 +1,108 @@
+"""Options that contradict one another are refused, and the reason is given."""
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation.options import Options
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workdir": ()}, "^--workdir is missing: decode.py --workdir=runs/demo$"),
+        ({"workdir": ("a", "")}, "^--workdir is missing"),
+        ({"nbest": 0}, "^--nbest is 0: use 1 or more$"),
+        ({"batch_size": 0}, "^--batch_size is 0: use 1 or more$"),
+        ({"batch_tokens": -1}, "^--batch_tokens is -1: use 1 or more$"),
+        ({"window": 0}, "^--window is 0: use 1 or more$"),
+        ({"split": "test", "input": "x"}, "^--split brings its own source and reference: leave out --input and --ref"),
+        ({"split": "test", "reference": "x"}, "^--split brings its own"),
+        ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: unknown words are replaced only where"),
+        ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line for each line; use --format=json or fairseq$"),
+        ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; give --out"),
+        *(
+            (
+                {"score": "x", name: value},
+                f"^--score with --{name}: given translations are scored, nothing is searched or",
+            )
+            for name, value in {
+                "prefix": "x",
+                "constraints": "x",
+                "replace_unk": True,
+                "reference": "x",
+                "split": "test",
+                "show": 1,
+                "seed": 0,
+            }.items()
+        ),
+        ({"score": "x", "nbest": 2, "format": "json"}, "^--score with --nbest: .*; leave one out$"),
+        ({"score": "x", "search": {"sampling": True}}, "^--score with --sampling: given translations are scored, noth"),
+        ({"score": "x", "search": {"beam_size": 2, "stop": "exact"}}, "^--score with --beam_size, --stop: given"),
+        *(
+            (
+                {"interactive": True, name: value},
+                f"^--interactive with --{name}: lines come from the terminal and answers",
+            )
+            for name, value in {
+                "input": "x",
+                "output": "x",
+                "reference": "x",
+                "show": 1,
+                "split": "test",
+                "score": "x",
+                "prefix": "x",
+                "constraints": "x",
+            }.items()
+        ),
+        ({"interactive": True, "resume": True, "output": "x"}, "^--interactive with --"),
+    ],
+    ids=str,
+)
+def test_contradictions_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        Options(**{"workdir": ("a",), **values})
+
+
+def test_the_input_is_not_written_over(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("1\n")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(UserError, match=f"^--output={link} is the input: an interrupt would destroy it$"):
+        Options(workdir=("a",), input=str(path), output=str(link))
+    assert Options(workdir=("a",), input=str(path), output=str(tmp_path / "new"))
+
+
+def test_given_options_replace_the_runs_own():
+    own = SearchConfig(beam_size=2, length_penalty=0.7, temperature=2.0)
+    options = Options(workdir=("a",), search={"beam_size": 8, "normalize": False})
+    assert options.resolve(own) == SearchConfig(beam_size=8, length_penalty=0.7, temperature=2.0, normalize=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"search": {"beam_size": 0}}, "^search.beam_size is 0"),
+        ({"search": {"top_k": 3}}, "^search.top_k is 3 without sampling: "),
+        ({"search": {"top_p": 0.5}}, "^search.top_p is 0.5 without sampling: "),
+        ({"search": {"diverse_strength": -1.0}}, "^search.diverse_strength is -1.0"),
+        (
+            {"nbest": 6, "format": "json"},
+            "^--nbest=6 with a beam_size of 5: a search has as many hypotheses as its beam",
+        ),
+        (
+            {"constraints": "x", "search": {"sampling": True}},
+            "^--constraints with --sampling: only plain beam search sees",
+        ),
+        (
+            {"constraints": "x", "search": {"beam_size": 4, "diverse_groups": 2}},
+            "^--constraints with --diverse_groups: ",
+        ),
+        ({"seed": 3}, "^--seed=3 without --sampling: nothing is drawn in beam search; leave it out$"),
+    ],
+    ids=str,
+)
+def test_options_that_no_search_can_follow_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        Options(workdir=("a",), **values).resolve(SearchConfig())

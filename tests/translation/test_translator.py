@@ -1,0 +1,133 @@
+"""Ensembles and averages, and members that do not fit together."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.words import WordList
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.training import checkpoint
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation import translator as module
+from convs2s_jax.translation.translator import load
+
+TARGETS = ["5 Kilowatt", "", "Norwegen und Spanien"]
+
+
+@pytest.fixture
+def sources(lines):
+    return lines[:3]
+
+
+def token_scores(translator, sources):
+    found = library.score(translator, translator.cfg.search, sources, TARGETS)
+    return [np.array(result.best.token_scores) for result in found]
+
+
+def test_the_best_checkpoint_is_loaded_unless_a_step_is_named(trained):
+    losses = {}
+    for step in (1, 2, 3):
+        path = trained / "checkpoints" / str(step) / "metrics" / "metrics"
+        losses[step] = float(path.read_text().split(":")[1].strip(" }")) if path.exists() else np.inf
+    assert load(trained, tell=print).steps == ((min(losses, key=losses.get),),)
+    assert load(trained, steps=[2], tell=print).steps == ((2,),)
+
+
+def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
+    one, two = (load(path, tell=print) for path in (trained, other))
+    both = load([trained, other], tell=print)
+    assert both.steps == (*one.steps, *two.steps)
+    scores = [token_scores(translator, sources) for translator in (one, two, both)]
+    for a, b, mean in zip(*scores, strict=True):
+        assert not np.allclose(a, b, atol=1e-3)
+        np.testing.assert_allclose(np.exp(mean), (np.exp(a) + np.exp(b)) / 2, rtol=1e-5)
+
+
+def test_an_average_has_the_mean_of_the_merged_kernels(trained):
+    """By hand: w = g v / |v| of each step's checkpoint, then the mean."""
+    steps = {}
+    real = checkpoint.restore_params
+
+    def spy(*arguments, **named):
+        tree, position = real(*arguments, **named)
+        steps[position["step"]] = tree
+        return tree, position
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.checkpoint, "restore_params", spy)
+        averaged = load(trained, steps=[1, 3], tell=print)
+    assert averaged.steps == ((1, 3),)
+
+    def kernel(leaf):
+        if not isinstance(leaf, weight_norm.Normed):
+            return np.asarray(leaf, np.float64)
+        v, g = np.asarray(leaf.v, np.float64), np.asarray(leaf.g, np.float64)
+        return g * v / np.sqrt((v**2).sum(axis=tuple(range(v.ndim - 1)), keepdims=True))
+
+    kernels = [
+        jax.tree.leaves(jax.tree.map(kernel, steps[s], is_leaf=lambda x: isinstance(x, weight_norm.Normed)))
+        for s in (1, 3)
+    ]
+    for leaf, a, b in zip(jax.tree.leaves(averaged.params), *kernels, strict=True):
+        np.testing.assert_allclose(leaf, (a + b) / 2, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_named_twice_is_refused(trained):
+    with pytest.raises(UserError, match=r"^--checkpoint names step 3 twice: a mean takes each checkpoint once$"):
+        load(trained, steps=[3, 1, 3], tell=print)
+
+
+def test_a_step_that_is_missing_in_one_workdir_is_refused(trained, other):
+    with pytest.raises(UserError, match=r"run/checkpoints has no checkpoint of step 3; it has 1$"):
+        load([trained, other], steps=[3], tell=print)
+
+
+def test_the_room_of_an_ensemble_is_that_of_its_smallest_member(trained, other):
+    both = load([trained, other], tell=print)
+    small = dataclasses.replace(both.models[1], decoder=dataclasses.replace(both.models[1].decoder, max_positions=20))
+    both = dataclasses.replace(both, models=(both.models[0], small))
+    assert (both.max_source, both.max_target) == (62, 18)
+
+
+def other_vocabulary(workdir, folder, side, change):
+    """A workdir that is the same but for the vocabulary of one side."""
+    copy = folder / "copy"
+    shutil.copytree(workdir, copy)
+    vocabularies = vocabulary.load(copy / "vocab")
+    changed = dataclasses.replace(vocabularies, **{side: change(getattr(vocabularies, side))})
+    shutil.rmtree(copy / "vocab")
+    vocabulary.save(changed, copy / "vocab")
+    return copy
+
+
+def words_of(vocabulary, *, put=None, size=None):
+    words = [vocabulary.token(i) for i in range(4, size or vocabulary.size)]
+    if put:
+        words[put[0] - 4] = put[1]
+    return WordList(tuple(words), (1,) * len(words))
+
+
+@pytest.mark.parametrize(
+    ("side", "what", "changes", "difference"),
+    [
+        ("src", "source", {"put": (9, "other")}, "id 9 is '.*' in the one and 'other' in the other"),
+        ("tgt", "target", {"size": 20}, "id 20 is '.*' in the one and nothing in the other"),
+        ("tgt", "target", {}, "the tokens agree, how text is cut into them does not"),
+    ],
+)
+def test_an_ensemble_of_different_vocabularies_is_refused(
+    trained, tmp_path, monkeypatch, side, what, changes, difference
+):
+    copy = other_vocabulary(trained, tmp_path, side, lambda v: words_of(v, **changes))
+    first = load(trained, tell=print)
+    second = dataclasses.replace(first, vocabularies=vocabulary.load(copy / "vocab"))
+    members = {trained: first, copy: second}
+    monkeypatch.setattr(module, "_load", lambda workdir, *_: members[workdir])
+    message = f"^--workdir: {trained} and {copy} have different {what} vocabularies .{difference}.; an ensemble is of"
+    with pytest.raises(UserError, match=message):
+        load([trained, copy], tell=print)
