@@ -137,7 +137,7 @@ def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     for stop in ("fairseq", "exact"):
         for beam in arguments.beams:
             search = dataclasses.replace(trained.cfg.search, beam_size=beam, stop=stop)
-            model = Model(f"trained, {stop}", trained.params, trained.cfg.model, trained.vocabularies.tgt.size)
+            model = Model(f"trained, {stop}", trained.params, trained.models, trained.vocabularies.tgt.size)
             for rows in (r for r in arguments.rows if r > 1):
                 throughput(model, search, sources, rows, arguments.repeats)
 

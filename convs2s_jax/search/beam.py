@@ -11,6 +11,7 @@ N = R * W rows, those of a sentence side by side.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from convs2s_jax.search.finished import finish, is_done
 from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.state import Batch, Beams, Cache, Memory, alive, begin, compact, reorder
-from convs2s_jax.search.top import top
+from convs2s_jax.search.top import is_large, top, top_of_logits
 
 Step = Callable[[Memory, Cache, Array], tuple[Array, Cache]]
 Coverage = Callable[[Memory, Cache], Array]
@@ -73,30 +74,50 @@ def search(
     B = request.max_lengths.shape[0]
     _check(cfg, memory, cache, request, coverage, limit, chunk)
     batch = begin(cfg, memory, cache, request, limit, chunk, start)
-    found = empty(B, cfg.beam_size, limit)
+    if _alike_at_first(step, cfg, batch):
+        batch = _first(step, cfg, batch, coverage)
     sizes = [B >> i for i in range(PHASES) if i == 0 or B >> i >= LEAST_ROWS]
-    for size, smaller in zip(sizes, [*sizes[1:], 0], strict=True):
-        batch = batch if size == B else compact(batch, size)
-        batch = _run(step, cfg, batch, smaller, chunk, coverage)
-        new = trace(batch.beams.finished, jax.tree.map(lambda x: x[:limit], batch.trail))
-        new = merge_groups(new, cfg.diverse_groups)
-        found = new if size == B else jax.tree.map(lambda x, y: x.at[batch.numbers].set(y), found, new)  # noqa: B023
-    return found
+    return _finish_all(partial(_run, step, cfg, chunk, coverage), cfg, batch, empty(B, cfg.beam_size, limit), sizes)
+
+
+def _finish_all(
+    run: Callable[[Batch, int], Batch], cfg: SearchConfig, batch: Batch, found: Hypotheses, sizes: list[int]
+) -> Hypotheses:
+    """Search the sentences of a batch of the first of `sizes`, going on in the smaller ones as sentences leave it.
+
+    Args:
+      run: advances a batch until at most so many sentences live.
+      cfg: the options.
+      batch: its sentences.
+      found: of all sentences; those of the batch are put in their places.
+      sizes: of batches, falling.
+    """
+    smaller = sizes[1:]
+    batch = run(batch, smaller[0] if smaller else 0)
+    trail = jax.tree.map(lambda x: x[: found.tokens.shape[-1]], batch.trail)
+    new = merge_groups(trace(batch.beams.finished, trail), cfg.diverse_groups)
+    found = jax.tree.map(lambda x, y: x.at[batch.numbers].set(y), found, new)
+    if not smaller:
+        return found
+
+    def rest(batch: Batch) -> Hypotheses:
+        return _finish_all(run, cfg, compact(batch, smaller[0]), found, smaller)
+
+    return lax.cond(jnp.any(alive(batch)), rest, lambda _: found, batch)
 
 
 def advance(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | None = None) -> tuple[Beams, Trail]:
     """One symbol further: score all continuations, finish some, let W live on, end the sentences that are done."""
-    beams, request = batch.beams, batch.request
-    R, W = beams.last.shape
-    logits, cache = step(batch.memory, beams.cache, beams.last.reshape(R * W))
-    log_probs = rules.log_probabilities(logits, cfg).reshape(R, W, -1)
-    totals, parents, tokens = _continuations(cfg, request, beams, _ruled(cfg, request, beams, log_probs))
+    beams, request, W = batch.beams, batch.request, cfg.group_size
+    rows = beams.last.shape
+    logits, cache = step(batch.memory, beams.cache, beams.last.reshape(-1))
+    totals, parents, tokens = _continuations(cfg, request, beams, logits)
 
     ends = tokens == EOS
     ended = jnp.where(ends, totals, -jnp.inf)[:, :W]
     covered = None
     if coverage is not None and cfg.coverage_penalty > 0:
-        covered = pick(coverage(batch.memory, cache).reshape(R, W), parents[:, :W])
+        covered = pick(coverage(batch.memory, cache).reshape(rows), parents[:, :W])
     finished = finish(cfg, beams.finished, beams.step, ended, parents[:, :W], covered)
     first = jnp.argsort(ends, axis=-1, stable=True)[:, :W]  # a beam ends at most once: W of 2W always live on
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
@@ -104,14 +125,34 @@ def advance(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | No
     done = is_done(cfg, finished, beams.step, jnp.max(totals, axis=-1), request.max_lengths)
     totals = jnp.where(done[:, None], -jnp.inf, totals)
     history, progress = _remembered(beams, request, parents, tokens)
-    after = Beams(beams.step + 1, tokens, totals, reorder(cache, parents), finished, history, progress)
+    after = Beams(beams.step + 1, tokens, totals, reorder(cache, parents, rows[1]), finished, history, progress)
     return after, Trail(tokens, parents, totals)
 
 
-def _ruled(cfg: SearchConfig, request: Request, beams: Beams, log_probs: Array) -> Array:
+def _continuations(cfg: SearchConfig, request: Request, beams: Beams, logits: Array) -> tuple[Array, Array, Array]:
+    """The candidates that compete, in the order in which they are served: totals, parents, tokens, [R, 2W] each."""
+    W = cfg.group_size
+    prices = rules.prices(cfg, beams.step, request.max_lengths)
+    bound = request.prefixes.shape[1] or request.phrases.shape[1] or cfg.no_repeat_ngram
+    if not (bound or cfg.sampling or cfg.diverse_groups > 1) and logits.ndim == 2 and is_large(logits.shape[-1]):
+        found = logits.reshape(*beams.last.shape, -1).astype(jnp.float32)
+        return top_of_logits(found, beams.totals, prices, 2 * W, temperature=cfg.temperature)
+    log_probs = rules.log_probabilities(logits, cfg).reshape(*beams.last.shape, -1)
+    scores = _ruled(cfg, request, beams, log_probs, prices)
+    if cfg.sampling:
+        assert request.keys is not None
+        return sampling.draw(cfg, scores, beams.totals, request.keys, beams.step)
+    if cfg.diverse_groups > 1:
+        return diverse.continuations(cfg, scores, beams.totals)
+    if request.phrases.shape[1]:
+        return constraints.continuations(scores, beams.totals, beams.progress, request.phrases)
+    return top(scores + beams.totals[:, :, None], 2 * W)
+
+
+def _ruled(cfg: SearchConfig, request: Request, beams: Beams, log_probs: Array, prices: rules.Prices) -> Array:
     """What each continuation adds to the score, [R, W, V]: its log-probability under all rules."""
     V = log_probs.shape[-1]
-    free = log_probs + rules.prices(cfg, beams.step, request.max_lengths, V)[:, None, :]
+    free = log_probs + prices.dense(V)[:, None, :]
     scores = free
     if cfg.no_repeat_ngram:
         again = rules.repeats(beams.history, beams.step, cfg.no_repeat_ngram, V)
@@ -122,18 +163,6 @@ def _ruled(cfg: SearchConfig, request: Request, beams: Beams, log_probs: Array) 
     if request.prefixes.shape[1]:
         scores = rules.force(scores, log_probs, cfg, request.prefixes, beams.step)
     return scores
-
-
-def _continuations(cfg: SearchConfig, request: Request, beams: Beams, scores: Array) -> tuple[Array, Array, Array]:
-    """The candidates that compete, in the order in which they are served: totals, parents, tokens, [R, 2W] each."""
-    if cfg.sampling:
-        assert request.keys is not None
-        return sampling.draw(cfg, scores, beams.totals, request.keys, beams.step)
-    if cfg.diverse_groups > 1:
-        return diverse.continuations(cfg, scores, beams.totals)
-    if request.phrases.shape[1]:
-        return constraints.continuations(scores, beams.totals, beams.progress, request.phrases)
-    return top(scores + beams.totals[:, :, None], 2 * cfg.beam_size)
 
 
 def _remembered(beams: Beams, request: Request, parents: Array, tokens: Array) -> tuple[Array, Progress]:
@@ -147,7 +176,30 @@ def _remembered(beams: Beams, request: Request, parents: Array, tokens: Array) -
     return history, progress
 
 
-def _run(step: Step, cfg: SearchConfig, batch: Batch, smaller: int, chunk: int, coverage: Coverage | None) -> Batch:
+def _alike_at_first(step: Step, cfg: SearchConfig, batch: Batch) -> bool:
+    """Whether one hypothesis of each sentence has all candidates of the first step, as in plain beam search."""
+    if cfg.beam_size == 1 or cfg.sampling or cfg.diverse_groups > 1 or batch.request.phrases.shape[1]:
+        return False
+    beams = batch.beams
+    logits, _ = jax.eval_shape(step, batch.memory, beams.cache, beams.last.reshape(-1))
+    return 2 * cfg.beam_size <= int(logits.shape[-1])
+
+
+def _first(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | None) -> Batch:
+    """The first step on one row of each sentence: until it is done its hypotheses are alike."""
+    beams, W = batch.beams, cfg.beam_size
+    one = beams.replace(  # type: ignore[attr-defined]
+        last=beams.last[:, :1],
+        totals=beams.totals[:, :1],
+        cache=jax.tree.map(lambda x: x[::W], beams.cache),
+        history=beams.history[:, :1],
+    )
+    after, new = advance(step, cfg, batch.replace(beams=one), coverage)  # type: ignore[attr-defined]
+    trail = jax.tree.map(lambda x, y: x.at[0].set(y), batch.trail, new)
+    return batch.replace(beams=after, trail=trail)  # type: ignore[attr-defined]
+
+
+def _run(step: Step, cfg: SearchConfig, chunk: int, coverage: Coverage | None, batch: Batch, smaller: int) -> Batch:
     """Advance until at most `smaller` sentences live."""
 
     def live(batch: Batch) -> Array:

@@ -1,11 +1,15 @@
 """Which symbols a hypothesis may take next, and what they cost. B sentences, W hypotheses of each, V symbols."""
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.search.config import SearchConfig
+
+SPECIAL = UNK + 1
+"""Ids below this have a meaning of their own."""
 
 
 def log_probabilities(logits: Array, cfg: SearchConfig) -> Array:
@@ -28,8 +32,24 @@ def log_probabilities(logits: Array, cfg: SearchConfig) -> Array:
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
 
-def prices(cfg: SearchConfig, step: Array, max_lengths: Array, vocab_size: int) -> Array:
+@flax.struct.dataclass
+class Prices:
     """What is added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf where forbidden.
+
+    special: [B, 4] of the symbols with a meaning of their own, by id; others: [B], of all the others.
+    """
+
+    special: Array
+    others: Array
+
+    def dense(self, vocab_size: int) -> Array:
+        """[B, V]."""
+        rest = jnp.broadcast_to(self.others[:, None], (len(self.others), vocab_size - SPECIAL))
+        return jnp.concatenate([self.special, rest], axis=1)
+
+
+def prices(cfg: SearchConfig, step: Array, max_lengths: Array) -> Prices:
+    """The prices at a step, float32 nats.
 
     Padding is never produced. At the longest allowed length only the end symbol is, and before the shortest allowed
     length it is not.
@@ -38,16 +58,11 @@ def prices(cfg: SearchConfig, step: Array, max_lengths: Array, vocab_size: int) 
       cfg: the options.
       step: [], tokens that live hypotheses have so far.
       max_lengths: [B], most tokens before the end symbol.
-      vocab_size: V.
-
-    Returns:
-      [B, V] float32 nats.
     """
-    symbol = jnp.arange(vocab_size)
-    full = step >= max_lengths
-    short = step < jnp.minimum(cfg.min_length, max_lengths)
-    forbidden = jnp.where((symbol == EOS)[None, :], short[:, None], full[:, None])
-    return jnp.where(forbidden, -jnp.inf, symbol_prices(cfg, vocab_size)[None, :])
+    full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
+    short = jnp.where(step < jnp.minimum(cfg.min_length, max_lengths), -jnp.inf, jnp.float32(0))
+    special = symbol_prices(cfg, SPECIAL)[None, :] + full[:, None]
+    return Prices(special=special.at[:, EOS].set(short), others=full)
 
 
 def symbol_prices(cfg: SearchConfig, vocab_size: int) -> Array:

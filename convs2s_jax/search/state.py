@@ -78,7 +78,7 @@ def begin(
     request = request.replace(max_lengths=longest)  # type: ignore[attr-defined]
     R = B * G
     totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : W if cfg.sampling else 1].set(0.0)
-    steps = -(-limit // chunk) * chunk
+    steps = limit + chunk  # whole chunks, from whichever step on
     beams = Beams(
         step=jnp.int32(0),
         last=jnp.full((R, W), start, jnp.int32),
@@ -93,10 +93,10 @@ def begin(
     return Batch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, trail)
 
 
-def reorder(cache: Cache, parents: Array) -> Cache:
-    """Give each live hypothesis the cache of the one it continues."""
+def reorder(cache: Cache, parents: Array, width: int) -> Cache:
+    """Give each live hypothesis [R, W] the cache of the one of its sentence's `width` that it continues."""
     R, W = parents.shape
-    if W == 1:
+    if W == 1 and width == 1:
         return cache
-    rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * W + parents).reshape(R * W)
+    rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * width + parents).reshape(R * W)
     return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), cache)

@@ -3,10 +3,26 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
+from convs2s_jax.search.rules import SPECIAL, Prices
+
 BLOCK = 128
 
 
-def top(scores: Array, k: int, *, block: int = BLOCK) -> tuple[Array, Array, Array]:
+def block_size(vocab_size: int) -> int:
+    """Columns of a block: near 128, and a divisor of the vocabulary's size where there is one.
+
+    Else the last block is cut off the others, which costs a copy of all scores.
+    """
+    near = sorted(range(BLOCK // 2, 2 * BLOCK + 1), key=lambda size: abs(size - BLOCK))
+    return next((size for size in near if vocab_size % size == 0), BLOCK)
+
+
+def is_large(vocab_size: int) -> bool:
+    """Whether a vocabulary is searched by blocks: whether it has four."""
+    return 4 * block_size(vocab_size) <= vocab_size
+
+
+def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Array, Array]:
     """The k best of the W * V continuations of each sentence, best first; the lower index first where scores are equal.
 
     The vocabulary is cut into blocks; the k best elements lie in the k blocks with the largest maxima. So one
@@ -16,7 +32,7 @@ def top(scores: Array, k: int, *, block: int = BLOCK) -> tuple[Array, Array, Arr
     Args:
       scores: [B, W, V] float32.
       k: at most W * V.
-      block: size of the blocks; vocabularies of fewer than four are selected from at once.
+      block: size of the blocks, near 128 if not given; vocabularies of fewer than four are selected from at once.
 
     Returns:
       values [B, k], beams [B, k] int32 in 0..W-1, tokens [B, k] int32 in 0..V-1.
@@ -24,21 +40,83 @@ def top(scores: Array, k: int, *, block: int = BLOCK) -> tuple[Array, Array, Arr
     B, W, V = scores.shape
     if not 1 <= k <= W * V:
         raise ValueError(f"k is {k}, but there are {W} * {V} continuations")
-    flat = scores.reshape(B, W * V)
+    block = block or block_size(V)
     if 4 * block > V:
-        values, index = lax.top_k(flat, k)
+        values, index = lax.top_k(scores.reshape(B, W * V), k)
         return values, index // V, index % V
-    maxima = _block_maxima(scores, block)
-    M = maxima.shape[-1]
+    beams, columns = _best_blocks(_block_maxima(scores, block), k, block)
+    found = _elements(scores, beams, columns)
+    values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(B, -1), k)
+    return values, _pick(beams, place), _pick(columns, place)
+
+
+def top_of_logits(
+    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: float, block: int | None = None
+) -> tuple[Array, Array, Array]:
+    """`top` of  log_softmax(logits / temperature) + prices + totals, without writing that out.
+
+    The softmax moves all scores of a hypothesis alike, so that its best blocks are those of the logits; only the
+    elements that are looked at get their scores. Two readings of the logits remain, for maxima and for the sum of
+    exponentials.
+
+    Args:
+      logits: [B, W, V] float32, V at least four blocks.
+      totals: [B, W], cumulative scores.
+      prices: of B sentences.
+      k: at most W * V.
+      temperature: logits are divided by it.
+      block: size of the blocks, near 128 if not given.
+
+    Returns:
+      As `top`; hypotheses whose logits hold a NaN have no continuation.
+    """
+    V = logits.shape[-1]
+    block = block or block_size(V)
+    logits = lax.optimization_barrier(logits)  # else XLA adds the bias again for each of its readers
+    maxima = lax.optimization_barrier(_block_maxima(logits, block))
+    largest = jnp.max(maxima, axis=-1)
+    sums = jnp.sum(jnp.exp((logits - largest[..., None]) / temperature), axis=-1)
+    shift = totals - largest / temperature - jnp.log(sums)
+    shift = jnp.where(jnp.isnan(shift), -jnp.inf, shift)[..., None]
+
+    first = jnp.max(logits[..., :block] / temperature + prices.dense(block)[:, None, :], axis=-1, keepdims=True)
+    others = maxima[..., 1:] / temperature + prices.others[:, None, None]
+    reached = jnp.concatenate([first, others], axis=-1) + shift
+    beams, columns = _best_blocks(jnp.where(jnp.isnan(reached), -jnp.inf, reached), k, block)
+    price = jnp.where(
+        columns < SPECIAL,
+        jnp.take_along_axis(prices.special[:, None], jnp.minimum(columns, SPECIAL - 1), axis=-1),
+        prices.others[:, None, None],
+    )
+    found = _elements(logits, beams, columns) / temperature + price
+    found = found + jnp.take_along_axis(shift[..., 0], beams[..., 0], axis=-1)[..., None]
+    found = jnp.where((columns < V) & ~jnp.isnan(found), found, -jnp.inf)
+    values, place = lax.top_k(found.reshape(len(found), -1), k)
+    return values, _pick(beams, place), _pick(columns, place)
+
+
+def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
+    """The hypothesis and the columns of each element of the k blocks [B, W, M] with the largest maxima.
+
+    Both [B, k, block]; columns of the last block may lie beyond the vocabulary.
+    """
+    B, W, M = maxima.shape
     _, chosen = lax.top_k(maxima.reshape(B, W * M), min(k, W * M))
-    chosen = jnp.sort(chosen, axis=-1)  # so that the first of equal scores stays the first
-    column = (chosen % M)[..., None] * block + jnp.arange(block, dtype=chosen.dtype)[None, None]
-    index = ((chosen // M)[..., None] * V + jnp.minimum(column, V - 1)).reshape(B, -1)
-    elements = jnp.take_along_axis(flat, index, axis=1, mode="promise_in_bounds")
-    elements = jnp.where(column.reshape(B, -1) < V, elements, -jnp.inf)
-    values, place = lax.top_k(elements, k)
-    index = jnp.take_along_axis(index, place, axis=1, mode="promise_in_bounds")
-    return values, index // V, index % V
+    chosen = jnp.sort(chosen, axis=-1)[..., None]  # so that the first of equal scores stays the first
+    columns = (chosen % M) * block + jnp.arange(block, dtype=chosen.dtype)[None, None]
+    return jnp.broadcast_to(chosen // M, columns.shape), columns
+
+
+def _elements(scores: Array, beams: Array, columns: Array) -> Array:
+    """Scores [B, W, V] at beams and columns [B, X, Y]; anything beyond the vocabulary."""
+    B, W, V = scores.shape
+    index = (beams * V + jnp.minimum(columns, V - 1)).reshape(B, -1)
+    found = jnp.take_along_axis(scores.reshape(B, W * V), index, axis=1, mode="promise_in_bounds")
+    return found.reshape(columns.shape)
+
+
+def _pick(x: Array, place: Array) -> Array:
+    return jnp.take_along_axis(x.reshape(len(x), -1), place, axis=1, mode="promise_in_bounds")
 
 
 def _block_maxima(scores: Array, block: int) -> Array:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam
+from convs2s_jax.search import beam, rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
 from convs2s_jax.search.request import request
-from convs2s_jax.search.top import top
+from convs2s_jax.search.top import top, top_of_logits
 from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
 
 V, LIMIT = 8, 8
@@ -244,7 +244,7 @@ def test_numbers_that_are_none_are_never_chosen():
     """NaN from the network is -inf: hypotheses that meet one die, the others of their sentence live on."""
 
     def step(memory, cache, last):
-        logits = jnp.zeros((4, V)).at[:, UNK].set(2.0).at[:, UNK + 1].set(1.0)
+        logits = jnp.zeros((len(last), V)).at[:, UNK].set(2.0).at[:, UNK + 1].set(1.0)
         return jnp.where((last == UNK)[:, None] | (cache == 0), jnp.nan, logits), cache
 
     cfg = SearchConfig(beam_size=2)
@@ -295,3 +295,28 @@ def test_nonsense_is_refused(values, message):
 def test_longest_length_follows_the_sentence():
     assert SearchConfig(max_length_a=1.5, max_length_b=3).max_length(5) == 10
     assert SearchConfig(max_length_a=0.0, max_length_b=7).max_length(5) == 7
+
+
+@pytest.mark.parametrize("vocab", [64, 65, 200])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
+    random = np.random.default_rng(vocab)
+    count, width = 60, 4
+    logits = random.normal(0, 2, (count, width, vocab)).astype(np.float32)
+    logits[0, 0, 7] = np.nan
+    logits[1:20, :, EOS] += 5
+    logits[20:30, :, PAD] += 9
+    totals = random.normal(0, 2, (count, width)).astype(np.float32)
+    totals[random.random(totals.shape) < 0.3] = -np.inf
+    cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
+    prices = rules.prices(cfg, jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
+    values, beams, tokens = top_of_logits(logits, totals, prices, 8, temperature=temperature, block=16)
+    scaled = logits.astype(np.float64) / temperature
+    scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
+    scores[np.isnan(scores)] = -np.inf
+    scores = (scores + np.asarray(prices.dense(vocab))[:, None] + totals[:, :, None]).reshape(count, -1)
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :8]
+    best = np.take_along_axis(scores, expected, -1)
+    np.testing.assert_allclose(values, best, rtol=1e-5, atol=1e-5)
+    found = np.isfinite(best)
+    np.testing.assert_array_equal((np.asarray(beams) * vocab + tokens)[found], expected[found])
