@@ -30,8 +30,10 @@ from convs2s_jax.search.top import is_large, top, top_of_logits
 Step = Callable[[Memory, Cache, Array], tuple[Array, Cache]]
 Coverage = Callable[[Memory, Cache], Array]
 
-PHASES = 4
+PHASES = 2
+"""Sizes of a batch, each half of the one before: each takes a compilation of the step (docs/performance.md)."""
 LEAST_ROWS = 8
+"""Batches do not get smaller than this."""
 
 
 def search(

@@ -75,7 +75,7 @@ def translate(
     attention: bool = False,
     rows: int = 64,
     tokens: int = 16384,
-    least_width: int = 8,
+    least_width: int = 16,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
