@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import flax.struct
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jax import Array
 
@@ -68,4 +68,5 @@ def request(
         begin[row, : len(prefix)] = prefix
         for i, phrase in enumerate(wanted[: largest.phrases]):
             holds[row, i, : len(phrase)] = phrase
-    return Request(jnp.asarray(max_lengths, jnp.int32), jnp.asarray(begin), jnp.asarray(holds), keys)
+    lengths = np.asarray(max_lengths, np.int32)
+    return Request(*jax.device_put((lengths, begin, holds)), keys)  # without a compilation, unlike jnp.asarray

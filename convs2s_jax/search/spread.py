@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -23,9 +22,7 @@ IN_FLIGHT = 2
 
 def put(arrays: Any, mesh: Mesh | None) -> Any:
     """Arrays on the device, or their rows spread over the devices of a mesh."""
-    if mesh is None:
-        return jax.tree.map(jnp.asarray, arrays)
-    return jax.device_put(arrays, NamedSharding(mesh, P(AXIS)))
+    return jax.device_put(arrays, None if mesh is None else NamedSharding(mesh, P(AXIS)))
 
 
 def placed(members: tuple[Params, ...]) -> Callable[[Mesh | None], tuple[Params, ...]]:
