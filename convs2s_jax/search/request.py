@@ -68,5 +68,6 @@ def request(
         begin[row, : len(prefix)] = prefix
         for i, phrase in enumerate(wanted[: largest.phrases]):
             holds[row, i, : len(phrase)] = phrase
-    lengths = np.asarray(max_lengths, np.int32)
-    return Request(*jax.device_put((lengths, begin, holds)), keys)  # without a compilation, unlike jnp.asarray
+    arrays = np.asarray(max_lengths, np.int32), begin, holds
+    lengths, prefix, phrase = jax.device_put(arrays)  # without a compilation, unlike jnp.asarray
+    return Request(lengths, prefix, phrase, keys)
