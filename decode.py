@@ -22,6 +22,7 @@ FILES: dict[str, Any] = {  # model and files
     "checkpoint": flags.DEFINE_list(
         "checkpoint", [], "step to decode with, without it the best on validation; the kernels of several are averaged"
     ),
+    "dtype": flags.DEFINE_enum("dtype", None, ("float32", "bfloat16"), "of products; without it, the run's own"),
     "input": flags.DEFINE_string("input", "-", "source text, plain or gzipped, a sentence a line; - is standard input"),
     "output": flags.DEFINE_string("output", "-", "where translations go; - is standard output"),
     "resume": flags.DEFINE_bool("resume", False, "go on with an --output that was interrupted"),

@@ -47,7 +47,7 @@ def prepare(params: Attention, keys: Array, values: Array) -> Source:
     """
     w, b = params.query.w, params.query.b
     mapped = jnp.einsum("BSE,CE->BSC", keys.astype(w.dtype), w)
-    offset = jnp.einsum("BSE,E->BS", keys.astype(w.dtype), b)
+    offset = jnp.einsum("BSE,E->BS", keys.astype(w.dtype), b.astype(w.dtype), preferred_element_type=wide(w.dtype))
     both = jnp.concatenate([mapped, keys.astype(w.dtype)], axis=-1) * SQRT_HALF
     fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
     return Source(keys=both, offset=offset * SQRT_HALF, values=fetched)

@@ -5,17 +5,16 @@ from typing import NamedTuple
 
 
 class Bucket(NamedTuple):
-    """One batch: sentences `indices` in arrays of `rows` rows; `width` columns for sources, `target` for targets."""
+    """One batch: sentences `indices` in arrays of `rows` rows and `width` columns."""
 
     rows: int
     width: int
     indices: tuple[int, ...]
-    target: int = 0
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, int]:
         """Batches of equal shape share one compilation."""
-        return self.rows, self.width, self.target
+        return self.rows, self.width
 
     @property
     def padded(self) -> list[int | None]:

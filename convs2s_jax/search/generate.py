@@ -21,6 +21,8 @@ from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.request import Request
 
 AXIS = "device"
+ROWS = 8
+"""Given targets whose logits are in memory at once."""
 FLOOR = 1e-9
 """Least coverage of a source position in a score, so that a word that got no attention costs 21 nats, not infinity."""
 
@@ -102,13 +104,18 @@ def force(
 
     def local(params: tuple[Params, ...], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
         params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
-        memory = tuple(model.encode(p, c, src) for p, c in zip(params, cfg_models, strict=True))
+        memory = tuple(model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
         features, weights = _read(params, cfg_models, memory, tgt)
-        logits = jnp.stack([model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)])
-        log_probs = rules.log_probabilities(logits.reshape(len(params), -1, logits.shape[-1]), cfg)
-        scores = log_probs.reshape(*tgt.shape, -1) + rules.symbol_prices(cfg, logits.shape[-1])[None, None, :]
+
+        def one(row: tuple[list[Array], Array]) -> Array:
+            features, tokens = row
+            logits = jnp.stack([model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)])
+            scores = rules.log_probabilities(logits, cfg) + rules.symbol_prices(cfg, logits.shape[-1])[None, :]
+            return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
+
         real = tgt != PAD
-        token_scores = jnp.where(real, jnp.take_along_axis(scores, tgt[..., None], axis=-1)[..., 0], 0.0)
+        scores = jax.lax.map(one, (features, tgt), batch_size=min(ROWS, len(tgt)))  # not all rows: V is large
+        token_scores = jnp.where(real, scores, 0.0)
         lengths = jnp.sum(real, axis=-1, dtype=jnp.int32)
         score = normalised(jnp.sum(token_scores, axis=-1), jnp.maximum(lengths, 1), cfg)
         if cfg.coverage_penalty > 0:

@@ -10,8 +10,8 @@ from convs2s_jax.search.config import SearchConfig
 def draw(cfg: SearchConfig, scores: Array, totals: Array, keys: Array, step: Array) -> tuple[Array, Array, Array]:
     """One symbol for each of the W samples of a sentence, by the largest of score + Gumbel noise.
 
-    The noise is a function of the sentence's key, the step and the sample: neither the batch nor its shape has a part
-    in it.
+    The noise is a function of the sentence's key, the step and the sample's place among those that have not ended:
+    neither the batch nor its shape has a part in it.
 
     Args:
       cfg: the options.

@@ -28,11 +28,13 @@ def put(arrays: Any, mesh: Mesh | None) -> Any:
 def placed(members: tuple[Params, ...]) -> Callable[[Mesh | None], tuple[Params, ...]]:
     """The parameters, copied to each device of a mesh once."""
     copies: dict[Mesh | None, tuple[Params, ...]] = {None: members}
+    one_at_a_time = threading.Lock()
 
     def on(mesh: Mesh | None) -> tuple[Params, ...]:
-        if mesh not in copies:
-            copies[mesh] = jax.device_put(members, NamedSharding(mesh, P()))  # type: ignore[arg-type]
-        return copies[mesh]
+        with one_at_a_time:
+            if mesh not in copies:
+                copies[mesh] = jax.device_put(members, NamedSharding(mesh, P()))  # type: ignore[arg-type]
+            return copies[mesh]
 
     return on
 
@@ -49,7 +51,7 @@ def spread(
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
     chosen = chosen[: max(1, min(len(chosen), len(plan)))]
-    mesh = Mesh(np.array(chosen), (AXIS,)) if len(chosen) > 1 else None
+    mesh = Mesh(np.array(chosen), (AXIS,)) if devices is not None or len(chosen) > 1 else None
     groups = _groups(plan, len(chosen))
     first_come: dict[tuple[int, ...], threading.Lock] = {g[0].shape: threading.Lock() for g in groups}
     compiled: set[tuple[int, ...]] = set()

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.search.buckets import Bucket, batches, round_up
+from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.hypotheses import Hypotheses
@@ -85,6 +85,9 @@ def translate(
     positions, the beginning is translated, and `Translation.cut` says how much is missing. No result depends on the
     other sentences, on their order, or on the number of devices.
 
+    Batches are started from threads of their own: settings of JAX that belong to the calling thread, such as
+    `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` does.
+
     Args:
       params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged.
       cfg_model: the model, or as many.
@@ -92,7 +95,8 @@ def translate(
       sources: token ids without the end symbol.
       prefixes: tokens that each translation begins with.
       phrases: for each sentence, token sequences that must occur in it, in any order.
-      seed, first: samples are drawn with a key made of `seed` and the number of the sentence, counted from `first`.
+      seed, first: samples are drawn with a key made of `seed` (below 2^32) and the number of the sentence, counted from
+        `first`.
       attention: whether candidates carry it.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
@@ -108,7 +112,8 @@ def translate(
     """
     members, cfgs = _members(params, cfg_model)
     count = len(sources)
-    prefixes, phrases = prefixes or [()] * count, phrases or [()] * count
+    prefixes = [()] * count if prefixes is None else prefixes
+    phrases = [()] * count if phrases is None else phrases
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
     lengths = [min(len(source), room) + 1 for source in sources]
@@ -177,7 +182,7 @@ def score(
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
         src = _sources(sources, indices, group[0].width, room)
-        tgt = np.full((len(indices), group[0].target), PAD, np.int32)
+        tgt = np.full((len(indices), group[0].width), PAD, np.int32)
         for row, i in enumerate(indices):
             if i is not None:
                 tgt[row, : len(targets[i]) + 1] = [*targets[i], EOS]
@@ -186,9 +191,9 @@ def score(
     on = placed(members)
     unscored = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
     results = [Translation((unscored,), max(0, len(source) - room)) for source in sources]
-    plan = batches([lengths[i] for i in fits], rows=rows, tokens=tokens)
+    longer = [max(lengths[i], len(targets[i]) + 1) for i in fits]
+    plan = batches(longer, rows=rows, tokens=tokens)
     plan = [b._replace(indices=tuple(fits[i] for i in b.indices)) for b in plan]
-    plan = [b._replace(target=min(most, round_up(max(len(targets[i]) for i in b.indices) + 1))) for b in plan]
     for i, found, weights in spread(plan, run, devices, progress):
         results[i] = Translation(_candidates(found, weights, lengths[i]), results[i].cut)
     return results

@@ -30,13 +30,11 @@ class Format(NamedTuple):
       read: (what a file holds, the source lines, hypotheses of each) to `Written`; a torn end does not count.
         UserError where it was not written for these lines.
       alignments: whether alignments are shown.
-      several: whether more than one hypothesis of a line has a place.
     """
 
     render: Callable[[Result], str]
     read: Callable[[bytes, Sequence[str], int], Written]
     alignments: bool
-    several: bool
 
 
 def text(result: Result) -> str:
@@ -132,9 +130,11 @@ def read_fairseq(data: bytes, lines: Sequence[str], nbest: int) -> Written:
         label, _, content = _decode(line, number).partition("\t")
         kind, _, index = label.partition("-")
         if kind == "S":
+            if texts and not texts[-1]:
+                raise UserError(f"line {number} begins a group, but the one before it has no D- line")
             texts.append([])
             sizes.append(0)
-        if kind not in tuple("STHDPA") or index != str(len(texts) - 1):
+        if not texts or kind not in tuple("STHDPA") or index != str(len(texts) - 1):
             raise UserError(f"line {number} begins with {label!r}, not with the S- T- H- D- P- A- of --format=fairseq")
         sizes[-1] += len(line)
         if kind == "D":
@@ -183,9 +183,9 @@ def _number(value: float) -> float | None:
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "text": Format(text, read_text, alignments=False, several=False),
-        "scores": Format(scores, read_text, alignments=False, several=False),
-        "json": Format(json_line, read_json, alignments=True, several=True),
-        "fairseq": Format(fairseq, read_fairseq, alignments=True, several=True),
+        "text": Format(text, read_text, alignments=False),
+        "scores": Format(scores, read_text, alignments=False),
+        "json": Format(json_line, read_json, alignments=True),
+        "fairseq": Format(fairseq, read_fairseq, alignments=True),
     }
 )

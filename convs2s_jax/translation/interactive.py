@@ -52,7 +52,8 @@ def interact(options: Options, *, tell: Callable[[str], None]) -> None:
 
 def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
     """A function of a line's number, from 0, and its text."""
-    translator = load([Path(workdir) for workdir in options.workdir], steps=options.checkpoint, tell=tell)
+    workdirs = [Path(workdir) for workdir in options.workdir]
+    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     search = options.resolve(translator.cfg.search)
     dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 

@@ -46,7 +46,8 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: of the user; whole lines are written then.
     """
     check_early(options)
-    translator = load([Path(workdir) for workdir in options.workdir], steps=options.checkpoint, tell=tell)
+    workdirs = [Path(workdir) for workdir in options.workdir]
+    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     search = options.resolve(translator.cfg.search)
     work = read(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
@@ -180,8 +181,10 @@ def translate_window(
 
 
 def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
-    """Name the lines of which only the beginning could be translated."""
+    """Name the lines of which only the beginning could be translated, or nothing."""
     for result in results:
+        if result.best.score == float("-inf"):
+            tell(f"{name}, line {result.line + 1}: nothing was found; the model yields no numbers, or no allowed words")
         if result.cut:
             tell(f"{name}, line {result.line + 1}: the last {result.cut} tokens exceed the model's positions: left out")
 

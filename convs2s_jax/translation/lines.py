@@ -28,7 +28,7 @@ def translate(
     first: int = 0,
     batch_size: int = 64,
     batch_tokens: int = 16384,
-    least_width: int = 8,
+    least_width: int = 16,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:

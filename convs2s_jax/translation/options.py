@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
@@ -20,6 +20,7 @@ class Options:
     Attributes:
       workdir: of train.py; several are an ensemble.
       checkpoint: steps; several are averaged; none is the best on validation.
+      dtype: of products and activations, "float32" or "bfloat16"; None for the run's own.
       input, output: files, "-" for standard input and output.
       reference: file of reference translations, or "".
       split: of the run's own corpus, instead of input and reference.
@@ -40,6 +41,7 @@ class Options:
 
     workdir: tuple[str, ...]
     checkpoint: tuple[int, ...] = ()
+    dtype: Literal["float32", "bfloat16"] | None = None
     input: str = "-"
     output: str = "-"
     reference: str = ""
@@ -82,7 +84,11 @@ class Options:
             not self.resume or self.output != "-",
             "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
         )
-        check(not self._one_file(), f"--output={self.output} is the input: an interrupt would destroy it")
+        self._check_files()
+        check(
+            self.seed is None or 0 <= self.seed < 2**32,
+            f"--seed={self.seed}: seeds are whole numbers from 0 to 4294967295",
+        )
         self._check_alone(
             "--score",
             bool(self.score),
@@ -99,12 +105,15 @@ class Options:
         check(not unused, f"--score with --{', --'.join(unused)}: given translations are scored, nothing is searched")
 
     def resolve(self, own: SearchConfig) -> SearchConfig:
-        """The run's own search options with the given ones put in.
+        """The run's own search options with the given ones put in; as many samples as are wanted.
 
         Raises:
           UserError: values no search can run with, or options that contradict them.
         """
-        cfg = build(SearchConfig, to_dict(own) | dict(self.search), "search")
+        values = dict(self.search)
+        if values.get("sampling") and "beam_size" not in values:
+            values["beam_size"] = self.nbest
+        cfg = build(SearchConfig, to_dict(own) | values, "search")
         check(
             self.nbest <= cfg.beam_size,
             f"--nbest={self.nbest} with a beam_size of {cfg.beam_size}: a search has as many hypotheses as its beam; "
@@ -127,8 +136,17 @@ class Options:
             if given and getattr(self, name) != defaults[name]:
                 raise UserError(f"{flag} with --{name}: {why}; leave one out")
 
-    def _one_file(self) -> bool:
-        if "-" in (self.input, self.output):
-            return False
-        source, target = Path(self.input), Path(self.output)
-        return source.is_file() and target.is_file() and source.samefile(target)
+    def _check_files(self) -> None:
+        """Standard input is read once, and no file that is read is written."""
+        names = ("input", "reference", "prefix", "constraints", "score", "unk_dictionary")
+        given = {name: getattr(self, name) for name in names}
+        twice = [f"--{name}" for name in names if given[name] == "-"]
+        once = len(twice) < 2 or bool(self.split)
+        check(once, f"{' and '.join(twice)} are all standard input, which is read once; give files")
+        target = Path(self.output)
+        for name, path in given.items():
+            read = path not in ("", "-") and self.output != "-" and Path(path).is_file() and target.is_file()
+            check(
+                not (read and Path(path).samefile(target)),
+                f"--output={self.output} is the file of --{name}: it would be overwritten; give another",
+            )

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import jax
 
@@ -19,6 +20,8 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import checkpoint
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
+
+Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +57,20 @@ class Translator:
         return self.models if isinstance(self.models, tuple) else (self.models,)
 
 
-def load(workdirs: Path | Sequence[Path], *, steps: Sequence[int] = (), tell: Callable[[str], None]) -> Translator:
+def load(
+    workdirs: Path | Sequence[Path],
+    *,
+    steps: Sequence[int] = (),
+    dtype: Dtype | None = None,
+    tell: Callable[[str], None],
+) -> Translator:
     """The model of a workdir, or the ensemble of several.
 
     Args:
       workdirs: of train.py; the probabilities of several are averaged in the search.
       steps: of the checkpoint, in every workdir; of several, the mean of the merged kernels is taken (why those:
         models/average.py). Without any, the one with the least validation loss.
+      dtype: of products and activations; None for the runs' own.
       tell: gets a sentence for each checkpoint that is damaged and passed over.
 
     Raises:
@@ -71,7 +81,7 @@ def load(workdirs: Path | Sequence[Path], *, steps: Sequence[int] = (), tell: Ca
     for step in steps:
         if steps.count(step) > 1:
             raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
-    members = [_load(workdir, steps, tell) for workdir in workdirs]
+    members = [_load(workdir, steps, dtype, tell) for workdir in workdirs]
     first = members[0]
     for workdir, member in zip(workdirs[1:], members[1:], strict=True):
         for side in ("source", "target"):
@@ -86,8 +96,10 @@ def load(workdirs: Path | Sequence[Path], *, steps: Sequence[int] = (), tell: Ca
     )
 
 
-def _load(workdir: Path, steps: Sequence[int], tell: Callable[[str], None]) -> Translator:
+def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
     cfg = layout.read_config(workdir)
+    if dtype is not None:
+        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
     vocabularies = vocabulary.load(layout.vocabulary(workdir))
 
     def fresh(key: jax.Array) -> Tree:

@@ -38,13 +38,13 @@ OPTIONS = {
 
 
 @partial(jax.jit, static_argnames=("cfg", "limit", "chunk"))
-def _run(tables, languages, max_lengths, *, cfg, limit=LIMIT, chunk=4):
+def _run(tables, languages, asked, *, cfg, limit=LIMIT, chunk=4):
     cache = trigram_cache(languages, cfg.beam_size)
-    return beam.search(trigram_step(tables), cfg, (), cache, request(max_lengths), limit=limit, chunk=chunk)
+    return beam.search(trigram_step(tables), cfg, (), cache, asked, limit=limit, chunk=chunk)
 
 
 def run(cfg, languages=range(LANGUAGES), max_lengths=MAX_LENGTHS, tables=TABLES, **options):
-    return _run(tables, jnp.array(list(languages)), jnp.array(max_lengths), cfg=cfg, **options)
+    return _run(tables, jnp.array(list(languages)), request(max_lengths), cfg=cfg, **options)
 
 
 def hypotheses(result, b):

@@ -127,3 +127,16 @@ def test_samples_are_functions_of_seed_and_number(params):
     assert len({tuple(t.best.tokens.tolist()) for t in again}) > 4, "each number has its own noise"
     other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=4)
     assert [t.best.tokens.tolist() for t in again] != [t.best.tokens.tolist() for t in other]
+
+
+def test_one_device_may_be_named(params):
+    device = jax.devices()[2]
+    same(translate(params, MODEL, SEARCH, SOURCES[:3], devices=[device]), translate(params, MODEL, SEARCH, SOURCES[:3]))
+
+
+def test_targets_longer_than_their_sources_are_scored(params):
+    """The arrays are as wide as the longer of the two."""
+    long = score(params, MODEL, SEARCH, [[5], [6, 7]], [[8] * 20, [9]])
+    (alone,) = score(params, MODEL, SEARCH, [[6, 7]], [[9]])
+    assert len(long[0].best.token_scores) == 21
+    np.testing.assert_allclose(long[1].best.score, alone.best.score, rtol=1e-5)

@@ -148,8 +148,8 @@ def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
 
 def test_shapes_are_few():
     widths = {round_up(length) for length in range(1, 1023)}
-    assert len(widths) <= 28
-    assert all(length <= round_up(length) < length + max(8, length / 4) for length in range(1, 1023))
+    assert len(widths) <= 22
+    assert all(length <= round_up(length) < length + max(16, length / 4) for length in range(1, 1023))
     assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
 
 

@@ -69,7 +69,7 @@ def test_the_input_is_not_written_over(tmp_path):
     path.write_text("1\n")
     link = tmp_path / "link"
     link.symlink_to(path)
-    with pytest.raises(UserError, match=f"^--output={link} is the input: an interrupt would destroy it$"):
+    with pytest.raises(UserError, match=f"^--output={link} is the file of --input: it would be overwritten"):
         Options(workdir=("a",), input=str(path), output=str(link))
     assert Options(workdir=("a",), input=str(path), output=str(tmp_path / "new"))
 
@@ -106,3 +106,31 @@ def test_given_options_replace_the_runs_own():
 def test_options_that_no_search_can_follow_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         Options(workdir=("a",), **values).resolve(SearchConfig())
+
+
+@pytest.mark.parametrize("name", ["reference", "prefix", "constraints", "score"])
+def test_no_file_that_is_read_is_written(tmp_path, name):
+    path = tmp_path / "x"
+    path.write_text("\n")
+    with pytest.raises(UserError, match=f"is the file of --{name}: it would be overwritten; give another"):
+        Options(workdir=("w",), output=str(path), **{name: str(path)})
+
+
+def test_standard_input_is_read_once():
+    with pytest.raises(UserError, match=r"^--input and --prefix are all standard input, which is read once"):
+        Options(workdir=("w",), prefix="-")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_beyond_their_range_are_refused(seed):
+    with pytest.raises(UserError, match=f"^--seed={seed}: seeds are whole numbers from 0 to 4294967295$"):
+        Options(workdir=("w",), seed=seed)
+
+
+def test_as_many_samples_as_are_wanted():
+    def drawn(**values):
+        return Options(workdir=("w",), **values).resolve(SearchConfig(beam_size=5)).beam_size
+
+    assert drawn(search={"sampling": True}) == 1
+    assert drawn(search={"sampling": True}, nbest=3, format="json") == 3
+    assert drawn(search={"sampling": True, "beam_size": 4}) == 4

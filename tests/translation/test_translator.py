@@ -38,6 +38,14 @@ def test_the_best_checkpoint_is_loaded_unless_a_step_is_named(trained):
     assert load(trained, steps=[2], tell=print).steps == ((2,),)
 
 
+def test_dtype_is_that_of_the_run_unless_another_is_named(trained, sources):
+    full, half = load(trained, tell=print), load(trained, dtype="bfloat16", tell=print)
+    assert (full.models.dtype, half.models.dtype, half.cfg.model.dtype) == ("float32", "bfloat16", "bfloat16")
+    for a, b in zip(*(token_scores(translator, sources) for translator in (full, half)), strict=True):
+        assert not np.array_equal(a, b)
+        np.testing.assert_allclose(a, b, atol=0.1)
+
+
 def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
     one, two = (load(path, tell=print) for path in (trained, other))
     both = load([trained, other], tell=print)

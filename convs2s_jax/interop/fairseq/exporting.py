@@ -108,10 +108,15 @@ def _new_folder(output: Path) -> Path:
 
 
 def _move(folder: Path, output: Path) -> None:
-    """Put the files in place, the checkpoint last; none replaces another."""
+    """Put the files in place, the checkpoint last; none replaces another, but for one of the same content."""
     made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
-    there = [path.name for path in made if output.with_name(path.name).exists()]
+    there = [path.name for path in made if _differs(path, output.with_name(path.name), output)]
     if there:
         raise UserError(f"--output={output}: {', '.join(there)} is there already; name a file in a new folder")
     for path in made:
         os.replace(path, output.absolute().with_name(path.name))
+
+
+def _differs(new: Path, there: Path, output: Path) -> bool:
+    """Whether a file is in the way: checkpoints of one run share their dictionaries, byte for byte."""
+    return there.exists() and (there.name == output.name or there.read_bytes() != new.read_bytes())

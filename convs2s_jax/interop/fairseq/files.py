@@ -86,7 +86,9 @@ def write(content: dict[str, Any], path: Path) -> None:
             return type(value)((key, convert(item)) for key, item in value.items())
         return [convert(item) for item in value] if isinstance(value, list) else value
 
-    torch.save(convert(content) | {"args": argparse.Namespace(**content["args"])}, path)
+    buffer = io.BytesIO()  # on a full disk torch would raise something else than OSError
+    torch.save(convert(content) | {"args": argparse.Namespace(**content["args"])}, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
@@ -171,4 +173,6 @@ def _asked_for(error: Exception) -> str:
 
 def _first(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("Weights only load failed"):  # torch goes on to advise what would execute the file
+        return "it is damaged, cut off, or of another kind"
     return lines[0][:200]
