@@ -11,6 +11,7 @@ N = R * W rows, those of a sentence side by side.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -190,15 +191,16 @@ def _alike_at_first(step: Step, cfg: SearchConfig, batch: Batch) -> bool:
 def _first(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | None) -> Batch:
     """The first step on one row of each sentence: until it is done its hypotheses are alike."""
     beams, W = batch.beams, cfg.beam_size
-    one = beams.replace(  # type: ignore[attr-defined]
+    one = replace(
+        beams,
         last=beams.last[:, :1],
         totals=beams.totals[:, :1],
         cache=jax.tree.map(lambda x: x[::W], beams.cache),
         history=beams.history[:, :1],
     )
-    after, new = advance(step, cfg, batch.replace(beams=one), coverage)  # type: ignore[attr-defined]
+    after, new = advance(step, cfg, replace(batch, beams=one), coverage)
     trail = jax.tree.map(lambda x, y: x.at[0].set(y), batch.trail, new)
-    return batch.replace(beams=after, trail=trail)  # type: ignore[attr-defined]
+    return replace(batch, beams=after, trail=trail)
 
 
 def _run(step: Step, cfg: SearchConfig, chunk: int, coverage: Coverage | None, batch: Batch, smaller: int) -> Batch:
@@ -209,12 +211,12 @@ def _run(step: Step, cfg: SearchConfig, chunk: int, coverage: Coverage | None, b
 
     def several(batch: Batch) -> Batch:
         def one(beams: Beams, _: None) -> tuple[Beams, Trail]:
-            return advance(step, cfg, batch.replace(beams=beams), coverage)  # type: ignore[attr-defined]
+            return advance(step, cfg, replace(batch, beams=beams), coverage)
 
         beams, new = lax.scan(one, batch.beams, length=chunk)
         at = batch.beams.step
         trail = jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, at, 0), batch.trail, new)
-        return batch.replace(beams=beams, trail=trail)  # type: ignore[attr-defined]
+        return replace(batch, beams=beams, trail=trail)
 
     return lax.while_loop(live, several, batch)
 

@@ -143,7 +143,8 @@ def continuations(scores: Array, totals: Array, progress: Progress, phrases: Arr
     twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
     found = jnp.where(twice, -jnp.inf, found)
     order = round_the_banks(found, bank(follow(progress, phrases, parents, tokens), phrases))[:, : 2 * W]
-    return tuple(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens))  # type: ignore[return-value]
+    found, parents, tokens = (jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens))
+    return found, parents, tokens
 
 
 def bank(progress: Progress, phrases: Array) -> Array:

@@ -1,5 +1,6 @@
 """What runs on the device: encode a batch, search it or score given targets, read off the attention."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -64,8 +65,7 @@ def generate(
     """
 
     def local(params: tuple[Params, ...], src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
-        params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
-        memory = tuple(model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
+        params, memory = _encoded(params, cfg_models, src)
         cache = _start(params, cfg_models, cfg, memory, src)
         found = search(_step(params, cfg_models), cfg, memory, cache, request, limit=limit, coverage=_lack_of_coverage)
         if not attention:
@@ -74,10 +74,7 @@ def generate(
         _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
         return found, weights.reshape(B, W, L, -1)
 
-    if mesh is None:
-        return local(params, src, request)
-    spread = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
-    return spread(params, src, request)
+    return _spread(local, mesh)(params, src, request)
 
 
 @partial(jax.jit, static_argnames=("cfg_models", "cfg", "attention", "mesh"))
@@ -103,8 +100,7 @@ def force(
     """
 
     def local(params: tuple[Params, ...], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
-        params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
-        memory = tuple(model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
+        params, memory = _encoded(params, cfg_models, src)
         features, weights = _read(params, cfg_models, memory, tgt)
 
         def one(row: tuple[list[Array], Array]) -> Array:
@@ -125,10 +121,7 @@ def force(
         found = Hypotheses(tgt[:, None], lengths[:, None], score[:, None], token_scores[:, None])
         return found, weights[:, None] if attention else None
 
-    if mesh is None:
-        return local(params, src, tgt)
-    spread = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
-    return spread(params, src, tgt)
+    return _spread(local, mesh)(params, src, tgt)
 
 
 def lack(coverage: Array, mask: Array) -> Array:
@@ -139,6 +132,20 @@ def lack(coverage: Array, mask: Array) -> Array:
       mask: [N, S], True at real positions.
     """
     return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1)
+
+
+def _spread(local: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+    """A function of parameters and two trees of sentences that runs on each device's share of the sentences."""
+    if mesh is None:
+        return local
+    return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
+
+
+def _encoded(params: Any, cfg_models: Any, src: Array) -> tuple[Any, Any]:
+    """Parameters in the dtype of each member, and the source as its decoder reads it."""
+    params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
+    memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
+    return params, tuple(memory)
 
 
 def _start(params: Any, cfg_models: Any, cfg: SearchConfig, memory: Any, src: Array) -> Cache:

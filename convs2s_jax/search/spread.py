@@ -27,13 +27,15 @@ def put(arrays: Any, mesh: Mesh | None) -> Any:
 
 def placed(members: tuple[Params, ...]) -> Callable[[Mesh | None], tuple[Params, ...]]:
     """The parameters, copied to each device of a mesh once."""
-    copies: dict[Mesh | None, tuple[Params, ...]] = {None: members}
+    copies: dict[Mesh, tuple[Params, ...]] = {}
     one_at_a_time = threading.Lock()
 
     def on(mesh: Mesh | None) -> tuple[Params, ...]:
+        if mesh is None:
+            return members
         with one_at_a_time:
             if mesh not in copies:
-                copies[mesh] = jax.device_put(members, NamedSharding(mesh, P()))  # type: ignore[arg-type]
+                copies[mesh] = jax.device_put(members, NamedSharding(mesh, P()))
             return copies[mesh]
 
     return on

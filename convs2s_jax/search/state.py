@@ -4,6 +4,7 @@ B sentences in a batch, G groups of W hypotheses for each (G = 1 but in diverse 
 N = R * W rows, those of a sentence side by side.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import flax.struct
@@ -57,15 +58,16 @@ def compact(batch: Batch, size: int) -> Batch:
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
 
     def take(x: Array, axis: int = 0) -> Array:
+        if x.ndim <= axis:
+            return x  # the step
         each = x.shape[axis] // B
         parts = x.reshape(*x.shape[:axis], B, each, *x.shape[axis + 1 :])
         return jnp.take(parts, keep, axis=axis).reshape(*x.shape[:axis], size * each, *x.shape[axis + 1 :])
 
     trail = jax.tree.map(lambda x: take(x, 1), batch.trail)
-    beams = batch.beams
-    rest = (batch.numbers, batch.memory, batch.request, beams.replace(step=None))  # type: ignore[attr-defined]
-    numbers, memory, request, kept = jax.tree.map(take, rest)
-    return Batch(numbers, memory, request, kept.replace(step=beams.step), trail)
+    rest = (batch.numbers, batch.memory, batch.request, batch.beams)
+    numbers, memory, request, beams = jax.tree.map(take, rest)
+    return Batch(numbers, memory, request, beams, trail)
 
 
 def begin(
@@ -75,7 +77,7 @@ def begin(
     B, W, G = request.max_lengths.shape[0], cfg.group_size, cfg.diverse_groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
     longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)
-    request = request.replace(max_lengths=longest)  # type: ignore[attr-defined]
+    request = replace(request, max_lengths=longest)
     R = B * G
     totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : W if cfg.sampling else 1].set(0.0)
     steps = limit + chunk  # whole chunks, from whichever step on

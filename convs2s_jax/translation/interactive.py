@@ -1,7 +1,6 @@
 """A sentence is typed, its translation is printed."""
 
 import contextlib
-import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -71,7 +70,7 @@ def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[in
             batch_size=1,
             least_width=WIDTH,
         )
-        return dataclasses.replace(result, line=number)
+        return result
 
     return translate
 

@@ -99,13 +99,14 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     targets = parallel(options.score, "translation to score")
     if references is not None and not references:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
-    requests.check_fit(
-        translator,
-        search,
-        work.lines,
-        prefix=None if prefix is None else (options.prefix, prefix),
-        constraints=None if constraints is None else (options.constraints, constraints),
-    )
+    if prefix is not None or constraints is not None:
+        requests.check_fit(
+            translator,
+            search,
+            work.lines,
+            prefix=None if prefix is None else (options.prefix, prefix),
+            constraints=None if constraints is None else (options.constraints, constraints),
+        )
     if targets is not None:
         requests.check_targets(translator, options.score, targets)
     return replace(

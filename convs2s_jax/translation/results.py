@@ -66,7 +66,6 @@ def describe(
     nbest: int = 1,
     given: str | None = None,
     dictionary: Mapping[str, str] | None = None,
-    reference: str | None = None,
 ) -> Result:
     """Put a translation into words.
 
@@ -80,7 +79,6 @@ def describe(
       given: text of the only candidate, where that was not found but scored.
       dictionary: replaces unknown words (see `alignment.replace_unknown`); None leaves them. The translation carries
         attention then.
-      reference: put into the result.
     """
 
     def hypothesis(candidate: Candidate) -> Hypothesis:
@@ -101,7 +99,6 @@ def describe(
         source_tokens=tuple(vocabularies.src.token(int(i)) for i in ids),
         hypotheses=tuple(hypothesis(candidate) for candidate in found.candidates[:nbest]),
         cut=found.cut,
-        reference=reference,
     )
 
 

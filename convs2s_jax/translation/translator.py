@@ -91,7 +91,7 @@ def load(
     return dataclasses.replace(
         first,
         models=tuple(member.cfg.model for member in members),
-        params=tuple(member.params for member in members),  # type: ignore[misc]
+        params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is no ensemble
         steps=tuple(member.steps[0] for member in members),
     )
 
