@@ -125,6 +125,15 @@ class Options:
                 f"--constraints with --{name}: only plain beam search sees to it that phrases occur; leave one out",
             )
         check(
+            "diverse_strength" not in self.search or cfg.diverse_groups > 1,
+            "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
+        )
+        for name in ("length_penalty", "length_penalty_kind"):
+            check(
+                name not in self.search or cfg.normalize,
+                f"--{name} with --unnormalized: scores are not divided by a power of the length; leave one out",
+            )
+        check(
             self.seed is None or cfg.sampling,
             f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
         )

@@ -13,6 +13,8 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.request import request
+from convs2s_jax.translation.translator import load
+from tests.interop.fairseq import examples
 
 CASES = [
     *[f"beam_b{beam}_lp{penalty}" for beam in (1, 5, 10) for penalty in ("0.6", "1.0", "2.0")],
@@ -51,6 +53,21 @@ def trained(golden: Path):
     return weight_norm.merge(params_from_state_dict(cfg, tensors)), cfg
 
 
+@pytest.fixture(scope="module")
+def imported(golden: Path, tmp_path_factory):
+    """The same model as decode.py has it: the checkpoint's own file, imported into a workdir."""
+    pytest.importorskip("torch")
+    workdir = tmp_path_factory.mktemp("imported") / "run"
+    examples.bring_in(golden / "beam_model" / "checkpoint_best.pt", workdir)
+    model = load(workdir, tell=print)
+    return model.params, model.cfg.model
+
+
+@pytest.fixture(params=["trained", "imported"])
+def model(request):
+    return request.getfixturevalue(request.param)
+
+
 def right_padded(src: np.ndarray) -> np.ndarray:
     """fairseq pads on the left."""
     rows = [row[row != PAD] for row in src]
@@ -58,14 +75,14 @@ def right_padded(src: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_search_finds_fairseqs_hypotheses(case, golden, trained):
+def test_search_finds_fairseqs_hypotheses(case, golden, model):
     expected = json.loads((golden / f"{case}.json").read_text())
     arrays = np.load(golden / f"{case}.npz")
     src = right_padded(arrays["in/src_tokens"])
     values = {"max_length_a": 0.0, "max_length_b": 200}
     values |= {NAMES[name]: value for name, value in expected["settings"].items()}
     cfg = SearchConfig(**values, stop="fairseq")
-    params, cfg_model = trained
+    params, cfg_model = model
     longest = cfg.max_length(src.shape[1])  # of the padded batch
     asked = request([longest] * len(src))
     found, attention = generate(

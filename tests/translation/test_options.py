@@ -95,6 +95,9 @@ def test_given_options_replace_the_runs_own():
             {"constraints": "x", "search": {"sampling": True}},
             "^--constraints with --sampling: only plain beam search sees",
         ),
+        ({"search": {"diverse_strength": 1.0}}, "^--diverse_strength without --diverse_groups: "),
+        ({"search": {"length_penalty": 0.6, "normalize": False}}, "^--length_penalty with --unnormalized: "),
+        ({"search": {"length_penalty_kind": "gnmt", "normalize": False}}, "^--length_penalty_kind with --unnorm"),
         (
             {"constraints": "x", "search": {"beam_size": 4, "diverse_groups": 2}},
             "^--constraints with --diverse_groups: ",
