@@ -5,15 +5,46 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.types import Array, Key
 
+LEVELS = 2**16
+"""Probabilities are multiples of 1 / LEVELS: two draws from each 32 random bits, which are what dropout costs."""
+
 
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
-    """Zero each element with probability `rate` and divide the others by 1 - rate; without a key return x."""
+    """Zero each element with probability `rate` and divide the others by 1 - rate; without a key return x.
+
+    Args:
+      x: [B, ..., C].
+      rate: rounded to a multiple of 1 / 65536.
+      key: one for all, or [B] of `row_keys`: then what a row loses depends on no other row.
+    """
     if key is None or rate == 0.0:
         return x
-    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
+    kept = min(max(round((1.0 - rate) * LEVELS), 1), LEVELS - 1)
+    draw = jax.vmap(_levels, (0, None)) if key.ndim else _levels
+    keep = draw(key, x.shape[key.ndim :]) < jnp.uint16(kept)
+    return jnp.where(keep, x / (kept / LEVELS), jnp.zeros_like(x))
+
+
+def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
+    """A key for each of `count` rows, made of `key` and the row's number, counted from `first`: [count].
+
+    A batch that is spread over devices drops the same elements as on one.
+    """
+    numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
 
 
 def split(key: Key | None, count: int) -> list[Key | None]:
-    """`count` keys from one, or as many times no key."""
-    return [None] * count if key is None else list(jax.random.split(key, count))
+    """`count` keys from one (or `count` times [B] from [B]), or as many times no key."""
+    if key is None:
+        return [None] * count
+    if key.ndim == 0:
+        return list(jax.random.split(key, count))
+    return list(jax.vmap(lambda k: jax.random.split(k, count), out_axes=1)(key))
+
+
+def _levels(key: Key, shape: tuple[int, ...]) -> Array:
+    """Uniform integers in [0, 65536)."""
+    *rest, last = shape
+    pairs = jax.random.bits(key, (*rest, -(-last // 2)), jnp.uint32)
+    return jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*rest, -1)[..., :last]

@@ -1,5 +1,7 @@
 """The loss (section 4.2): cross entropy summed over target tokens, and its count."""
 
+import math
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn.dropout import split
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -58,7 +61,15 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float) -> tuple[Arra
     return (1.0 - smoothing - each) * nll + each * total, nll
 
 
-def loss(params: Params, cfg: ModelConfig, batch: Batch, *, smoothing: float = 0.0, key: Key | None = None) -> LossSums:
+def loss(
+    params: Params,
+    cfg: ModelConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    chunks: int = CHUNKS,
+    key: Key | None = None,
+) -> LossSums:
     """Loss of a batch, summed.
 
     Args:
@@ -66,30 +77,39 @@ def loss(params: Params, cfg: ModelConfig, batch: Batch, *, smoothing: float = 0
       cfg: model.
       batch: sentence pairs.
       smoothing: of labels.
-      key: for dropout; None evaluates.
+      chunks: parts in which the output projection is computed; fewer where they divide neither B nor T.
+      key: for dropout, one or [B] of `nn.dropout.row_keys`; None evaluates.
     """
-    encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
+    encoder_key, decoder_key = split(key, 2)
     params = encoder_decoder.cast(params, cfg)
     memory = encoder_decoder.encode(params, cfg, batch.src, key=encoder_key)
     cache = encoder_decoder.start(params, cfg, memory, batch.tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(batch.tgt)
     features, _, _ = encoder_decoder.advance(params, cfg, memory, cache, inputs, key=decoder_key)
-    total, nll = _projected(params, cfg, features, batch.tgt, smoothing)
+    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, chunks)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 
 def _projected(
-    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float
+    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float, chunks: int
 ) -> tuple[Array, Array]:
-    """Cross entropy of logits(features) in chunks: the logits of a chunk live only while they are used."""
+    """Cross entropy of logits(features) in chunks: the logits of a chunk live only while they are used.
+
+    Chunk i has the rows i, i + count, ...: where rows are spread over devices each device has some of every chunk. Few
+    rows, which are long ones, are cut along time in the same way.
+    """
+    B, T = targets.shape
+    rows = math.gcd(chunks, B)
+    times = math.gcd(chunks // rows, T)
+
+    def cut(x: Array) -> Array:
+        x = x.reshape(B // rows, rows, T // times, times, *x.shape[2:])
+        return jnp.moveaxis(x, (1, 3), (0, 1)).reshape(rows * times, B // rows, T // times, *x.shape[4:])
 
     @jax.checkpoint
     def add_chunk(sums: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
         total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
         return (sums[0] + total, sums[1] + nll), None
 
-    features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)
-    count = CHUNKS if features.shape[0] % CHUNKS == 0 else 1
-    chunks = (features.reshape(count, -1, features.shape[-1]), targets.reshape(count, -1))
     zero = jnp.zeros((), wide(features.dtype))
-    return jax.lax.scan(add_chunk, (zero, zero), chunks)[0]
+    return jax.lax.scan(add_chunk, (zero, zero), (cut(features), cut(targets)))[0]

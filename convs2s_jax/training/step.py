@@ -11,6 +11,7 @@ import optax
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.config import TrainingConfig
@@ -45,10 +46,14 @@ def init(key: Key, model: ModelConfig, cfg: TrainingConfig, *, source: int, targ
 def gradients(
     params: Tree, model: ModelConfig, cfg: TrainingConfig, batch: Batch, *, key: Key | None
 ) -> tuple[Tree, LossSums]:
-    """Gradient of the summed loss with respect to directions and lengths, and the sums."""
+    """Gradient of the summed loss with respect to directions and lengths, and the sums.
+
+    Dropout of a row depends on `key` and the number of the row only.
+    """
+    keys = None if key is None else row_keys(key, len(batch.tgt))
 
     def summed(params: Tree) -> tuple[Array, LossSums]:
-        sums = loss(weight_norm.merge(params), model, batch, smoothing=cfg.label_smoothing, key=key)
+        sums = loss(weight_norm.merge(params), model, batch, smoothing=cfg.label_smoothing, key=keys)
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(params)
