@@ -21,6 +21,7 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.prepare import prepare
 
 CONFIG = Path(__file__).parents[1] / "configs" / "fairseq_fconv_iwslt_de_en.py"
@@ -59,7 +60,7 @@ def main() -> None:
         ]
     vocabulary = run.vocabularies.tgt.size
     state = stepping.init(jax.random.key(1), cfg.model, cfg.training, source=10_000, target=vocabulary)
-    steps = stepping.compile_steps(cfg.model, cfg.training)
+    steps = compile_steps(cfg.model, cfg.training)
     before = time.perf_counter()
     for shape in {b.src.shape + b.tgt.shape: b for b in batches}.values():
         state, sums = stepping.update(steps, state, [shape], jnp.float32(0.25), jax.random.key(0))

@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     },
     "training": {"validate_bleu": False, "report_every": 2, "max_steps": 8},
     "search": {"beam_size": 2},
+    "mesh": {"data": 1},  # tests have eight devices, and programs for eight compile longer
 }
 
 

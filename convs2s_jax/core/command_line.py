@@ -68,22 +68,31 @@ def _line(error: Exception, path: str) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
-    """Run a command line: `main` gets the overrides. A user's mistake is one sentence and exit status 2."""
+def run(main: Callable[[list[tuple[str, str]]], None], *, leave: Callable[[int], NoReturn] = sys.exit) -> None:
+    """Run a command line: `main` gets the overrides. A user's mistake is one sentence and exit status 2.
+
+    Args:
+      main: the program.
+      leave: ends the process with a status.
+    """
+
+    def fail(sentence: str) -> NoReturn:
+        print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)  # noqa: T201
+        leave(2)
 
     def guarded(action: Callable[[], Any]) -> Any:
         try:
             return action()
         except (UserError, flags.Error) as error:
-            _fail(str(error))
+            fail(str(error))
         except KeyboardInterrupt:
-            sys.exit(130)
+            leave(130)
         except BrokenPipeError:
             sys.exit(141)  # who read our output has gone, as under `head`
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            _fail(f"{error}: make room and run the same command again")
+            fail(f"{error}: make room and run the same command again")
 
     overrides: list[tuple[str, str]] = []
 
@@ -100,11 +109,6 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
         guarded(lambda: main(overrides))
 
     app.run(quiet, flags_parser=parse)
-
-
-def _fail(sentence: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)  # noqa: T201
-    sys.exit(2)
 
 
 def _refuse(argument: str) -> None:

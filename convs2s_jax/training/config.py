@@ -1,11 +1,13 @@
 """The whole configuration of a run."""
 
 import dataclasses
+from typing import Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
 
@@ -24,6 +26,8 @@ class TrainingConfig:
     bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
     save_every: updates between checkpoints beside those of validations; None saves there only.
     keep: how many of the last checkpoints stay, beside the best.
+    skip_bad_steps: so many updates in a row whose loss or gradient is not finite change nothing and are counted; one
+      more ends training. 0: the first one does.
     """
 
     optimizer: NesterovConfig | AdamConfig = NesterovConfig()
@@ -38,6 +42,7 @@ class TrainingConfig:
     bleu_tokenize: str = "13a"
     save_every: int | None = None
     keep: int = 2
+    skip_bad_steps: int = 0
 
     def __post_init__(self) -> None:
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
@@ -47,6 +52,7 @@ class TrainingConfig:
         for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+        check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,8 @@ class Config:
     """A run: its data, model, training and the search used for validation and by decode.py.
 
     seed: of initialisation, batch order, dropout and vocabulary sample.
+    mesh, parallel: how devices share the work (docs/distributed.md): `jit` spreads batches and parameters, `pmap`
+      batches only. Neither changes what is computed.
     """
 
     data: DataConfig
@@ -61,6 +69,8 @@ class Config:
     training: TrainingConfig = TrainingConfig()
     search: SearchConfig = SearchConfig()
     seed: int = 1
+    mesh: MeshConfig = MeshConfig()
+    parallel: Literal["jit", "pmap"] = "jit"
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")

@@ -3,21 +3,28 @@
 import dataclasses
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import loader, plan
-from convs2s_jax.training import checkpoint, schedule, validation
+from convs2s_jax.training import checkpoint, distributed, schedule, sharding, validation
+from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.config import Config
+from convs2s_jax.training.digest import digest_of_record, path_of
 from convs2s_jax.training.interrupts import Interrupts
 from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.prepare import Run, prepare
-from convs2s_jax.training.reports import Reports
+from convs2s_jax.training.reports import Reports, Silence
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.session import Position, Session, check_data, last_good, save, score_test, validate
 from convs2s_jax.training.step import TrainState
@@ -30,16 +37,23 @@ def train(cfg: Config, workdir: Path) -> None:
     Raises:
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
-    layout.claim(workdir, cfg)
+    mesh, leads = meshes.make(cfg.mesh), distributed.leads()
+    step = compile_steps(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
+    if leads:
+        layout.claim(workdir, cfg)
+    distributed.meet("claimed")
     with ExitStack() as stack:
         interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
         checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
         latest = max(checkpoints.all_steps(), default=0)
-        reports = stack.enter_context(Reports(workdir, step=latest))
-        run = prepare(cfg, workdir, reports.tell)
+        reports = stack.enter_context(Reports(workdir, step=latest) if leads else Silence())
+        reports.tell(_devices(cfg, mesh))
+        run = distributed.leader_first("prepared", lambda: prepare(cfg, workdir, reports.tell, learn=leads))
+        distributed.agree("training corpus", run.fingerprint)
         reports.expect(_updates(run))
-        step, evaluate = stepping.compile_steps(cfg.model, cfg.training), validation.evaluator(cfg.model)
-        session = Session(run, step, evaluate, reports, checkpoints, interrupts, compiled)
+        evaluate = validation.evaluator(cfg.model, mesh)
+        session = Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
         state, position = _begin(session)
         if _due(cfg, position) and position.validated < position.step:  # a signal had come before it
             position = validate(session, state, position, scheduled=True)
@@ -52,6 +66,14 @@ def train(cfg: Config, workdir: Path) -> None:
         if why and not interrupts.received:
             score_test(session, state)
         reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+
+
+def _devices(cfg: Config, mesh: Mesh) -> str:
+    """What the training runs on, in words."""
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
+    where = f" in {jax.process_count()} processes" if distributed.several() else ""
+    return f"devices: {count} x {kind}{where}" + (f"; {cfg.parallel} over {axes}" if axes else "")
 
 
 def _updates(run: Run) -> int | None:
@@ -72,14 +94,17 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
         return stepping.init(key, run.cfg.model, run.cfg.training, **sizes)
 
     key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+    abstract = jax.eval_shape(init, key)
+    layout = sharding.shardings(abstract, session.mesh)
     found = checkpoint.restore(
         session.checkpoints,
-        jax.eval_shape(init, key),
+        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
         check=lambda position: check_data(run, position),
         tell=session.reports.tell,
     )
     if found is None:
-        state, position = jax.jit(init)(key), Position(schedule=schedule.start(run.cfg.training.schedule))
+        state = jax.jit(init, out_shardings=layout)(key)
+        position = Position(schedule=schedule.start(run.cfg.training.schedule))
     else:
         state, saved = found
         fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
@@ -113,10 +138,16 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
     epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
 
     def make(planned: plan.PlannedBatch) -> Batch:
-        return Batch(*jax.device_put(loader.fill_pair(run.train.src, run.train.tgt, epoch, planned)))
+        return batch_on(session.mesh, run.train, epoch, planned)
 
     _tell_rate(session, position)
-    window, pending, root = Window(), [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
+    window = Window(
+        names=[path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)],
+        skip=cfg.skip_bad_steps,
+        last_good=partial(last_good, session),
+        tell=session.reports.tell,
+    )
+    pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
         window.wait(prepared.waited)
         pending.append(prepared.batch)
@@ -130,6 +161,7 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
         window.add(position.step, rate, sums)
         session.reports.advance(position.step)
+        session.interrupts.at_step(position.step)
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
         due = _due(run.cfg, position)
@@ -159,7 +191,7 @@ def _tell_rate(session: Session, position: Position) -> None:
 
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
     """A line of metrics since the last; stops at a loss that is not finite."""
-    summary = window.close(last_good(session))
+    summary = window.close()
     session.reports.metrics(
         step=position.step,
         epoch=position.epoch - (position.batch == 0),

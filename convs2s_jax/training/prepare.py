@@ -51,8 +51,14 @@ class Run:
     fingerprint: int
 
 
-def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
+def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: bool = True) -> Run:
     """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
+
+    Args:
+      cfg: configuration.
+      workdir: of the run.
+      tell: gets sentences for the user.
+      learn: whether to learn vocabularies where no checkpoint needs those in the workdir; else they are there.
 
     Raises:
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
@@ -62,7 +68,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Run:
     text = corpus.read(cfg.data, "train")
     valid_text = corpus.read(cfg.data, "valid")
     test_text = corpus.read(cfg.data, "test", optional=True)
-    vocabularies = _vocabularies(cfg, workdir, text, tell)
+    vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
     train = tokenize(cfg, workdir, vocabularies, text)
     valid = tokenize(cfg, workdir, vocabularies, valid_text)
     test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
@@ -98,9 +104,11 @@ def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: Paral
     )
 
 
-def _vocabularies(cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None]) -> Vocabularies:
+def _vocabularies(
+    cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
+) -> Vocabularies:
     folder = layout.vocabulary(workdir)
-    if layout.begun(workdir):
+    if layout.begun(workdir) or not learn:
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)

@@ -98,6 +98,36 @@ class Reports:
             self.tell(f"step {step} epoch {epoch} {split}: {shown}")
 
 
+class Silence(Reports):
+    """Reports of a process that does not lead: nothing is written and nothing is shown."""
+
+    def __init__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def tell(self, sentence: str) -> None:
+        """Nothing."""
+
+    def rewind(self, step: int) -> None:
+        """Nothing."""
+
+    def has(self, *, split: str, step: int) -> bool:
+        """Nothing is known here."""
+        del split, step
+        return False
+
+    def expect(self, total: int | None) -> None:
+        """Nothing."""
+
+    def advance(self, step: int) -> None:
+        """Nothing."""
+
+    def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
+        """Nothing."""
+
+
 def _finite(value: float | int) -> float | int | None:
     """JSON has no infinities: null."""
     return value if math.isfinite(value) else None

@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import checkpoint, schedule, validation
+from convs2s_jax.training import checkpoint, distributed, schedule, validation
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.interrupts import InterruptedWorkError, Interrupts
@@ -35,9 +36,10 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What the loop works with: the prepared run, compiled functions, and where results go."""
+    """What the loop works with: the prepared run, devices, compiled functions, and where results go."""
 
     run: Run
+    mesh: Mesh
     step: Step
     evaluate: Any
     reports: Reports
@@ -54,10 +56,10 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
     """
     run, cfg = session.run, session.run.cfg
     try:
-        loss, scores, hypotheses = measure(session, state.params, run.valid)
+        loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
-    if hypotheses:
+    if hypotheses and distributed.leads():
         validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
     epoch = position.epoch - (position.batch == 0)
     session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
@@ -76,33 +78,42 @@ def score_test(session: Session, state: TrainState) -> None:
     run, reports = session.run, session.reports
     if run.test is None:
         return
-    abstract = jax.eval_shape(lambda params: params, state.params)
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     folder = layout.checkpoints(run.workdir)
     params, saved = checkpoint.restore_params(
         folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
     )
-    if reports.has(split="test", step=saved["step"]):
+    if distributed.of_leader(reports.has(split="test", step=saved["step"])):
         return
     try:
-        loss, scores, _ = measure(session, params, run.test)
+        loss, scores, _ = measure(session, params, run.test, name=f"test {saved['step']}")
     except InterruptedWorkError:
         return
     reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
 
 
-def measure(session: Session, params: Tree, split: Split) -> tuple[float, dict[str, float], list[str]]:
+def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
     """Loss of a split, and where the configuration asks for it, its translations and their scores.
+
+    `name` is of this measurement; see `distributed.meet`.
 
     Raises:
       InterruptedWorkError: a signal came while translating.
     """
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
-    found = validation.evaluate(session.evaluate, merged, cfg.model, split, tokens=cfg.data.batch.tokens)
+    found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
     hypotheses = validation.translate_split(
-        merged, cfg.model, cfg.search, split, run.vocabularies, progress=session.interrupts.check
+        merged,
+        cfg.model,
+        cfg.search,
+        session.mesh,
+        split,
+        run.vocabularies,
+        name=name,
+        progress=session.interrupts.check,
     )
     result = validation.bleu(split, hypotheses, tokenize=cfg.training.bleu_tokenize)
     scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}

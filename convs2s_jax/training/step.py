@@ -1,6 +1,7 @@
 """One update: gradients of the summed loss, divided by all tokens, clipped, handed to the optimiser."""
 
-from functools import partial
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.struct
@@ -15,7 +16,7 @@ from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.config import TrainingConfig
-from convs2s_jax.training.loss import Batch, LossSums, loss
+from convs2s_jax.training.loss import CHUNKS, Batch, LossSums, loss
 
 
 @flax.struct.dataclass
@@ -29,10 +30,15 @@ class TrainState:
 
 @flax.struct.dataclass
 class StepSums:
-    """What an update reports: loss sums, and the norm of the gradient per token before clipping."""
+    """What an update reports.
+
+    loss: sums; grad_norm: norm of the gradient per token before clipping; finite: for each parameter, in the order of
+    the tree, whether its gradient was.
+    """
 
     loss: LossSums
     grad_norm: Array
+    finite: Array
 
 
 def init(key: Key, model: ModelConfig, cfg: TrainingConfig, *, source: int, target: int) -> TrainState:
@@ -44,16 +50,34 @@ def init(key: Key, model: ModelConfig, cfg: TrainingConfig, *, source: int, targ
 
 
 def gradients(
-    params: Tree, model: ModelConfig, cfg: TrainingConfig, batch: Batch, *, key: Key | None
+    params: Tree,
+    model: ModelConfig,
+    cfg: TrainingConfig,
+    batch: Batch,
+    *,
+    first: Array | int = 0,
+    shards: int = 1,
+    gather: Callable[[Tree], Tree] = lambda params: params,
+    key: Key | None,
 ) -> tuple[Tree, LossSums]:
     """Gradient of the summed loss with respect to directions and lengths, and the sums.
 
-    Dropout of a row depends on `key` and the number of the row only.
+    Args:
+      params: weight norm split.
+      model, cfg: configuration.
+      batch: rows of a batch, all or a part.
+      first: number of the first of them in the whole batch.
+      shards: devices over which the rows are spread within this call.
+      gather: applied to merged kernels before their use; see `training.sharding`.
+      key: for dropout, which depends on it and on a row's number in the whole batch only; None for none.
     """
-    keys = None if key is None else row_keys(key, len(batch.tgt))
+    B = len(batch.tgt)
+    keys = None if key is None else row_keys(key, B, first)
+    chunks = math.gcd(CHUNKS, B // shards) if shards <= B else 1
 
     def summed(params: Tree) -> tuple[Array, LossSums]:
-        sums = loss(weight_norm.merge(params), model, batch, smoothing=cfg.label_smoothing, key=keys)
+        merged = gather(weight_norm.merge(params))
+        sums = loss(merged, model, batch, smoothing=cfg.label_smoothing, chunks=chunks, key=keys)
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(params)
@@ -62,59 +86,44 @@ def gradients(
 def apply(
     state: TrainState, cfg: TrainingConfig, grads: Tree, sums: LossSums, rate: Array
 ) -> tuple[TrainState, StepSums]:
-    """Divide by the tokens of all batches summed, clip, step by -rate."""
+    """Divide by the tokens of all batches summed, clip, step by -rate.
+
+    Where bad steps are skipped, one whose loss or gradient is not finite changes nothing but the count of steps.
+    """
     tokens = jnp.maximum(sums.tokens, 1)
     grads = jax.tree.map(lambda g: g / tokens.astype(g.dtype), grads)
+    finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)])
     grads, norm = optimizer.clip(grads, cfg.clip)
     updates, moments = optimizer.transformation(cfg.optimizer).update(grads, state.optimizer, state.params)
     updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)
-    return TrainState(params=params, optimizer=moments, step=state.step + 1), StepSums(loss=sums, grad_norm=norm)
+    if cfg.skip_bad_steps:
+        good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
+        old, new = (state.params, state.optimizer), (params, moments)
+        params, moments = jax.tree.map(lambda a, b: jnp.where(good, b, a), old, new)
+    after = TrainState(params=params, optimizer=moments, step=state.step + 1)
+    return after, StepSums(loss=sums, grad_norm=norm, finite=finite)
 
 
 class Step(NamedTuple):
-    """The compiled parts of training.
+    """The compiled parts of training; see `training.parallel`.
 
     whole(state, batch, rate, key): an update from one batch.
     first(params, batch, key), add(total, params, batch, key): gradients and sums of one batch; added to those before.
     finish(state, total, rate): the update from accumulated gradients.
     """
 
-    whole: "jax.stages.Wrapped"
-    first: "jax.stages.Wrapped"
-    add: "jax.stages.Wrapped"
-    finish: "jax.stages.Wrapped"
-
-
-def compile_steps(model: ModelConfig, cfg: TrainingConfig) -> Step:
-    """Jitted functions of an update; each compiles once for each batch shape. The state given is consumed."""
-
-    def first(params: Tree, batch: Batch, key: Key | None) -> tuple[Tree, LossSums]:
-        return gradients(params, model, cfg, batch, key=key)
-
-    def add(total: Tree, params: Tree, batch: Batch, key: Key | None) -> Tree:
-        return jax.tree.map(jnp.add, total, first(params, batch, key))
-
-    def finish(state: TrainState, total: Tree, rate: Array) -> tuple[TrainState, StepSums]:
-        grads, sums = total
-        return apply(state, cfg, grads, sums, rate)
-
-    def whole(state: TrainState, batch: Batch, rate: Array, key: Key | None) -> tuple[TrainState, StepSums]:
-        return finish(state, first(state.params, batch, key), rate)
-
-    return Step(
-        whole=partial(jax.jit, donate_argnums=0)(whole),
-        first=jax.jit(first),
-        add=partial(jax.jit, donate_argnums=0)(add),
-        finish=partial(jax.jit, donate_argnums=0)(finish),
-    )
+    whole: Callable[..., tuple[TrainState, StepSums]]
+    first: Callable[..., tuple[Tree, LossSums]]
+    add: Callable[..., tuple[Tree, LossSums]]
+    finish: Callable[..., tuple[TrainState, StepSums]]
 
 
 def update(step: Step, state: TrainState, batches: list[Batch], rate: Array, key: Key) -> tuple[TrainState, StepSums]:
     """One update from one batch or several: the same as from all their rows at once.
 
     Args:
-      step: of `compile_steps`.
+      step: of `parallel.compile_steps`.
       state: consumed.
       batches: of any shapes.
       rate: learning rate, float32.

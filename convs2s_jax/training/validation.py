@@ -1,6 +1,7 @@
 """Validation: loss over every line, and BLEU of the real decoder on the whole set."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from convs2s_jax.data import loader, plan
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -16,7 +18,10 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
-from convs2s_jax.training.loss import Batch, LossSums, loss
+from convs2s_jax.training import distributed, sharding
+from convs2s_jax.training.batches import batch_on
+from convs2s_jax.training.loss import CHUNKS, Batch, LossSums, loss
+from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.prepare import Split
 from convs2s_jax.training.scoring import Scores, score
 
@@ -31,13 +36,24 @@ class Evaluation(NamedTuple):
     tokens: int
 
 
-def evaluator(cfg: ModelConfig) -> Callable[[Params, Batch], LossSums]:
+def evaluator(cfg: ModelConfig, mesh: Mesh) -> Callable[[Params, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing."""
-    return jax.jit(lambda params, batch: loss(params, cfg, batch))
+    gather, shards = sharding.gatherer(mesh), row_shards(mesh)
+
+    def sums(params: Params, batch: Batch) -> LossSums:
+        return loss(gather(params), cfg, batch, chunks=math.gcd(CHUNKS, len(batch.tgt) // shards))
+
+    return jax.jit(sums, out_shardings=sharding.replicated(mesh))
 
 
 def evaluate(
-    evaluate_batch: Callable[[Params, Batch], LossSums], params: Params, cfg: ModelConfig, split: Split, *, tokens: int
+    evaluate_batch: Callable[[Params, Batch], LossSums],
+    params: Params,
+    cfg: ModelConfig,
+    mesh: Mesh,
+    split: Split,
+    *,
+    tokens: int,
 ) -> Evaluation:
     """Loss over every line of a split; lines longer than the positions allow are cut there.
 
@@ -45,6 +61,7 @@ def evaluate(
       evaluate_batch: of `evaluator`.
       params: merged kernels.
       cfg: the model.
+      mesh: over which batches are spread.
       split: at least one line.
       tokens: budget of a batch.
     """
@@ -53,7 +70,7 @@ def evaluate(
     everything = plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
 
     def make(planned: plan.PlannedBatch) -> Batch:
-        return Batch(*jax.device_put(loader.fill_pair(split.src, split.tgt, everything, planned)))
+        return batch_on(mesh, split, everything, planned)
 
     sums = [evaluate_batch(params, prepared.batch) for prepared in loader.load(everything, make)]
     fetched = jax.device_get(sums)
@@ -65,15 +82,31 @@ def translate_split(
     params: Params,
     cfg: ModelConfig,
     search: SearchConfig,
+    mesh: Mesh,
     split: Split,
     vocabularies: Vocabularies,
     *,
+    name: str,
     progress: Callable[[int], None],
 ) -> list[str]:
-    """The best translation of every line; `progress` is called with the number of lines done since the call before."""
-    sources = [split.src[i] for i in range(len(split.src))]
-    found = translate(params, cfg, search, sources, progress=progress)
-    return [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+    """The best translation of every line. Each process translates its share, and all get all.
+
+    Args:
+      params: merged kernels.
+      cfg, search: the model and its search.
+      mesh: whose devices translate.
+      split: what is translated.
+      vocabularies: of both sides.
+      name: of this work, different each time; see `distributed.meet`.
+      progress: called with the number of lines done since the call before.
+    """
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    whole = distributed.local(mesh, params)
+    sources = [split.src[i] for i in distributed.mine(len(split.src))]
+    chosen = None if set(devices) == set(jax.local_devices()) else devices
+    found = translate(whole, cfg, search, sources, devices=chosen, progress=progress)
+    lines = [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+    return distributed.collect(lines, len(split.src), name=name)
 
 
 def bleu(split: Split, hypotheses: list[str], *, tokenize: str) -> Scores:

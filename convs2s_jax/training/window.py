@@ -2,21 +2,44 @@
 
 import math
 import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.step import StepSums
 
 BEHIND = 2
-"""Updates the host may run ahead of the device."""
+"""Updates the host may run ahead of the device, and by which it learns late that one was not finite."""
+
+
+class Update(NamedTuple):
+    """One update: its number, its learning rate, what it reports (on the device)."""
+
+    step: int
+    rate: float
+    sums: StepSums
 
 
 class Window:
-    """Collects the sums of updates on the device and fetches them together."""
+    """Collects the sums of updates on the device and fetches them a little later, together.
 
-    def __init__(self) -> None:
-        self._updates: list[tuple[int, float, StepSums]] = []
+    names: paths of the parameters, in the order of `StepSums.finite`.
+    skip: updates in a row that may be skipped because their loss or gradient is not finite (the step itself left the
+      parameters as they were); 0 for none.
+    last_good: says which checkpoint is good, for the message.
+    tell: gets a sentence for each skipped update.
+    """
+
+    def __init__(
+        self, *, names: Sequence[str], skip: int, last_good: Callable[[], str], tell: Callable[[str], None]
+    ) -> None:
+        self._names, self._skip, self._last_good, self._tell = names, skip, last_good, tell
+        self._pending: list[Update] = []
+        self._good: list[Update] = []
+        self._bad, self._in_a_row = 0, 0
         self._waited = 0.0
         self._since = time.perf_counter()
 
@@ -29,37 +52,59 @@ class Window:
         self._waited += seconds
 
     def add(self, step: int, rate: float, sums: StepSums) -> None:
-        """Note one update."""
-        self._updates.append((step, rate, sums))
-        if len(self._updates) > BEHIND:
-            jax.block_until_ready(self._updates[-1 - BEHIND][2].grad_norm)
-
-    def close(self, last_good: str) -> dict[str, float]:
-        """Metrics since the last report, and begin the next.
-
-        Args:
-          last_good: says which checkpoint is good, for the message.
+        """Note one update; look at the one `BEHIND` it.
 
         Raises:
-          UserError: names the first step whose loss or gradient was not finite.
+          UserError: that one was not finite, and too many were not before it.
         """
-        fetched = jax.device_get([sums for _, _, sums in self._updates])
-        for (step, rate, _), sums in zip(self._updates, fetched, strict=True):
-            loss, norm = float(sums.loss.loss), float(sums.grad_norm)
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise UserError(
-                    f"step {step}: the loss is {loss} and the gradient norm {norm} at learning rate {rate:g}; "
-                    f"{last_good}. Use a lower learning rate or clip"
-                )
-        tokens = sum(int(s.loss.tokens) for s in fetched)
+        self._pending.append(Update(step, rate, sums))
+        self._look(keep=BEHIND)
+
+    def close(self) -> dict[str, float]:
+        """Metrics since the last report, and begin the next. Means are over updates that were not skipped.
+
+        Raises:
+          UserError: as `add`.
+        """
+        self._look(keep=0)
+        sums = [update.sums for update in self._good]
+        tokens = sum(int(s.loss.tokens) for s in sums)
         seconds = time.perf_counter() - self._since
         metrics = {
-            "loss": sum(float(s.loss.nll) for s in fetched) / tokens,
-            "learning_rate": self._updates[-1][1],
-            "grad_norm": sum(float(s.grad_norm) for s in fetched) / len(fetched),
+            "loss": sum(float(s.loss.nll) for s in sums) / tokens if tokens else math.nan,
+            "learning_rate": self._good[-1].rate if self._good else math.nan,
+            "grad_norm": sum(float(s.grad_norm) for s in sums) / len(sums) if sums else math.nan,
             "tokens_per_second": tokens / seconds,
             "input_wait": self._waited,
         }
-        self._updates = []
+        if self._skip:
+            metrics["skipped"] = self._bad
+        self._good, self._bad = [], 0
         self.restart()
         return metrics
+
+    def _look(self, keep: int) -> None:
+        """Fetch all updates but the last `keep`, and judge them."""
+        seen, self._pending = self._pending[: len(self._pending) - keep], self._pending[len(self._pending) - keep :]
+        for update in seen:
+            fetched = update._replace(sums=jax.device_get(update.sums))
+            if math.isfinite(fetched.sums.loss.loss) and math.isfinite(fetched.sums.grad_norm):
+                self._good.append(fetched)
+                self._in_a_row = 0
+            else:
+                self._judge(fetched)
+
+    def _judge(self, bad: Update) -> None:
+        self._bad += 1
+        self._in_a_row += 1
+        finite = np.asarray(bad.sums.finite)
+        names = [name for name, good in zip(self._names, finite, strict=True) if not good]
+        where = f"; the gradient of {names[0]} is the first that is not finite" if names else ""
+        what = (
+            f"step {bad.step}: the loss is {bad.sums.loss.loss} and the gradient norm {bad.sums.grad_norm} "
+            f"at learning rate {bad.rate:g}{where}"
+        )
+        if self._in_a_row <= self._skip:
+            return self._tell(f"{what}; skipped, {self._in_a_row} in a row of at most {self._skip}")
+        before = f" after {self._skip} that were skipped" if self._skip else ""
+        raise UserError(f"{what}{before}; {self._last_good()}. Use a lower learning rate or clip")

@@ -28,8 +28,11 @@ FREE = (
     "training.bleu_tokenize",
     "training.save_every",
     "training.keep",
+    "training.skip_bad_steps",
+    "mesh",
+    "parallel",
 )
-"""Fields that may change when a run is continued: bounds and reports, and where data lies (its content is compared)."""
+"""What may change when a run is continued: bounds, reports, devices, where data lie (their content is compared)."""
 
 
 def checkpoints(workdir: Path) -> Path:

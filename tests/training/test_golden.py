@@ -9,6 +9,7 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.parallel import compile_steps
 from tests import golden
 
 
@@ -25,7 +26,7 @@ def test_ten_updates_are_those_of_fairseq(name):
         step=jnp.zeros((), jnp.int32),
     )
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = stepping.compile_steps(cfg, training)
+    steps = compile_steps(cfg, training)
 
     for i, rate in enumerate(info["lrs"]):
         state, sums = stepping.update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))

@@ -14,6 +14,7 @@ from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+from convs2s_jax.training.parallel import compile_steps
 
 MODEL = ModelConfig(
     embedding_dim=8,
@@ -37,7 +38,7 @@ def batch():
 
 def updated(training, groups, *, model=MODEL, rounds=3):
     state = stepping.init(jax.random.key(1), model, training, source=20, target=20)
-    steps = stepping.compile_steps(model, training)
+    steps = compile_steps(model, training)
     with jax.numpy_dtype_promotion("standard" if training.optimizer.kind == "adam" else "strict"):
         # optax's Adam raises a float to an integer power, which strict promotion refuses
         for i in range(rounds):

@@ -21,6 +21,7 @@ from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.loop import train
 from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.parallel import compile_steps
 from tests import golden as cases
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -133,7 +134,7 @@ def test_updates_after_an_import_are_those_of_fairseq(tmp_path):
     examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
     cfg, _, state, _ = examples.held(tmp_path / "run")
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = stepping.compile_steps(cfg.model, cfg.training)
+    steps = compile_steps(cfg.model, cfg.training)
     for rate in info["lrs"][1:]:
         state, _ = stepping.update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
     for name, value in fairseq.state_dict(state.params).items():

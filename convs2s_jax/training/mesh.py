@@ -1,0 +1,88 @@
+"""Devices as a mesh of three axes, whatever there is: one CPU, the GPUs of a machine, several slices of a TPU pod."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")
+"""The axes over which the rows of a batch are spread."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices lie along each axis; -1, at most once, for all that remain.
+
+    data: each has all parameters and a part of each batch; fsdp: the same, but parameters and optimiser state are cut
+    over these devices and gathered when used (fully sharded data parallelism, Zhao et al. 2023; ZeRO-3); tensor: the
+    outputs of each layer and the vocabulary are cut.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        for axis in AXES:
+            size = getattr(self, axis)
+            check(size == -1 or size >= 1, f"{axis} is {size}: a number of devices; use 1 or more, or -1 for the rest")
+        rest = [axis for axis in AXES if getattr(self, axis) == -1]
+        check(len(rest) <= 1, f"{' and '.join(rest)} are -1: only one axis can take the rest; give the others a number")
+
+
+def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
+    """Devices along (data, fsdp, tensor).
+
+    Raises:
+      UserError: they cannot be laid out on `devices` devices.
+    """
+    given = [getattr(cfg, axis) for axis in AXES]
+    product = math.prod(size for size in given if size != -1)
+    wanted = " * ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True) if size != -1)
+    check(product <= devices, f"mesh: {wanted} is {product} devices, and there are {devices}: use fewer")
+    if -1 in given:
+        check(
+            devices % product == 0,
+            f"mesh: {devices} devices cannot be divided by {wanted}: use numbers whose product divides them",
+        )
+    data, fsdp, tensor = (devices // product if size == -1 else size for size in given)
+    return data, fsdp, tensor
+
+
+def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Lay devices out as (data, fsdp, tensor), neighbours along the last axes, those of other slices along the first.
+
+    Args:
+      cfg: sizes.
+      devices: all of this training, None for all there are; the first ones are used where fewer are asked for.
+
+    Raises:
+      UserError: more are asked for than there are; or fewer, where several processes would each have to have some.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = shape(cfg, len(devices))
+    count = math.prod(sizes)
+    if count < len(devices) and len({device.process_index for device in devices}) > 1:
+        raise UserError(
+            f"mesh: {count} devices of {len(devices)}: with several processes all are used; set one axis to -1"
+        )
+    devices = devices[:count]
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    if len(slices) > 1 and sizes[0] % len(slices) == 0:  # the network between slices is slow: only `data` crosses it
+        within = (sizes[0] // len(slices), *sizes[1:])
+        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (len(slices), 1, 1), devices=devices), AXES)
+    return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Parts into which the rows of a batch are cut."""
+    return int(np.prod([mesh.shape[axis] for axis in ROWS]))
