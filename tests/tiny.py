@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import build, override
-from convs2s_jax.training import checkpoint
+from convs2s_jax.training import checkpoint, restoring
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
 from convs2s_jax.translation.translator import load
@@ -67,7 +67,7 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
 def digests(workdir: Path, step: int) -> dict[str, Any]:
     """Digest of every array of a checkpoint, parameters and optimiser: equal only if all are bitwise equal."""
     with checkpoint.manager(layout.checkpoints(workdir), keep=1, read_only=True) as checkpoints:
-        return checkpoint._position(checkpoints, step)["digests"]
+        return restoring._position(checkpoints, step)["digests"]
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import loader, plan
-from convs2s_jax.training import checkpoint, distributed, schedule, sharding, validation
+from convs2s_jax.training import checkpoint, distributed, restoring, schedule, sharding, validation
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training import workdir as layout
@@ -96,7 +96,7 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
     key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
     abstract = jax.eval_shape(init, key)
     layout = sharding.shardings(abstract, session.mesh)
-    found = checkpoint.restore(
+    found = restoring.restore(
         session.checkpoints,
         jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
         check=lambda position: check_data(run, position),

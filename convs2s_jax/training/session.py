@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import checkpoint, distributed, schedule, validation
+from convs2s_jax.training import checkpoint, distributed, restoring, schedule, validation
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.interrupts import InterruptedWorkError, Interrupts
@@ -80,7 +80,7 @@ def score_test(session: Session, state: TrainState) -> None:
         return
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     folder = layout.checkpoints(run.workdir)
-    params, saved = checkpoint.restore_params(
+    params, saved = restoring.restore_params(
         folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
     )
     if distributed.of_leader(reports.has(split="test", step=saved["step"])):

@@ -17,7 +17,7 @@ from convs2s_jax.models.average import average
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import checkpoint
+from convs2s_jax.training import restoring
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
 
@@ -110,7 +110,7 @@ def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callab
 
     abstract = jax.eval_shape(fresh, jax.random.key(0))
     restore = partial(
-        checkpoint.restore_params,
+        restoring.restore_params,
         layout.checkpoints(workdir),
         abstract,
         check=partial(layout.check_vocabularies, workdir, vocabularies),

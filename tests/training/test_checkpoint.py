@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import checkpoint, digest
+from convs2s_jax.training import checkpoint, digest, restoring
 from convs2s_jax.training.step import TrainState
 
 # When one array cannot be read, Orbax closes its event loop and leaves the other reads running: their coroutines go to
@@ -65,7 +65,7 @@ def restore(folder, abstract=ABSTRACT):
     """(what `restore` gives, steps left, sentences told)."""
     told = []
     with checkpoint.manager(folder, keep=9) as checkpoints:
-        found = checkpoint.restore(checkpoints, abstract, check=ACCEPT, tell=told.append)
+        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=told.append)
         return found, list(checkpoints.all_steps()), told
 
 
@@ -185,7 +185,7 @@ def test_position_is_verified_too(folder):
 
 
 def test_a_value_that_the_files_own_checks_accept_is_found_by_its_digest(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "digest", lambda tree, **_: dict.fromkeys(digest.digest(tree), 1))
+    monkeypatch.setattr(restoring, "digest", lambda tree, **_: dict.fromkeys(digest.digest(tree), 1))
     with pytest.raises(UserError, match=r"none of the checkpoints \[10, 20, 30\] could be read"):
         restore(folder)
 
@@ -214,7 +214,7 @@ def test_another_model_is_named_by_its_paths(folder):
     with pytest.raises(UserError, match=message):
         restore(folder, other)
     with pytest.raises(UserError, match=message):
-        checkpoint.restore_params(folder, other.params, step=30, check=ACCEPT, tell=pytest.fail)
+        restoring.restore_params(folder, other.params, step=30, check=ACCEPT, tell=pytest.fail)
     assert (folder / "30").is_dir()
 
 
@@ -228,7 +228,7 @@ def test_another_format_is_refused(folder, monkeypatch):
 
 def test_decoding_takes_the_best_or_the_step_asked_for(folder):
     for step, expected in ((None, 20), (10, 10), (30, 30)):
-        params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
+        params, where = restoring.restore_params(folder, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
         assert_bitwise(params, state(expected).params)
         assert where["step"] == expected
 
@@ -236,19 +236,19 @@ def test_decoding_takes_the_best_or_the_step_asked_for(folder):
 def test_decoding_passes_over_damage_and_deletes_nothing(folder):
     DAMAGES["cut"](largest(folder, 20))
     told = []
-    params, where = checkpoint.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
+    params, where = restoring.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
     assert where["step"] == 30  # the newest of the others
     assert_bitwise(params, state(30).params)
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
     assert (folder / "20").is_dir()
     with pytest.raises(UserError, match=r"none of the checkpoints \[20\] could be read"):
-        checkpoint.restore_params(folder, ABSTRACT.params, step=20, check=ACCEPT, tell=told.append)
+        restoring.restore_params(folder, ABSTRACT.params, step=20, check=ACCEPT, tell=told.append)
 
 
 def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     def ask(where, step=None):
-        checkpoint.restore_params(where, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
+        restoring.restore_params(where, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
 
     with pytest.raises(UserError, match=rf"^{folder} has no checkpoint of step 25; it has 10, 20, 30$"):
         ask(folder, 25)
@@ -303,7 +303,7 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
         checkpoint.wait(checkpoints, 1)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
         abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
-        found = checkpoint.restore(checkpoints, abstract, check=ACCEPT, tell=pytest.fail)
+        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=pytest.fail)
     assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
     assert_bitwise(found[0].params, one)
 

@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.words import WordList
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import checkpoint
+from convs2s_jax.training import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load
@@ -59,7 +59,7 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
 def test_an_average_has_the_mean_of_the_merged_kernels(trained):
     """By hand: w = g v / |v| of each step's checkpoint, then the mean."""
     steps = {}
-    real = checkpoint.restore_params
+    real = restoring.restore_params
 
     def spy(*arguments, **named):
         tree, position = real(*arguments, **named)
@@ -67,7 +67,7 @@ def test_an_average_has_the_mean_of_the_merged_kernels(trained):
         return tree, position
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.checkpoint, "restore_params", spy)
+        patch.setattr(module.restoring, "restore_params", spy)
         averaged = load(trained, steps=[1, 3], tell=print)
     assert averaged.steps == ((1, 3),)
 

@@ -16,7 +16,7 @@ from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.arguments import args_from_config
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.parameters import whole_state_dict
-from convs2s_jax.training import checkpoint, schedule
+from convs2s_jax.training import restoring, schedule
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.schedule import ScheduleState
@@ -53,7 +53,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: stepping.init(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     restore = partial(
-        checkpoint.restore_params,
+        restoring.restore_params,
         layout.checkpoints(order.workdir),
         check=partial(layout.check_vocabularies, order.workdir, vocabularies),
         tell=tell,

@@ -14,7 +14,7 @@ from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import checkpoint
+from convs2s_jax.training import restoring
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training import workdir as layout
 from tests import golden
@@ -118,7 +118,7 @@ def held(workdir: Path):
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: stepping.init(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     check = partial(layout.check_vocabularies, workdir, vocabularies)
-    restore = partial(checkpoint.restore_params, layout.checkpoints(workdir), step=None, check=check, tell=print)
+    restore = partial(restoring.restore_params, layout.checkpoints(workdir), step=None, check=check, tell=print)
     params, position = restore(abstract.params)
     moments, _ = restore(abstract.optimizer, item="optimizer")
     state = stepping.TrainState(params=params, optimizer=moments, step=jnp.asarray(position["step"], jnp.int32))

@@ -1,0 +1,175 @@
+"""Checkpoints back from disk, each verified: a damaged one is told from one of another model, and passed over."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import distributed
+from convs2s_jax.training.checkpoint import FORMAT, manager, reason
+from convs2s_jax.training.digest import digest, digest_of_record, path_of
+from convs2s_jax.training.step import TrainState
+
+T = TypeVar("T")
+
+
+def restore(
+    checkpoints: ocp.CheckpointManager,
+    abstract: TrainState,
+    *,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, or None where there is none.
+
+    A damaged one is named to `tell` and put aside as <step>.damaged, so that training can write it anew, and the one
+    before is tried.
+
+    Args:
+      checkpoints: of `manager`.
+      abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this run.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: checkpoints exist and none is whole.
+    """
+    steps = sorted(checkpoints.all_steps(), reverse=True)
+    for step in steps:
+        found, why = _attempt(lambda: _whole(checkpoints, step, abstract, check))  # noqa: B023
+        if found is None:
+            tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
+            continue
+        for damaged in [s for s in steps if s > step]:
+            _put_aside(checkpoints, damaged)
+        return found
+    if steps:
+        raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
+    return None
+
+
+def restore_params(
+    folder: Path,
+    abstract: Tree,
+    *,
+    step: int | None,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+    item: str = "params",
+) -> tuple[Tree, dict[str, Any]]:
+    """Parameters for decoding, and their position.
+
+    Args:
+      folder: of checkpoints.
+      abstract: shapes and dtypes of the parameters.
+      item: "params", or "optimizer" for the state of the optimiser, which `abstract` then describes.
+      step: a step, or None for the best, and the others from the newest on where that one is damaged.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this model.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: no checkpoint, not that step, or none that is whole.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
+    with manager(folder, keep=1, read_only=True) as checkpoints:
+        steps = sorted(checkpoints.all_steps(), reverse=True)
+        if not steps:
+            raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
+        if step is not None and step not in steps:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
+        for candidate in [step] if step is not None else _best_first(checkpoints, steps):
+            found, why = _attempt(lambda: _part(checkpoints, candidate, item, abstract, check))  # noqa: B023
+            if found is not None:
+                return found
+            tell(f"the checkpoint of step {candidate} is damaged ({why})")
+    raise UserError(f"{folder}: none of the checkpoints {sorted(steps) if step is None else [step]} could be read")
+
+
+def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What was read, or None and why not; None on all processes where one of them cannot read its part."""
+    try:
+        found, why = read(), ""
+    except UserError:
+        raise
+    except Exception as error:
+        found, why = None, reason(error)
+    everywhere = distributed.all_of(found is not None)
+    return (found, why) if everywhere else (None, why or "seen by another process")
+
+
+def _put_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Rename a damaged checkpoint: what could not be read today may still be of use."""
+    folder = Path(checkpoints.directory)
+    aside = folder / f"{step}.damaged"
+    if distributed.leads():
+        shutil.rmtree(aside, ignore_errors=True)
+        (folder / str(step)).rename(aside)
+    distributed.meet(f"step {step} put aside")
+    checkpoints.reload()
+
+
+def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterator[int]:
+    best = checkpoints.best_step()
+    if best is not None:
+        yield best
+    yield from (step for step in steps if step != best)
+
+
+def _whole(
+    checkpoints: ocp.CheckpointManager, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
+) -> tuple[TrainState, dict[str, Any]]:
+    """A training state and its position."""
+    params, position = _part(checkpoints, step, "params", abstract.params, check)
+    moments = _arrays(checkpoints, step, "optimizer", abstract.optimizer, position)
+    number = jnp.asarray(step, jnp.int32)
+    if abstract.step.sharding is not None:
+        number = jax.device_put(number, abstract.step.sharding)
+    return TrainState(params=params, optimizer=moments, step=number), position
+
+
+def _part(
+    checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
+) -> tuple[Tree, dict[str, Any]]:
+    """One item and the position."""
+    position = _position(checkpoints, step)
+    check(position)
+    return _arrays(checkpoints, step, item, abstract, position), position
+
+
+def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    folder = checkpoints.directory / str(step) / "position"
+    position = ocp.JsonCheckpointHandler().restore(folder, ocp.args.JsonRestore())
+    content = {name: value for name, value in position.items() if name != "digests"}
+    if digest_of_record(content) != position["digests"]["position"]:
+        raise ValueError("position is not what was saved")
+    if position["format"] != FORMAT:
+        raise UserError(
+            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads {FORMAT}; "
+            "see CHANGELOG.md"
+        )
+    return position
+
+
+def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+    """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
+    expected = position["digests"][item]
+    names = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)}
+    if names != set(expected):
+        odd = sorted(names ^ set(expected))
+        raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
+    # not through the manager, which would wait for all processes where one has failed to read its part
+    folder = checkpoints.directory / str(step) / item
+    restored = ocp.StandardCheckpointHandler().restore(folder, args=ocp.args.StandardRestore(abstract))
+    found = digest(restored)
+    wrong = [name for name in expected if expected[name] != found[name]]
+    if wrong:
+        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, restored)
