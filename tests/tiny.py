@@ -57,7 +57,7 @@ def config_file(folder: Path, **overrides: Any) -> Path:
 
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every parameter of a checkpoint by path."""
-    translator = load(workdir, step=step, tell=print)
+    translator = load(workdir, steps=[step], tell=print)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(translator.params)

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,8 +98,16 @@ def join(processes: Processes) -> None:
     Raises:
       UserError: no cluster is found where one was promised, or the others do not come.
     """
-    if not processes.distributed and processes.coordinator_address is None:
+    address = processes.coordinator_address
+    if not processes.distributed and address is None:
         return
+    who = "this process" if processes.process_id is None else f"process {processes.process_id}"
+    where = "where the cluster says" if address is None else f"at {address}"
+    seconds = processes.initialization_timeout
+    # where the others do not come, JAX's service ends the process itself: it has to be said before
+    sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
+    if address is not None and processes.process_id:
+        _await_leader(address, seconds)
     try:
         jax.distributed.initialize(
             processes.coordinator_address,
@@ -113,9 +123,24 @@ def join(processes: Processes) -> None:
                 f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
                 "--coordinator_address, --num_processes and --process_id"
             ) from error
-        raise UserError(
-            f"process {processes.process_id} did not find the others at {processes.coordinator_address} ({reason})"
-        ) from error
+        raise UserError(f"{who} did not find the others {where} ({reason})") from error
+
+
+def _await_leader(address: str, seconds: float) -> None:
+    """Wait until process 0 listens."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"nobody answers at --coordinator_address={address} ({error}): process 0 has to run there, and "
+                    "to be reached through this port from all machines"
+                ) from error
+            time.sleep(0.2)
 
 
 def several() -> bool:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
@@ -167,9 +168,16 @@ def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: 
         raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
     # not through the manager, which would wait for all processes where one has failed to read its part
     folder = checkpoints.directory / str(step) / item
-    restored = ocp.StandardCheckpointHandler().restore(folder, args=ocp.args.StandardRestore(abstract))
+    placed = jax.tree.map(_placed, abstract)
+    restored = ocp.StandardCheckpointHandler().restore(folder, args=ocp.args.StandardRestore(placed))
     found = digest(restored)
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, restored)
+
+
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
+    """A description that says where the array shall lie: on the first device, not on those it was saved from."""
+    where = leaf.sharding or SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

@@ -12,6 +12,7 @@ from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
+from convs2s_jax.training.digest import path_of
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.parallel import compile_steps
@@ -105,3 +106,27 @@ def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
     # bfloat16 has 8 significant bits: 2^-8 = 0.4 % a value, less for a sum over many
     np.testing.assert_allclose(sums.loss.nll, exact_sums.loss.nll, rtol=5e-3)
     assert sums.loss.nll != exact_sums.loss.nll
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
+    training = TrainingConfig(skip_bad_steps=skip)
+    state = stepping.init(jax.random.key(1), MODEL, training, source=20, target=20)
+    steps = compile_steps(MODEL, training)
+    before = jax.device_get(state)
+    grads, sums = steps.first(state.params, batch, None)
+    if where == "loss":
+        sums = sums.replace(loss=jnp.float32(jnp.nan))
+    else:
+        table = grads.decoder.embedding.table.at[5, 2].set(jnp.inf)
+        grads = grads.replace(decoder=grads.decoder.replace(embedding=grads.decoder.embedding.replace(table=table)))
+    after, report = steps.finish(state, (grads, sums), jnp.float32(0.25))
+    assert after.step == 1
+    changed = [not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)]
+    assert (sum(changed) == 1) == bool(skip)  # the number of the step alone
+    names = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(before.params)]
+    bad = [name for name, finite in zip(names, report.finite, strict=True) if not finite]
+    assert bad == ([] if where == "loss" else ["decoder/embedding/table"])
+    good, _ = steps.whole(after, batch, jnp.float32(0.25), None)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(good)) or not skip

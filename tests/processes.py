@@ -1,0 +1,118 @@
+"""Real processes over loopback, each a train.py with devices of its own."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.tiny import ROOT
+
+LIMIT = 300
+"""Seconds after which a run that does not end has failed."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(devices: int, compiled: Path) -> dict[str, str]:
+    """That of the tests with other devices; programs that an earlier process compiled are taken from a folder."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    cache["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    count = f"--xla_force_host_platform_device_count={devices}"
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", count, os.environ["XLA_FLAGS"])
+    return {**os.environ, **cache, "XLA_FLAGS": flags}
+
+
+def _base(path: Path) -> Path:
+    """The folder of this session's temporary files."""
+    return next(parent for parent in path.parents if parent.name.startswith(("pytest-", "popen-")))
+
+
+class Process:
+    """A running train.py whose standard error goes to a file."""
+
+    def __init__(
+        self, arguments: Sequence[str], devices: int, log: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
+        command = [sys.executable, "train.py", *arguments]
+        with log.open("w") as file:
+            known = {**environment(devices, _base(log) / "compiled"), **(variables or {})}
+            self.popen = subprocess.Popen(command, cwd=ROOT, env=known, stderr=file)
+        self._log = log
+
+    @property
+    def told(self) -> str:
+        return self._log.read_text()
+
+    def wait(self, seconds: float = LIMIT) -> int:
+        return self.popen.wait(timeout=seconds)
+
+
+@contextlib.contextmanager
+def running(
+    config: Path, workdir: Path, count: int, devices: int, *, others: Sequence[Sequence[str]] = (), heartbeat: int = 20
+) -> Iterator[list[Process]]:
+    """`count` processes of one training, told of each other by flags.
+
+    others: further arguments, for each process its own; all have none otherwise.
+    """
+    common = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={count}"]
+    common += [f"--heartbeat_timeout={heartbeat}"]
+    arguments = [[*common, f"--process_id={i}", *(others[i] if others else ())] for i in range(count)]
+    with launched(config, workdir, devices, arguments, [{}] * count) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def launched(
+    config: Path,
+    workdir: Path,
+    devices: int,
+    arguments: Sequence[Sequence[str]],
+    variables: Sequence[Mapping[str, str]],
+) -> Iterator[list[Process]]:
+    """A process for each list of arguments and its environment variables; none outlives the block."""
+    logs = workdir.parent / f"{workdir.name}.logs"
+    logs.mkdir(exist_ok=True)
+    common = [f"--config={config}", f"--workdir={workdir}"]
+    started = [
+        Process([*common, *own], devices, logs / f"{i}.txt", known)
+        for i, (own, known) in enumerate(zip(arguments, variables, strict=True))
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            if process.popen.poll() is None:
+                process.popen.send_signal(signal.SIGKILL)
+                process.popen.wait()
+
+
+def run(config: Path, workdir: Path, count: int, devices: int) -> list[str]:
+    """A training of several processes to its end; what each told."""
+    with running(config, workdir, count, devices) as processes:
+        for process in processes:
+            assert process.wait() == 0, process.told
+        return [process.told for process in processes]
+
+
+def wait_for_step(processes: Sequence[Process], workdir: Path, step: int) -> None:
+    """Until a checkpoint of this step or a later one is there."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        folder = workdir / "checkpoints"
+        if folder.is_dir() and any(int(e.name) >= step for e in folder.iterdir() if e.name.isdigit()):
+            return
+        for process in processes:
+            assert process.popen.poll() is None, process.told
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,79 @@
+"""Faults that really happen to one process: killed at any moment, no room on the disk."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from convs2s_jax.training.loop import train
+from tests import processes, tiny
+
+STEPS = 100
+KILLS = 20
+OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
+
+
+def saved(workdir):
+    folder = workdir / "checkpoints"
+    return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
+
+
+def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
+    """Moments lie within loading, compiling, updates and saves; late in the run they come early in a life."""
+    train(tiny.config(**OPTIONS), tmp_path / "undisturbed")
+    config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
+    reached = []
+    for life in range(KILLS):
+        log = tmp_path / f"{life}.txt"
+        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, log)
+        begun = "vocabularies of" if rng.random() < 0.8 else ""  # else somewhere on the way there
+        deadline = time.monotonic() + processes.LIMIT
+        while begun not in process.told and process.popen.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1.5 if saved(workdir) < STEPS / 2 else 0.1))
+        assert process.popen.poll() is None, process.told
+        process.popen.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        reached.append(saved(workdir))
+    assert reached == sorted(reached)  # no life lost what was saved before it
+    assert 0 < reached[-1] < STEPS
+    assert len(set(reached)) >= 4
+    train(tiny.config(**OPTIONS), workdir)
+    assert tiny.digests(workdir, STEPS) == tiny.digests(tmp_path / "undisturbed", STEPS)
+
+
+SMALL_DISK = """
+    mount -t tmpfs -o size=1200k tmpfs "$1" || exit 99
+    shift
+    "$@"; first=$?
+    mount -o remount,size=100m tmpfs "{disk}"
+    "$@"; second=$?
+    cp -r "{disk}/run" "{kept}"
+    echo "ended with $first, then $second"
+"""
+
+
+def test_on_a_full_disk_a_run_stops_with_a_sentence_and_goes_on_when_there_is_room(tmp_path):
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    options = {"training__max_steps": 40, "training__save_every": 1, "training__keep": 100}
+    config = tiny.config_file(tmp_path, **options)
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare (util-linux) makes the small disk")
+    script = SMALL_DISK.format(disk=disk, kept=kept)
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(disk)]
+    command += [sys.executable, "train.py", f"--config={config}", f"--workdir={disk}/run"]
+    ended = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=400, check=False)
+    if ended.returncode in (1, 99) and "ended with" not in ended.stdout:
+        pytest.skip(f"this machine lets no user mount a disk: {ended.stderr.strip()}")
+    assert "ended with 2, then 0" in ended.stdout, ended.stderr
+    assert "No space left on device" in ended.stderr
+    assert "run the same command again" in ended.stderr
+    assert "continuing at step" in ended.stderr
+    train(tiny.config(**options), tmp_path / "undisturbed")
+    assert tiny.digests(kept, 40) == tiny.digests(tmp_path / "undisturbed", 40)

@@ -1,0 +1,81 @@
+"""Devices laid out as (data, fsdp, tensor)."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training import mesh
+from convs2s_jax.training.mesh import MeshConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "devices", "expected"),
+    [
+        ({}, 1, (1, 1, 1)),
+        ({}, 8, (8, 1, 1)),
+        ({"fsdp": 4}, 8, (2, 4, 1)),
+        ({"data": 2, "fsdp": -1, "tensor": 2}, 16, (2, 4, 2)),
+        ({"data": 1}, 8, (1, 1, 1)),
+        ({"data": 2, "fsdp": 1, "tensor": -1}, 6, (2, 1, 3)),
+    ],
+)
+def test_minus_one_takes_the_rest(values, devices, expected):
+    assert mesh.shape(MeshConfig(**values), devices) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "devices", "message"),
+    [
+        ({"data": 0}, 8, r"^data is 0: a number of devices; use 1 or more, or -1 for the rest$"),
+        ({"fsdp": -1}, 8, r"^data and fsdp are -1: only one axis can take the rest; give the others a number$"),
+        ({"data": 4, "fsdp": 4}, 8, r"^mesh: data 4 \* fsdp 4 \* tensor 1 is 16 devices, and there are 8: use fewer$"),
+        ({"fsdp": 3}, 8, r"^mesh: 8 devices cannot be divided by fsdp 3 \* tensor 1: use numbers whose product div"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused(values, devices, message):
+    with pytest.raises(UserError, match=message):
+        mesh.shape(MeshConfig(**values), devices)
+
+
+def test_a_misspelt_axis_is_named():
+    with pytest.raises(UserError, match=r"mesh.fspd: there is no field 'fspd'; did you mean 'fsdp'\?"):
+        build(MeshConfig, {"fspd": 2}, "mesh")
+
+
+def test_fewer_devices_than_there_are_may_be_used_by_one_process():
+    made = mesh.make(MeshConfig(data=2, tensor=2))
+    assert dict(made.shape) == {"data": 2, "fsdp": 1, "tensor": 2}
+    assert list(made.devices.flat) == jax.devices()[:4]
+    assert mesh.row_shards(mesh.make(MeshConfig(data=2, fsdp=2, tensor=2))) == 4
+
+
+def test_several_processes_use_all_their_devices():
+    devices = [SimpleNamespace(process_index=i // 2) for i in range(4)]
+    with pytest.raises(UserError, match=r"^mesh: 2 devices of 4: with several processes all are used; set one axis to"):
+        mesh.make(MeshConfig(data=2), devices)
+
+
+def test_only_data_crosses_slices(monkeypatch):
+    """Slices of a TPU are joined by a slow network: each group of (fsdp, tensor) stays within one."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Chip:
+        id: int
+        slice_index: int
+        process_index: int = 0
+        platform: str = "gpu"
+        device_kind: str = "other"
+
+    chips = [Chip(id=i, slice_index=i // 4) for i in range(8)]
+    monkeypatch.setattr(mesh, "Mesh", lambda devices, axes: (devices, axes))
+    devices, axes = mesh.make(MeshConfig(data=-1, fsdp=2, tensor=2), chips)
+    assert axes == ("data", "fsdp", "tensor")
+    assert devices.shape == (2, 2, 2)
+    slices = np.vectorize(lambda chip: chip.slice_index)(devices)
+    assert all(len(set(group.flat)) == 1 for group in slices)
+    assert {group.flat[0] for group in slices} == {0, 1}
