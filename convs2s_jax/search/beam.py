@@ -45,7 +45,7 @@ def search(
     request: Request,
     *,
     limit: int,
-    chunk: int = 4,
+    chunk: int = 1,
     start: int = EOS,
     coverage: Coverage | None = None,
 ) -> Hypotheses:
@@ -63,7 +63,7 @@ def search(
       cache: the state before the start symbol, rows [N = B * beam_size] on axis 0 of every leaf.
       request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
       limit: L, static length of the results in symbols, the end symbol counted.
-      chunk: steps between two looks which sentences are done.
+      chunk: steps between two looks which sentences are done; a look is cheap, steps after the last end are not.
       start: the symbol fed first.
       coverage: of memory and the cache after a step, [N]: the sum over source positions of log min(attention, 1), for
         `cfg.coverage_penalty`.
