@@ -25,20 +25,24 @@ def init(key: Key, channels: int, dim: int) -> Attention:
 
 @flax.struct.dataclass
 class Source:
-    """What an attention reads, so that scores are  x . keys + offset  and what is fetched is  sum_j a_j values_j.
+    """What an attention reads once its maps are on the source's side (`prepare`).
 
-    keys: [B, S, X]; offset: [B, S] or None for 0; values: [B, S, Y].
+    Scores are  h . keys_j + g . z_j + offset_j,  and what is fetched is  sum_j a_j values_j.  In keys and z
+    source positions are the last axis, so that the small product of a step reads them as they lie.
+
+    keys: [B, C, S]; z: [B, E, S], the same for all layers; offset: [B, S]; values: [B, S, C].
     """
 
     keys: Array
-    offset: Array | None
+    z: Array
+    offset: Array
     values: Array
 
 
 def prepare(params: Attention, keys: Array, values: Array) -> Source:
     """Move the maps of equations 1 and 2 from the target's side to the source's.
 
-    (W_d h + b_d + g) . z = [h; g] . [W_d^T z; z] + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j), so that a
+    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j), so that a
     sentence is mapped once and not each hypothesis at each step: S products of C * E in place of W * T.
 
     Args:
@@ -46,11 +50,11 @@ def prepare(params: Attention, keys: Array, values: Array) -> Source:
       keys, values: [B, S, E], as `attend` takes them.
     """
     w, b = params.query.w, params.query.b
-    mapped = jnp.einsum("BSE,CE->BSC", keys.astype(w.dtype), w)
-    offset = jnp.einsum("BSE,E->BS", keys.astype(w.dtype), b.astype(w.dtype), preferred_element_type=wide(w.dtype))
-    both = jnp.concatenate([mapped, keys.astype(w.dtype)], axis=-1) * SQRT_HALF
+    z = jnp.swapaxes(keys, 1, 2).astype(w.dtype) * SQRT_HALF
+    mapped = jnp.einsum("CE,BES->BCS", w, z)
+    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=wide(w.dtype))
     fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
-    return Source(keys=both, offset=offset * SQRT_HALF, values=fetched)
+    return Source(keys=mapped, z=z, offset=offset, values=fetched)
 
 
 def attend(params: Attention, h: Array, g: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
@@ -71,36 +75,40 @@ def attend(params: Attention, h: Array, g: Array, keys: Array, values: Array, ma
       [N, T, C] and the weights a [N, T, S] in float32, whose rows sum to one over real positions.
     """
     d = (linear(params.query, h) + g) * SQRT_HALF
-    c, a = fetch(Source(keys=keys, offset=None, values=values), d, mask)
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=wide(d.dtype))
+    c, a = fetch(scores_BQS, values, mask)
+    c, a = c.reshape(g.shape), a.reshape(*g.shape[:2], -1)
     return (linear(params.context, c) + h) * SQRT_HALF, a
 
 
 def attend_prepared(params: Attention, source: Source, h: Array, g: Array, mask: Array) -> tuple[Array, Array]:
     """`attend` with a source from `prepare`."""
-    c, a = fetch(source, jnp.concatenate([h, g], axis=-1), mask)
-    return (c + bias(params.context.b, 3) + h) * SQRT_HALF, a
+    dtype = wide(h.dtype)
+    scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
+    scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), source.z, preferred_element_type=dtype)
+    c, a = fetch(scores_BQS + source.offset[:, None], source.values, mask)
+    return (c.reshape(h.shape) + bias(params.context.b, 3) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
 
 
-def fetch(source: Source, d: Array, mask: Array) -> tuple[Array, Array]:
-    """a = softmax(d . keys + offset);  c = sqrt(m) sum_j a_j values_j.
+def _queries(x: Array, mask: Array) -> Array:
+    """[N, T, X] -> [B, Q, X]: the Q = W * T queries of each sentence."""
+    return x.reshape(len(mask), -1, x.shape[-1])
+
+
+def fetch(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    """a = softmax(scores);  c = sqrt(m) sum_j a_j values_j.
 
     Args:
-      source: of B sentences.
-      d: [N, T, X], N = B * W.
+      scores: [B, Q, S] in float32 or better.
+      values: [B, S, Y].
       mask: [B, S].
 
     Returns:
-      c [N, T, Y] and a [N, T, S] in float32 or better.
+      c [B, Q, Y] in the dtype of the values, and a [B, Q, S].
     """
-    B, S, X = source.keys.shape
-    N, T = d.shape[:2]
-    scores_BQS = jnp.einsum("BQX,BSX->BQS", d.reshape(B, -1, X), source.keys, preferred_element_type=wide(d.dtype))
-    if source.offset is not None:
-        scores_BQS = scores_BQS + source.offset[:, None].astype(scores_BQS.dtype)
-    a_BQS = softmax(scores_BQS, mask[:, None])
-    m = jnp.sum(mask, axis=1).astype(d.dtype)
-    c = jnp.einsum("BQS,BSY->BQY", a_BQS.astype(d.dtype), source.values) * jnp.sqrt(m)[:, None, None]
-    return c.reshape(N, T, -1), a_BQS.reshape(N, T, S)
+    a = softmax(scores, mask[:, None])
+    m = jnp.sum(mask, axis=1).astype(values.dtype)
+    return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values) * jnp.sqrt(m)[:, None, None], a
 
 
 def softmax(scores: Array, mask: Array) -> Array:
