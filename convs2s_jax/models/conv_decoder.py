@@ -3,22 +3,26 @@
 import dataclasses
 from typing import Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.conv_records import Block, ConvDecoderCache, ConvDecoderParams, PreparedMemory, ReadyParams
 from convs2s_jax.models.kinds import Decoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.nn import affine, attention, convolution, embedding
+from convs2s_jax.nn import affine, attention, convolution, embedding, tables
 from convs2s_jax.nn.affine import Affine, bias, linear
 from convs2s_jax.nn.attention import Attention, Source
 from convs2s_jax.nn.dropout import dropout, split
-from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.tables import Tables, Words
 from convs2s_jax.nn.types import Array, Key, wide
+
+TABLES = 2**27
+"""Most bytes of the tables that stand for the first layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,48 +62,6 @@ class ConvDecoderConfig:
         return self.attention_layers is None or index + 1 in self.attention_layers
 
 
-@flax.struct.dataclass
-class Block:
-    """One layer: convolution, the projection of its residual and its attention, None where it has none."""
-
-    conv: Affine
-    projection: Affine | None
-    attention: Attention | None
-
-
-@flax.struct.dataclass
-class ConvDecoderParams:
-    """Embedding, map to the first layer's channels, layers, map to O, softmax layer.
-
-    `output` maps O to V; with a tied output it is the bias [V] alone and the kernel is the embedding table.
-    """
-
-    embedding: Embedding
-    map_in: Affine
-    blocks: tuple[Block, ...]
-    map_out: Affine
-    output: Affine | Array
-
-
-@flax.struct.dataclass
-class ConvDecoderCache:
-    """What a decoder remembers of the target so far.
-
-    length: [N], real tokens read; histories: for each layer its last K - 1 inputs [N, K - 1, C].
-    """
-
-    length: Array
-    histories: tuple[Array, ...]
-
-
-@flax.struct.dataclass
-class PreparedMemory:
-    """A memory as the layers of one decoder read it: `sources` (None for layers without attention) and its mask."""
-
-    sources: tuple[Source | None, ...]
-    mask: Array
-
-
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
     """Fresh parameters (section 3.5): rows V of the target vocabulary, E = dim, dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
@@ -132,16 +94,34 @@ def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -
     return PreparedMemory(sources=tuple(sources), mask=memory.mask)
 
 
+def ready(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> ConvDecoderParams:
+    """The same decoder for many short calls of `advance` without a key; results are the same up to rounding."""
+    del cfg
+    conv = params.blocks[0].conv
+    if isinstance(params, ReadyParams) or tables.size(params.embedding, conv) > TABLES:
+        return params
+    return ReadyParams(
+        embedding=params.embedding,
+        map_in=params.map_in,
+        blocks=params.blocks,
+        map_out=params.map_out,
+        output=params.output,
+        first=tables.init(params.embedding, params.map_in, conv),
+    )
+
+
 def start(
     params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory | PreparedMemory, rows: int
 ) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     del memory
     dtype = params.map_in.w.dtype
-    histories = [
+    histories: list[Array | Words] = [
         jnp.zeros((rows, layer.width - 1, size.inputs), dtype)
         for layer, size in zip(cfg.layers, sizes(cfg.layers), strict=True)
     ]
+    if isinstance(params, ReadyParams):
+        histories[0] = tables.start(params.first, rows)
     return ConvDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
 
 
@@ -158,7 +138,7 @@ def advance(
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
-      params: merged kernels.
+      params: merged kernels, or ready ones.
       cfg: layer list.
       memory: of B sentences, as the encoder left it or prepared.
       cache: of N = B * W rows, W hypotheses of a sentence side by side.
@@ -168,26 +148,50 @@ def advance(
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
+
+    Raises:
+      ValueError: a key with ready parameters.
     """
+    if key is not None and isinstance(params, ReadyParams):
+        raise ValueError("ready parameters are for decoding: a key is for those they were made of")
     keys = split(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
-    outputs, weights, histories = [linear(params.map_in, g)], [], []
-    sources = memory.sources if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
+    first = params.first if isinstance(params, ReadyParams) else None
+    words = Words(tokens=tokens, places=places(tokens, cache.length))
+    outputs = [linear(params.map_in, g) if first is None else tables.read(first, words).astype(g.dtype)]
+    weights: list[Array] = []
+    histories: list[Array | Words] = []
+    sources = _sources(memory) if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
     for layer, block, history, source, k in zip(
         cfg.layers, params.blocks, cache.histories, sources, keys[2:], strict=True
     ):
         r = residual(outputs, layer, block.projection)
-        x, history = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k))
+        x, after = _convolve(block, first, history, dropout(outputs[-1], rate, k), words)
         h = glu(x)
         if block.attention is not None:
             h, a = _attend(block.attention, memory, source, h, g)
             weights.append(a)
         outputs.append(add_residual(h, r))
-        histories.append(history)
+        histories.append(after)
     features = dropout(linear(params.map_out, outputs[-1]), rate, keys[1])
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
     attended = jnp.mean(jnp.stack(weights), axis=0)
     return features, attended, ConvDecoderCache(length=length, histories=tuple(histories))
+
+
+def _convolve(
+    block: Block, first: Tables | None, history: Array | Words, x: Array, words: Words
+) -> tuple[Array, Array | Words]:
+    if isinstance(history, Words):
+        assert first is not None
+        return tables.causal(first, block.conv.b, history, words)
+    return convolution.causal(block.conv, history, x)
+
+
+def _sources(memory: PreparedMemory) -> tuple[Source | None, ...]:
+    """The sources with one z between them, so that XLA sees that g . z is the same in all layers."""
+    z = next(source.z for source in memory.sources if source is not None)
+    return tuple(source and dataclasses.replace(source, z=z) for source in memory.sources)
 
 
 def _attend(
@@ -217,6 +221,7 @@ def attentions(cfg: ConvDecoderConfig) -> int:
 KIND = Decoder(
     config=ConvDecoderConfig,
     init=init,
+    ready=ready,
     prepare=prepare,
     start=start,
     advance=advance,

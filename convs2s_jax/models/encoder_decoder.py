@@ -83,6 +83,15 @@ def cast(params: Params, cfg: ModelConfig) -> Params:
     return jax.tree_util.tree_map_with_path(convert, params)
 
 
+def ready(params: Params, cfg: ModelConfig) -> Params:
+    """The model for decoding token by token, made once: all functions but `init` take it, without a key.
+
+    It is larger than the parameters, by tables of what the decoder computes of each word.
+    """
+    params = cast(params, cfg)
+    return dataclasses.replace(params, decoder=DECODERS[cfg.decoder.kind].ready(params.decoder, cfg.decoder))
+
+
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
     """Source tokens [B, S], end symbol included, to a memory of B sentences."""
     scale = 1.0 / (2 * DECODERS[cfg.decoder.kind].attentions(cfg.decoder))

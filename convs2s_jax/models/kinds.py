@@ -22,6 +22,8 @@ class Decoder(NamedTuple):
 
     config: its config class, with a field `kind` that names it.
     init(key, cfg, *, vocabulary, dim, rate) -> params.
+    ready(params, cfg) -> parameters that `prepare`, `start`, `advance` and `logits` take in place of params where many
+        steps follow, without a key.
     prepare(params, cfg, memory) -> the memory as its layers read it: what `start` and `advance` take in place of a
         memory where many steps follow; B sentences on axis 0 of every leaf, and an attribute `mask` [B, S].
     start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
@@ -32,6 +34,7 @@ class Decoder(NamedTuple):
 
     config: type
     init: Callable[..., Any]
+    ready: Callable[..., Any]
     prepare: Callable[..., Any]
     start: Callable[..., Any]
     advance: Callable[..., Any]

@@ -53,11 +53,13 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
       [B, U, E]; zero at PAD.
     """
     e = params.table[tokens]
-    if params.positions is None:
-        return e
+    return e if params.positions is None else e + params.positions[places(tokens, start)]
+
+
+def places(tokens: Array, start: Array) -> Array:
+    """The row of each token's position, [B, U]; arguments as of `embed`."""
     real = (tokens != PAD).astype(tokens.dtype)
-    index = (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
-    return e + params.positions[index]
+    return (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
 
 
 def _table(key: Key, rows: int, dim: int) -> Array:

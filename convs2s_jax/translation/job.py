@@ -16,7 +16,7 @@ from convs2s_jax.translation import output, requests
 from convs2s_jax.translation.formats import FORMATS, Format, Written
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
-from convs2s_jax.translation.translator import Translator, load
+from convs2s_jax.translation.translator import Translator, load, ready
 
 Tell = Callable[[str], None]
 
@@ -47,7 +47,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     """
     check_early(options)
     workdirs = [Path(workdir) for workdir in options.workdir]
-    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
+    translator = ready(load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell))
     search = options.resolve(translator.cfg.search)
     work = read(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]

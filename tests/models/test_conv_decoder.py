@@ -78,6 +78,35 @@ def test_any_cut_of_the_target_equals_one_call(name, cuts):
     np.testing.assert_array_equal(cache.length, [7, 4])
 
 
+@pytest.mark.parametrize("cuts", [[7], [1] * 7, [3, 1, 3]], ids=str)
+@every_config
+def test_ready_parameters_predict_the_same(name, cuts):
+    """Over a memory as it is and one that is prepared too."""
+    cfg, params = setup(name)
+    whole, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
+    params = conv_decoder.ready(params, cfg)
+    for source in (memory(), conv_decoder.prepare(params, cfg, memory())):
+        cache, at = start(params, cfg), 0
+        for cut in cuts:
+            part, a, cache = decode(params, cfg, source, cache, TOKENS[:, at : at + cut])
+            same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
+            at += cut
+
+
+def test_ready_parameters_stay_ready_and_take_no_key():
+    cfg, params = setup("plain")
+    params = conv_decoder.ready(params, cfg)
+    assert conv_decoder.ready(params, cfg) is params
+    with pytest.raises(ValueError, match="ready parameters are for decoding: a key is for those they were made of"):
+        conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.1, key=jax.random.key(0))
+
+
+def test_tables_that_would_be_too_large_are_not_made(monkeypatch):
+    cfg, params = setup("plain")
+    monkeypatch.setattr(conv_decoder, "TABLES", 0)
+    assert conv_decoder.ready(params, cfg) is params
+
+
 @every_config
 def test_a_target_begins_after_zeros_in_the_dtype_of_the_parameters(name):
     cfg, params = setup(name)

@@ -14,7 +14,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
-from convs2s_jax.translation.translator import load
+from convs2s_jax.translation.translator import load, ready
 
 TARGETS = ["5 Kilowatt", "", "Norwegen und Spanien"]
 
@@ -54,6 +54,19 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
     for a, b, mean in zip(*scores, strict=True):
         assert not np.allclose(a, b, atol=1e-3)
         np.testing.assert_allclose(np.exp(mean), (np.exp(a) + np.exp(b)) / 2, rtol=1e-5)
+
+
+def test_a_ready_translator_translates_and_scores_the_same(trained, other, sources):
+    for workdirs in (trained, [trained, other]):
+        plain = load(workdirs, tell=print)
+        fast = ready(plain)
+        assert jax.tree.structure(fast.params) != jax.tree.structure(plain.params)
+        for a, b in zip(*(token_scores(translator, sources) for translator in (plain, fast)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        a, b = (library.translate(translator, plain.cfg.search, sources) for translator in (plain, fast))
+        for one, two in zip(a, b, strict=True):
+            assert one.best.text == two.best.text
+            np.testing.assert_allclose(one.best.score, two.best.score, rtol=1e-5, atol=1e-5)
 
 
 def test_an_average_has_the_mean_of_the_merged_kernels(trained):
