@@ -28,6 +28,8 @@ LOST = 75
 """Exit status where another process was lost (EX_TEMPFAIL): the same command continues the run."""
 PATIENCE = 24 * 3600
 """Seconds to wait for the others where one has long work to do. A process that dies ends the waiting much earlier."""
+LINGER = 1
+"""Seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,8 @@ def join(processes: Processes) -> None:
                 "--coordinator_address, --num_processes and --process_id"
             ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
+    jax.devices()
+    meet("joined")  # who leaves from here on leaves nobody who is still looking
 
 
 def _await_leader(address: str, seconds: float) -> None:
@@ -228,8 +232,13 @@ def pass_on() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process. With others at work it does not wait for them: they notice, and end as well."""
+    """End this process. With others at work it does not wait for them: they notice, and end as well.
+
+    Process 0, through which they find each other, gives them a moment to come to the same end.
+    """
     if jax.distributed.is_initialized() and status != 0:
+        if leads():
+            time.sleep(LINGER)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

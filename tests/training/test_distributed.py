@@ -91,16 +91,18 @@ def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(
 def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     """Restarted, with the newest checkpoint damaged in the part of one process, it is bitwise the undisturbed run."""
     workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP)
-    with processes.running(config, workdir, 2, 2) as both:
+    with processes.running(config, workdir, 2, 2, heartbeat=10) as both:
         processes.wait_for_step(both, workdir, 4)
         both[1].popen.send_signal(signal.SIGKILL)
-        assert both[0].wait(60) == 75, both[0].told
-        assert "another process of this training was lost" in both[0].told
-        assert "run the same command again on all of them" in both[0].told
+        status = both[0].wait(60)
+        # within a sum of gradients the network tells at once; where it waits for the other in a save, JAX's heartbeat
+        ours = "another process of this training was lost .*run the same command again on all of them"
+        theirs = "This most likely indicates that another task died"
+        assert re.search({75: ours, -signal.SIGABRT: theirs}[status], both[0].told)
     saved = max(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
     of_one = sorted((workdir / "checkpoints" / str(saved) / "params" / "ocdbt.process_1" / "d").iterdir())
     for path in of_one:
-        path.write_bytes(path.read_bytes()[:-20])
+        path.write_bytes(bytes(path.stat().st_size))
     told = processes.run(config, workdir, 2, 2)
     assert f"the checkpoint of step {saved} is damaged" in told[0]
     assert f"continuing at step {saved - 1}" in told[0]
