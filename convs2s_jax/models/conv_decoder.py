@@ -1,7 +1,8 @@
 """The convolutional decoder with multi-step attention (sections 3.2 and 3.3)."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import flax.struct
 import jax
@@ -12,9 +13,11 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.kinds import Decoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
 from convs2s_jax.nn import affine, attention, convolution, embedding
 from convs2s_jax.nn.affine import Affine, bias, linear
 from convs2s_jax.nn.attention import Attention, Source
+from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
@@ -154,6 +157,7 @@ def advance(
     *,
     rate: float,
     key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, Array, ConvDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
@@ -165,29 +169,30 @@ def advance(
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
       key: for dropout; None evaluates.
+      execution: of the layers.
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
     """
     keys = split(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
-    outputs, weights, histories = [linear(params.map_in, g)], [], []
     sources = memory.sources if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
-    for layer, block, history, source, k in zip(
-        cfg.layers, params.blocks, cache.histories, sources, keys[2:], strict=True
-    ):
+
+    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
+        block, history, source, k = item
         r = residual(outputs, layer, block.projection)
-        x, history = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k))
-        h = glu(x)
+        x, history = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k), form)
+        h, a = glu(x), None
         if block.attention is not None:
             h, a = _attend(block.attention, memory, source, h, g)
-            weights.append(a)
-        outputs.append(add_residual(h, r))
-        histories.append(history)
-    features = dropout(linear(params.map_out, outputs[-1]), rate, keys[1])
+        return add_residual(h, r), (history, a)
+
+    items = list(zip(params.blocks, cache.histories, sources, keys[2:], strict=True))
+    x, made = through(apply, cfg.layers, items, linear(params.map_in, g), execution)
+    features = dropout(linear(params.map_out, x), rate, keys[1])
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    attended = jnp.mean(jnp.stack(weights), axis=0)
-    return features, attended, ConvDecoderCache(length=length, histories=tuple(histories))
+    attended = jnp.mean(jnp.stack([a for _, a in made if a is not None]), axis=0)
+    return features, attended, ConvDecoderCache(length=length, histories=tuple(history for history, _ in made))
 
 
 def _attend(
