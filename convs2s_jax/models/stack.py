@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import check
 from convs2s_jax.models.layers import ConvLayer, sizes
 from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.types import Array, Tree
@@ -18,14 +19,20 @@ from convs2s_jax.nn.types import Array, Tree
 class ExecutionConfig:
     """What changes the time and memory of compiling and running, but neither results nor parameters.
 
-    scan_layers: neighbouring layers of equal shape are compiled once, as the body of a `lax.scan`; remat: gradients
-    compute each layer again from its input (`jax.checkpoint`) in place of keeping what is inside; convolution: a form
-    of `nn.convolution`, auto for products in a loop and XLA's elsewhere.
+    scan_layers: so many neighbouring layers of equal shape or more are compiled once, as the body of a `lax.scan`, 0
+    for never (decision 0008); remat: gradients compute each layer again from its input (`jax.checkpoint`) in place of
+    keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere.
     """
 
-    scan_layers: bool = False
+    scan_layers: int = 6
     remat: bool = False
     convolution: Literal["auto", "xla", "products"] = "auto"
+
+    def __post_init__(self) -> None:
+        check(
+            self.scan_layers == 0 or self.scan_layers >= 2,
+            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
+        )
 
     def form(self, scanned: bool) -> Form:
         """Form of the convolutions of layers inside or outside a loop."""
@@ -41,8 +48,8 @@ Layer = Callable[[ConvLayer, Form, Tree, Sequence[Array]], tuple[Array, Tree]]
 outputs of the layers before) to its output and whatever else comes of it."""
 
 
-def runs(layers: Sequence[ConvLayer], marks: Sequence[Any]) -> list[range]:
-    """Cut a layer list into runs of equal neighbours, each of which can be one loop.
+def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
+    """Cut a layer list into runs of equal neighbours, each of which can be one loop, and single layers.
 
     In a run of several, all have the same channels, width and inputs, take their residual from the layer before or have
     none, and no later layer reaches back to an output inside the run: only the last one leaves the loop.
@@ -50,6 +57,7 @@ def runs(layers: Sequence[ConvLayer], marks: Sequence[Any]) -> list[range]:
     Args:
       layers: the list.
       marks: for each layer what else has to be equal in a run, such as whether it attends.
+      shortest: layers of the shortest run that is not cut into single ones; 0 cuts all.
     """
     size = sizes(layers)
     reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
@@ -60,7 +68,11 @@ def runs(layers: Sequence[ConvLayer], marks: Sequence[Any]) -> list[range]:
             result[-1] = range(result[-1].start, i + 1)
         else:
             result.append(range(i, i + 1))
-    return result
+    return [part for run in result for part in (_single(run) if not shortest or len(run) < shortest else [run])]
+
+
+def _single(run: range) -> list[range]:
+    return [range(i, i + 1) for i in run]
 
 
 def through(
@@ -80,8 +92,7 @@ def through(
     """
     outputs: list[Any] = [x]
     made: list[Tree] = []
-    alone = [range(i, i + 1) for i in range(len(layers))]
-    for run in runs(layers, [jax.tree.structure(item) for item in items]) if cfg.scan_layers else alone:
+    for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
         scanned = len(run) > 1
         apply: Callable[..., tuple[Array, Tree]] = partial(layer, layers[run.start], cfg.form(scanned))
         if cfg.remat:

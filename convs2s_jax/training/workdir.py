@@ -16,6 +16,7 @@ from convs2s_jax.training.config import Config
 
 FREE = (
     "search",
+    "model.execution",
     "data.dir",
     "data.files",
     "data.tfds_dir",
@@ -29,7 +30,8 @@ FREE = (
     "training.save_every",
     "training.keep",
 )
-"""Fields that may change when a run is continued: bounds and reports, and where data lies (its content is compared)."""
+"""Fields that may change when a run is continued: bounds and reports, how layers are executed, and where data lies
+(its content is compared)."""
 
 
 def checkpoints(workdir: Path) -> Path:
