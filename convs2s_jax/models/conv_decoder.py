@@ -169,7 +169,7 @@ def advance(
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
       key: for dropout; None evaluates.
-      execution: of the layers.
+      execution: of the layers; a single token goes through them without a loop.
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
@@ -187,6 +187,8 @@ def advance(
             h, a = _attend(block.attention, memory, source, h, g)
         return add_residual(h, r), (history, a)
 
+    if tokens.shape[1] == 1:  # in a search the kernels of a run would be stacked at every step (decision 0008)
+        execution = dataclasses.replace(execution, scan_layers=0)
     items = list(zip(params.blocks, cache.histories, sources, keys[2:], strict=True))
     x, made = through(apply, cfg.layers, items, linear(params.map_in, g), execution)
     features = dropout(linear(params.map_out, x), rate, keys[1])

@@ -201,6 +201,19 @@ def test_each_run_is_one_loop_without_xlas_convolution():
     assert counts("two runs", OTHERS["scanned, remat"])["remat"] == 4
 
 
+def test_a_single_token_is_read_without_a_loop():
+    """A search takes such steps by the hundred, and would stack the kernels in each."""
+    params, batch = setup("two runs")
+    cfg = config("two runs", OTHERS["scanned"])
+    memory = encoder_decoder.encode(params, cfg, batch.src)
+    cache = encoder_decoder.start(params, cfg, memory, B)
+    for count, loops in ((1, 0), (2, 1)):
+        program = jax.make_jaxpr(encoder_decoder.decode, static_argnums=1)(
+            params, cfg, memory, cache, batch.tgt[:, :count]
+        )
+        assert sum(name == "scan" for name, _ in primitives(program.jaxpr)) == loops
+
+
 def residuals(execution):
     """Elements kept between the passes that are no parameters."""
     params, batch = setup("two runs")
