@@ -24,7 +24,7 @@ class ExecutionConfig:
     keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere.
     """
 
-    scan_layers: int = 6
+    scan_layers: int = 8
     remat: bool = False
     convolution: Literal["auto", "xla", "products"] = "auto"
 
