@@ -1,7 +1,8 @@
 """The convolutional decoder with multi-step attention (sections 3.2 and 3.3)."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,15 @@ from convs2s_jax.models.conv_records import Block, ConvDecoderCache, ConvDecoder
 from convs2s_jax.models.kinds import Decoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
 from convs2s_jax.nn import affine, attention, convolution, embedding, tables
 from convs2s_jax.nn.affine import Affine, bias, linear
 from convs2s_jax.nn.attention import Attention, Source
+from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.gate import glu
-from convs2s_jax.nn.tables import Tables, Words
+from convs2s_jax.nn.tables import Words
 from convs2s_jax.nn.types import Array, Key, wide
 
 TABLES = 2**27
@@ -134,6 +137,7 @@ def advance(
     *,
     rate: float,
     key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
 ) -> tuple[Array, Array, ConvDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
@@ -145,6 +149,7 @@ def advance(
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
       key: for dropout; None evaluates.
+      execution: of the layers; a single token goes through them without a loop.
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
@@ -158,34 +163,31 @@ def advance(
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
     first = params.first if isinstance(params, ReadyParams) else None
     words = Words(tokens=tokens, places=places(tokens, cache.length))
-    outputs = [linear(params.map_in, g) if first is None else tables.read(first, words).astype(g.dtype)]
-    weights: list[Array] = []
-    histories: list[Array | Words] = []
     sources = _sources(memory) if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
-    for layer, block, history, source, k in zip(
-        cfg.layers, params.blocks, cache.histories, sources, keys[2:], strict=True
-    ):
+
+    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
+        block, history, source, k = item
+        after: Array | Words
         r = residual(outputs, layer, block.projection)
-        x, after = _convolve(block, first, history, dropout(outputs[-1], rate, k), words)
-        h = glu(x)
+        if isinstance(history, Words):
+            assert first is not None
+            x, after = tables.causal(first, block.conv.b, history, words)
+        else:
+            x, after = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k), form)
+        h, a = glu(x), None
         if block.attention is not None:
             h, a = _attend(block.attention, memory, source, h, g)
-            weights.append(a)
-        outputs.append(add_residual(h, r))
-        histories.append(after)
-    features = dropout(linear(params.map_out, outputs[-1]), rate, keys[1])
+        return add_residual(h, r), (after, a)
+
+    if tokens.shape[1] == 1:  # in a search the kernels of a run would be stacked at every step (decision 0008)
+        execution = dataclasses.replace(execution, scan_layers=0)
+    items = list(zip(params.blocks, cache.histories, sources, keys[2:], strict=True))
+    x = linear(params.map_in, g) if first is None else tables.read(first, words).astype(g.dtype)
+    x, made = through(apply, cfg.layers, items, x, execution)
+    features = dropout(linear(params.map_out, x), rate, keys[1])
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    attended = jnp.mean(jnp.stack(weights), axis=0)
-    return features, attended, ConvDecoderCache(length=length, histories=tuple(histories))
-
-
-def _convolve(
-    block: Block, first: Tables | None, history: Array | Words, x: Array, words: Words
-) -> tuple[Array, Array | Words]:
-    if isinstance(history, Words):
-        assert first is not None
-        return tables.causal(first, block.conv.b, history, words)
-    return convolution.causal(block.conv, history, x)
+    attended = jnp.mean(jnp.stack([a for _, a in made if a is not None]), axis=0)
+    return features, attended, ConvDecoderCache(length=length, histories=tuple(history for history, _ in made))
 
 
 def _sources(memory: PreparedMemory) -> tuple[Source | None, ...]:

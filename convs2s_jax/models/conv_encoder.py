@@ -1,7 +1,8 @@
 """The convolutional encoder (section 3.2)."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import flax.struct
 import jax
@@ -12,8 +13,10 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.kinds import Encoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
 from convs2s_jax.nn import affine, convolution, embedding
 from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
@@ -83,6 +86,7 @@ def encode(
     rate: float,
     gradient_scale: float,
     key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
     """Source tokens to memory: keys z, values (z + e) * sqrt(0.5).
 
@@ -96,17 +100,22 @@ def encode(
       rate: dropout, on the embeddings and on the input of each convolution.
       gradient_scale: factor on the gradient that reaches z (section 3.4).
       key: for dropout; None evaluates.
+      execution: of the layers.
     """
     mask = src != PAD
     keys = split(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], src.dtype)
     e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
-    outputs = [linear(params.map_in, e)]
-    for layer, block, k in zip(cfg.layers, params.blocks, keys[1:], strict=True):
+
+    def apply(layer: ConvLayer, form: Form, item: tuple[Block, Key | None], outputs: Sequence[Array]) -> Any:
+        block, k = item
         r = residual(outputs, layer, block.projection)
         x = dropout(zero_padding(outputs[-1], mask), rate, k)
-        outputs.append(add_residual(glu(convolution.centred(block.conv, x)), r))
-    z = scale_gradient(zero_padding(linear(params.map_out, outputs[-1]), mask), gradient_scale)
+        return add_residual(glu(convolution.centred(block.conv, x, form)), r), None
+
+    items = list(zip(params.blocks, keys[1:], strict=True))
+    x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
+    z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
     length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
 

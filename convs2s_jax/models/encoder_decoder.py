@@ -14,6 +14,7 @@ from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Decoder, Encoder
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.nn.types import Array, Key, Tree
 
 ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND}
@@ -25,7 +26,8 @@ class ModelConfig:
     """An encoder-decoder.
 
     embedding_dim: E, of both sides; dropout: one rate for all places; dtype: of products and activations (parameters,
-    softmax and norms stay in float32); encoder, decoder: records told apart by their `kind`.
+    softmax and norms stay in float32); encoder, decoder: records told apart by their `kind`; execution: of the layers,
+    without influence on results.
     """
 
     embedding_dim: int = 256
@@ -33,6 +35,7 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     encoder: ConvEncoderConfig = ConvEncoderConfig()
     decoder: ConvDecoderConfig = ConvDecoderConfig()
+    execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
@@ -96,7 +99,7 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     """Source tokens [B, S], end symbol included, to a memory of B sentences."""
     scale = 1.0 / (2 * DECODERS[cfg.decoder.kind].attentions(cfg.decoder))
     return ENCODERS[cfg.encoder.kind].encode(
-        params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key
+        params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
     )
 
 
@@ -118,7 +121,7 @@ def advance(
 ) -> tuple[Array, Array, Tree]:
     """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache."""
     return DECODERS[cfg.decoder.kind].advance(
-        params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key
+        params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
     )
 
 

@@ -9,7 +9,7 @@ class Encoder(NamedTuple):
 
     config: its config class, with a field `kind` that names it.
     init(key, cfg, *, vocabulary, dim, rate) -> params.
-    encode(params, cfg, src [B, S], *, rate, gradient_scale, key) -> Memory.
+    encode(params, cfg, src [B, S], *, rate, gradient_scale, key, execution) -> Memory.
     """
 
     config: type
@@ -27,7 +27,8 @@ class Decoder(NamedTuple):
     prepare(params, cfg, memory) -> the memory as its layers read it: what `start` and `advance` take in place of a
         memory where many steps follow; B sentences on axis 0 of every leaf, and an attribute `mask` [B, S].
     start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
-    advance(params, cfg, memory, cache, tokens [N, T], *, rate, key) -> features [N, T, O], attention [N, T, S], cache.
+    advance(params, cfg, memory, cache, tokens [N, T], *, rate, key, execution) -> features [N, T, O], attention
+        [N, T, S], cache. (execution: a `stack.ExecutionConfig`, which changes no result.)
     logits(params, features [..., O]) -> [..., V] in float32 or better.
     attentions(cfg) -> how many times a step reads the memory.
     """

@@ -1,13 +1,19 @@
 """Convolutions over time (section 3.2). A convolution here is always a valid one: who calls it adds the zeros.
 
-Tap j of the kernel reads position t + j of the padded input (a cross-correlation, as in every framework).
+Tap j of the kernel reads position t + j of the padded input (a cross-correlation, as in every framework). It has two
+forms of equal results, `xla` and `products`: see `FORMS`.
 """
+
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn.affine import Affine, bias
-from convs2s_jax.nn.types import Array, Key
+from convs2s_jax.nn.types import Array, Key, wide
+
+Form = Literal["xla", "products"]
 
 
 def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
@@ -26,15 +32,15 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
     return Affine(w=std * jax.random.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
 
 
-def valid(params: Affine, x: Array) -> Array:
+def valid(params: Affine, x: Array, form: Form = "xla") -> Array:
     """y_t = b + sum_j x_{t+j} w_j.
 
-    One output position, as in decoding, is one matrix product: a convolution inside a loop is slow on CPU. For longer
-    inputs XLA's convolution is the fastest of the forms measured in docs/performance.md, gradients included.
+    One output position, as in decoding, is one matrix product whatever the form.
 
     Args:
       params: w [K, C, D], b [D].
       x: [B, T + K - 1, C].
+      form: how it is computed, one of `FORMS`.
 
     Returns:
       [B, T, D], in the dtype of w.
@@ -46,11 +52,55 @@ def valid(params: Affine, x: Array) -> Array:
     elif width == 1:
         y = jnp.einsum("BTC,CD->BTD", x, params.w[0])
     else:
-        y = jax.lax.conv_general_dilated(x, params.w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
+        y = FORMS[form](params.w, x)
     return y + bias(params.b, 3)
 
 
-def centred(params: Affine, x: Array) -> Array:
+def xla(w: Array, x: Array) -> Array:
+    """XLA's convolution of x [B, T + K - 1, C] with w [K, C, D]: [B, T, D]."""
+    return jax.lax.conv_general_dilated(x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
+
+
+@jax.custom_vjp
+def products(w: Array, x: Array) -> Array:
+    """The same by matrix products, its gradients too:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
+
+    Only x is kept for the gradients, not its windows. Of the forms measured in docs/performance.md these three are the
+    fastest. Reverse mode only.
+    """
+    return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]))
+
+
+def _products_forward(w: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    return products(w, x), (w, x)
+
+
+def _products_backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    w, x = kept
+    width = len(w)
+    dw = jnp.einsum("BTX,BTD->XD", _windows(x, width), dy).reshape(w.shape)
+    dx = jnp.zeros(x.shape, wide(x.dtype))
+    for j in range(width):
+        tap = jnp.einsum("BTD,CD->BTC", dy, w[j], preferred_element_type=dx.dtype)
+        dx = dx + jnp.pad(tap, ((0, 0), (j, width - 1 - j), (0, 0)))
+    return dw, dx.astype(x.dtype)
+
+
+products.defvjp(_products_forward, _products_backward)
+
+
+def _windows(x: Array, width: int) -> Array:
+    """[B, T + K - 1, C] -> [B, T, K * C], what each output position sees."""
+    count = x.shape[1] - width + 1
+    return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
+
+
+FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products}
+"""Both are about as fast on CPU at width 3, but the gradient of XLA's convolution is 20 times slower inside a
+loop there, and silently wrong where batch and kernel are spread over a mesh of three axes (decision 0001)."""
+
+
+def centred(params: Affine, x: Array, form: Form = "xla") -> Array:
     """Convolution that keeps the length: (K - 1) // 2 zeros on the left, K // 2 on the right.
 
     For odd K both sides get K // 2, as in the paper; for even K the split is fairseq's.
@@ -58,24 +108,26 @@ def centred(params: Affine, x: Array) -> Array:
     Args:
       params: w [K, C, D], b [D].
       x: [B, S, C].
+      form: one of `FORMS`.
 
     Returns:
       [B, S, D].
     """
     width = params.w.shape[0]
-    return valid(params, jnp.pad(x, ((0, 0), ((width - 1) // 2, width // 2), (0, 0))))
+    return valid(params, jnp.pad(x, ((0, 0), ((width - 1) // 2, width // 2), (0, 0))), form)
 
 
-def causal(params: Affine, history: Array, x: Array) -> tuple[Array, Array]:
+def causal(params: Affine, history: Array, x: Array, form: Form = "xla") -> tuple[Array, Array]:
     """Convolution that sees the past only: a valid one over [history; x] (section 3.3).
 
     Args:
       params: w [K, C, D], b [D].
       history: [B, K - 1, C], the inputs before x, oldest first; zeros at the start of the sequence.
       x: [B, T, C], any T >= 1.
+      form: one of `FORMS`.
 
     Returns:
       Output [B, T, D] and the history for what follows x.
     """
     padded = jnp.concatenate([history, x], axis=1)
-    return valid(params, padded), padded[:, x.shape[1] :]
+    return valid(params, padded, form), padded[:, x.shape[1] :]

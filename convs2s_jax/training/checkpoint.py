@@ -9,10 +9,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training import distributed
 from convs2s_jax.training.digest import digest, digest_of_record
 from convs2s_jax.training.step import TrainState
 
@@ -77,7 +79,10 @@ def save(
 
 
 class writing:
-    """Turn an error while a checkpoint is written into a sentence that says which one is still good."""
+    """Turn an error while a checkpoint is written into a sentence that says which one is still good.
+
+    But not where the processes lost each other: `distributed.guarded` has the sentence for that.
+    """
 
     def __init__(self, checkpoints: ocp.CheckpointManager, step: int) -> None:
         self._checkpoints, self._step = checkpoints, step
@@ -86,7 +91,8 @@ class writing:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UserError):
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and distributed.several()
+        if isinstance(error, Exception) and not isinstance(error, UserError) and not lost:
             last = max(_on_disk(self._checkpoints, but=self._step), default=None)
             good = "no earlier one exists" if last is None else f"the last good one is step {last}"
             raise UserError(

@@ -16,6 +16,7 @@ from convs2s_jax.training.config import Config
 
 FREE = (
     "search",
+    "model.execution",
     "data.dir",
     "data.files",
     "data.tfds_dir",
@@ -32,7 +33,8 @@ FREE = (
     "mesh",
     "parallel",
 )
-"""What may change when a run is continued: bounds, reports, devices, where data lie (their content is compared)."""
+"""What may change when a run is continued: bounds, reports, how layers are executed and on which devices, and where
+data lie (their content is compared)."""
 
 
 def checkpoints(workdir: Path) -> Path:

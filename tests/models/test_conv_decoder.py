@@ -14,7 +14,9 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import conv_decoder
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.stack import ExecutionConfig
 
 V, E, B, S, T = 13, 6, 2, 4, 7
 CONFIGS = {
@@ -91,6 +93,22 @@ def test_ready_parameters_predict_the_same(name, cuts):
             part, a, cache = decode(params, cfg, source, cache, TOKENS[:, at : at + cut])
             same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
             at += cut
+
+
+def test_ready_parameters_of_layers_that_run_in_a_loop_predict_the_same():
+    """The first layer, which is looked up, stands alone; the two after it are one loop."""
+    layers = (ConvLayer(6, 3),) * 3
+    cfg = ConvDecoderConfig(layers=layers, out_dim=5, max_positions=32)
+    params = conv_decoder.init(jax.random.key(3), cfg, vocabulary=V, dim=E, rate=0.0)
+    execution = ExecutionConfig(scan_layers=2)
+    whole = conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.0)
+    params = conv_decoder.ready(params, cfg)
+
+    def looped(params):
+        return conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.0, execution=execution)
+
+    assert str(jax.make_jaxpr(looped)(params)).count(" scan[") == 1
+    same(looped(params)[:2], whole[:2])
 
 
 def test_ready_parameters_stay_ready_and_take_no_key():

@@ -9,6 +9,7 @@ from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
 
 WIDTHS = [1, 2, 3, 4]
+every_form = pytest.mark.parametrize("form", list(convolution.FORMS))
 
 
 def random(*shape, seed=0):
@@ -41,15 +42,17 @@ def close(a, b):
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_valid_equals_loops(width, length):
+@every_form
+def test_valid_equals_loops(form, width, length):
     w, b = kernel(width)
     x = random(2, length + width - 1, 3)
-    close(convolution.valid(ours(w, b), jnp.asarray(x, jnp.float32)), loops(w, b, x, 0, 0))
+    close(convolution.valid(ours(w, b), jnp.asarray(x, jnp.float32), form), loops(w, b, x, 0, 0))
 
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_gradients_of_valid_are_those_of_the_loops(width, length):
+@every_form
+def test_gradients_of_valid_are_those_of_the_loops(form, width, length):
     """For y_t = b + sum_j x_{t+j} w_j and L = sum c y:  dx_{t+j} += c_t w_j',  dw_j += x_{t+j}' c_t,  db = sum c."""
     w, b = kernel(width)
     x, c = random(2, length + width - 1, 3), random(2, length, 4)
@@ -59,7 +62,7 @@ def test_gradients_of_valid_are_those_of_the_loops(width, length):
             dx[:, t + j] += c[:, t] @ w[j].T
             dw[j] += x[:, t + j].T @ c[:, t]
     weight = jnp.asarray(c, jnp.float32)
-    gradients = jax.grad(lambda p, x: jnp.sum(weight * convolution.valid(p, x)), (0, 1))
+    gradients = jax.grad(lambda p, x: jnp.sum(weight * convolution.valid(p, x, form)), (0, 1))
     params_bar, x_bar = gradients(ours(w, b), jnp.asarray(x, jnp.float32))
     close(x_bar, dx)
     close(params_bar.w, dw)
@@ -68,27 +71,58 @@ def test_gradients_of_valid_are_those_of_the_loops(width, length):
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(width, length):
+@every_form
+def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(form, width, length):
     w, b = kernel(width)
     x = random(2, length, 3)
     left = {1: 0, 2: 0, 3: 1, 4: 1}[width]
-    y = convolution.centred(ours(w, b), jnp.asarray(x, jnp.float32))
+    y = convolution.centred(ours(w, b), jnp.asarray(x, jnp.float32), form)
     assert y.shape == (2, length, 4)
     close(y, loops(w, b, x, left, width - 1 - left))
 
 
 @pytest.mark.parametrize("cuts", [[6], [1] * 6, [2, 1, 3], [5, 1]])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_causal_equals_loops_in_any_cut(width, cuts):
+@every_form
+def test_causal_equals_loops_in_any_cut(form, width, cuts):
     w, b = kernel(width)
     x = random(2, 6, 3)
     history, parts, at = jnp.zeros((2, width - 1, 3)), [], 0
     for cut in cuts:
-        y, history = convolution.causal(ours(w, b), history, jnp.asarray(x[:, at : at + cut], jnp.float32))
+        y, history = convolution.causal(ours(w, b), history, jnp.asarray(x[:, at : at + cut], jnp.float32), form)
         parts.append(y)
         at += cut
     close(jnp.concatenate(parts, axis=1), loops(w, b, x, width - 1, 0))
     close(history, np.concatenate([np.zeros((2, 4, 3)), x], axis=1)[:, 10 - (width - 1) :])
+
+
+def test_products_and_their_gradients_are_those_of_xlas_convolution_in_the_sizes_of_a_model():
+    w, x = (jnp.asarray(random(*shape), jnp.float32) for shape in ((3, 64, 128), (4, 22, 64)))
+    c = jnp.asarray(random(4, 20, 128), jnp.float32)
+    for a, b in zip(*(jax.vjp(form, w, x)[1](c) for form in convolution.FORMS.values()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(b))))
+
+
+def test_products_have_no_convolution_in_their_gradient_and_keep_no_windows():
+    """What is kept for the gradients is as large as w and x."""
+    w, x = jnp.ones((3, 5, 8)), jnp.ones((2, 12, 5))
+    program = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(convolution.products(w, x) ** 2), (0, 1)))(w, x)
+    assert "dot_general" in str(program)
+    assert "conv_general_dilated" not in str(program)
+    kept = jax.eval_shape(lambda w, x: jax.vjp(convolution.products, w, x)[1], w, x)
+    assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == w.size + x.size
+
+
+@every_form
+def test_bfloat16_stays_bfloat16_and_within_its_rounding(form):
+    """Both gradients too: 0.01 of the largest element is about a rounding of 8 bits."""
+    w, x = (jnp.asarray(random(*shape), jnp.bfloat16) for shape in ((3, 64, 32), (2, 34, 64)))
+    c = jnp.asarray(random(2, 32, 32), jnp.bfloat16)
+    y, pull = jax.vjp(convolution.FORMS[form], w, x)
+    expected, expected_pull = jax.vjp(convolution.xla, w.astype(jnp.float32), x.astype(jnp.float32))
+    for a, b in zip((y, *pull(c)), (expected, *expected_pull(c.astype(jnp.float32))), strict=True):
+        assert a.dtype == jnp.bfloat16
+        np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=0.01 * float(jnp.max(jnp.abs(b))))
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -80,6 +80,9 @@ def test_a_long_list_of_differences_is_cut(tmp_path):
 
 
 FREE = {
+    "model__execution__scan_layers": "2",
+    "model__execution__remat": "True",
+    "model__execution__convolution": "products",
     "training__max_steps": "9",
     "training__max_epochs": "9",
     "training__report_every": "9",
