@@ -95,15 +95,22 @@ def restore_params(
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """What was read, or None and why not; None on all processes where one of them cannot read its part."""
+    """What was read, or None and why not."""
     try:
-        found, why = read(), ""
+        return read(), ""
     except UserError:
         raise
     except Exception as error:
-        found, why = None, reason(error)
-    everywhere = distributed.all_of(found is not None)
-    return (found, why) if everywhere else (None, why or "seen by another process")
+        return None, reason(error)
+
+
+def _everywhere(read: Callable[[], T]) -> T:
+    """What each process reads. Where one cannot, all raise ValueError: what comes next they can only do together."""
+    found, why = _attempt(read)
+    if not distributed.all_of(found is not None):
+        raise ValueError(why or "another process cannot read its part")
+    assert found is not None
+    return found
 
 
 def _put_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
@@ -147,7 +154,7 @@ def _part(
 
 def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     folder = checkpoints.directory / str(step) / "position"
-    position = ocp.JsonCheckpointHandler().restore(folder, ocp.args.JsonRestore())
+    position = _everywhere(lambda: ocp.JsonCheckpointHandler().restore(folder, ocp.args.JsonRestore()))
     content = {name: value for name, value in position.items() if name != "digests"}
     if digest_of_record(content) != position["digests"]["position"]:
         raise ValueError("position is not what was saved")
@@ -169,7 +176,8 @@ def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: 
     # not through the manager, which would wait for all processes where one has failed to read its part
     folder = checkpoints.directory / str(step) / item
     placed = jax.tree.map(_placed, abstract)
-    restored = ocp.StandardCheckpointHandler().restore(folder, args=ocp.args.StandardRestore(placed))
+    arguments = ocp.args.StandardRestore(placed)
+    restored = _everywhere(lambda: ocp.StandardCheckpointHandler().restore(folder, args=arguments))
     found = digest(restored)
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:
