@@ -22,10 +22,19 @@ def saved(workdir):
     return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
 
 
+def run_to_the_end(config, workdir):
+    process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, workdir.parent / "log.txt")
+    assert process.wait() == 0, process.told
+
+
 def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
     """Moments lie within loading, compiling, updates and saves; late in the run they come early in a life."""
-    train(tiny.config(**OPTIONS), tmp_path / "undisturbed")
     config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
+    arguments = [f"--config={config}", f"--workdir={tmp_path}/undisturbed"]
+    undisturbed = processes.Process(
+        arguments, 1, tmp_path / "undisturbed.txt"
+    )  # leaves compiled programs to the others
+    assert undisturbed.wait() == 0, undisturbed.told
     reached = []
     for life in range(KILLS):
         log = tmp_path / f"{life}.txt"
@@ -43,7 +52,7 @@ def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_paramete
     assert reached == sorted(reached)  # no life lost what was saved before it
     assert 0 < reached[-1] < STEPS
     assert len(set(reached)) >= 4
-    train(tiny.config(**OPTIONS), workdir)
+    run_to_the_end(config, workdir)
     assert tiny.digests(workdir, STEPS) == tiny.digests(tmp_path / "undisturbed", STEPS)
 
 
