@@ -4,10 +4,15 @@ Each configuration is lowered and compiled from shapes alone, so nothing large i
 equal ones scanned, and both with rematerialisation. With --repeats the steps are run too, in turn, and their time is
 measured. Memory is what XLA plans: arguments (state and batch) and what it needs besides. Processor seconds vary less
 where other work is on the machine.
+
+With --topology the step is compiled for a TPU slice that need not be there (pip install libtpu, of the version that
+jax[tpu] wants; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
+and memory are those of one chip, and exchanges are counted as the program names them (once in a loop).
 """
 
 import argparse
 import dataclasses
+import re
 import statistics
 import time
 from functools import partial
@@ -15,15 +20,21 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import Mesh
 from machine import decoder_flops, describe, encoder_flops, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.stack import ExecutionConfig
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training import sharding
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.parallel import compile_steps
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]
@@ -51,11 +62,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=64, help="of sources and targets")
     parser.add_argument("--repeats", type=int, default=0, help="steps to run and time")
+    parser.add_argument("--topology", help="of a TPU, such as v5e:4x4")
+    parser.add_argument("--slices", type=int, default=1, help="so many of them")
+    parser.add_argument("--mesh", type=int, nargs=3, default=[-1, 1, 1], metavar=("DATA", "FSDP", "TENSOR"))
     arguments = parser.parse_args()
 
     print(describe())
-    print("| model | layers | compile s | processor s | arguments MiB | besides MiB | step s, best / median | share |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    last = "exchanges" if arguments.topology else "step s, best / median | share"
+    print(f"| model | layers | compile s | processor s | arguments MiB | besides MiB | {last} |")
+    print("|---|---|---|---|---|---|---|" + ("" if arguments.topology else "---|"), flush=True)
     for path in arguments.configs:
         cfg = build(Config, read_config(path, []))
         model, name = cfg.model, Path(path).stem.removeprefix("fairseq_")
@@ -68,21 +83,28 @@ def main() -> None:
 
 def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Namespace) -> None:
     """One row for each way."""
-    size = arguments.vocabulary
-    shape = jax.ShapeDtypeStruct((arguments.rows, arguments.length), jnp.int32)
+    size, mesh = arguments.vocabulary, pod(arguments)
+    rows = arguments.rows * (mesh.devices.size if mesh else 1)
+    shape = jax.ShapeDtypeStruct((rows, arguments.length), jnp.int32)
     init = partial(stepping.init, model=model, cfg=cfg.training, source=size, target=size)
-    state, batch = jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape)
+    given = (jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape), RATE, KEY)
+    if mesh:
+        rest = sharding.replicated(mesh)
+        places = (sharding.shardings(given[0], mesh), sharding.batch_sharding(mesh), rest, rest)
+        given = tuple(map(placed, given, places))
     rows, programs = {}, {}
     for way in arguments.ways:
-        step = stepping.compile_steps(dataclasses.replace(model, execution=WAYS[way]), cfg.training).whole
+        step = compile_steps(dataclasses.replace(model, execution=WAYS[way]), cfg.training, mesh).whole
         before, cpu = time.perf_counter(), time.process_time()
-        programs[way] = step.lower(state, batch, RATE, KEY).compile()
+        programs[way] = step.lower(*given).compile()
         memory = programs[way].memory_analysis()
         rows[way] = [
             f"{time.perf_counter() - before:.1f}",
             f"{time.process_time() - cpu:.1f}",
             *(f"{size / 2**20:.0f}" for size in (memory.argument_size_in_bytes, memory.temp_size_in_bytes)),
         ]
+        if mesh:
+            rows[way].append(exchanges(programs[way].as_text()))
     seconds = run(programs, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))
@@ -93,6 +115,30 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         print("| " + " | ".join([name, way, *row]) + " |", flush=True)
     if arguments.repeats:
         print(f"matrix product {peak / 1e9:.0f} GFLOP/s")
+
+
+def pod(arguments: argparse.Namespace) -> Mesh | None:
+    """The mesh of a TPU that is only described; None where none is asked for."""
+    if arguments.topology is None:
+        return None
+    several = {} if arguments.slices == 1 else {"num_slices": arguments.slices}
+    described = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology, **several)
+    sizes = dict(zip(meshes.AXES, arguments.mesh, strict=True))
+    return meshes.make(MeshConfig(**sizes), described.devices)
+
+
+def placed(tree, places):
+    """Shapes that say where the arrays would lie."""
+    if isinstance(places, jax.sharding.Sharding):
+        places = jax.tree.map(lambda _: places, tree)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
+
+
+def exchanges(program: str) -> str:
+    """How often the program has each kind of exchange between devices."""
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+    found = re.findall(rf" ({'|'.join(kinds)})(?:-start)?\(", program)
+    return ", ".join(f"{found.count(kind)} {kind}" for kind in kinds if kind in found) or "none"
 
 
 def run(programs: dict, init, shape: jax.ShapeDtypeStruct, size: int, repeats: int) -> dict[str, list[float]]:
