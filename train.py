@@ -12,10 +12,10 @@ from absl import flags
 from convs2s_jax.core.command_line import read_config, run
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import distributed
+from convs2s_jax.training import distributed, processes
 from convs2s_jax.training.config import Config
-from convs2s_jax.training.distributed import Processes
 from convs2s_jax.training.loop import train
+from convs2s_jax.training.processes import Processes
 
 CONFIG = flags.DEFINE_string("config", "", "configuration file; --config.path.to.field=value overrides a field")
 WORKDIR = flags.DEFINE_string("workdir", "", "folder for everything the run writes; an existing run is continued")
@@ -37,7 +37,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         if not value:
             raise UserError(f"--{name} is missing: train.py --config=configs/cldr_en_de.py --workdir=runs/demo")
     cfg = build(Config, read_config(CONFIG.value, overrides))
-    processes = Processes(
+    given = Processes(
         coordinator_address=COORDINATOR.value,
         num_processes=PROCESSES.value,
         process_id=PROCESS.value,
@@ -45,7 +45,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         initialization_timeout=START.value,
         heartbeat_timeout=HEARTBEAT.value,
     )
-    distributed.join(distributed.from_environment(processes, dict(os.environ)))
+    processes.join(processes.from_environment(given, dict(os.environ)))
     distributed.guarded(lambda: train(cfg, Path(WORKDIR.value)))
 
 

@@ -14,6 +14,8 @@ from convs2s_jax.core.config import override
 from convs2s_jax.core.errors import UserError
 
 PREFIX = "--config."
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a disk that is full, or a share of it."""
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -90,7 +92,7 @@ def run(main: Callable[[list[tuple[str, str]]], None], *, leave: Callable[[int],
         except BrokenPipeError:
             sys.exit(141)  # who read our output has gone, as under `head`
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in NO_ROOM:
                 raise
             fail(f"{error}: make room and run the same command again")
 

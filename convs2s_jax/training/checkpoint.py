@@ -4,12 +4,14 @@ A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where
 array and of itself).
 """
 
+import contextlib
 import json
 import math
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
@@ -18,6 +20,8 @@ from convs2s_jax.training import distributed
 from convs2s_jax.training.digest import digest, digest_of_record
 from convs2s_jax.training.step import TrainState
 
+BEFORE = ".before"
+"""Ends the name of a checkpoint that is being written again."""
 FORMAT = 1
 """Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
@@ -28,6 +32,10 @@ def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.Checkpoi
     Raises:
       UserError: a validation loss in there cannot be read.
     """
+    if not read_only:
+        if distributed.leads():
+            _bring_back(folder)
+        distributed.meet("checkpoints are there")
     _check_losses(folder)
     best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
     options = ocp.CheckpointManagerOptions(
@@ -37,7 +45,11 @@ def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.Checkpoi
         create=not read_only,
         read_only=read_only,
     )
-    return ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+    made = ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+    # It would ask JAX's preemption service with the number of an older step once a save is done. The service then takes
+    # that for the step this process is at, and processes agree on one that it has passed.
+    made.reached_preemption = lambda _: False
+    return made
 
 
 def save(
@@ -55,18 +67,19 @@ def save(
       UserError: this or the save before it could not be written (a full disk, say).
     """
     step = int(state.step)
-    if step in checkpoints.all_steps():
+    again = step in checkpoints.all_steps()
+    if again:
         if loss is None:
             return
-        checkpoints.wait_until_finished()
-        checkpoints.delete(step)  # saved before its validation: written again with its loss
+        wait(checkpoints, step)
+        put_aside(checkpoints, step, BEFORE)  # saved before its validation: written again with its loss
     position = {**position, "format": FORMAT, "step": step}
     digests = {
         "params": digest(state.params),
         "optimizer": digest(state.optimizer),
         "position": digest_of_record(position),
     }
-    with writing(checkpoints, step):
+    with _writing(checkpoints, step):
         checkpoints.save(
             step,
             args=ocp.args.Composite(
@@ -76,34 +89,36 @@ def save(
             ),
             metrics=None if loss is None or not math.isfinite(loss) else {"loss": loss},
         )
+    if again:
+        wait(checkpoints, step)
+        if distributed.leads():
+            shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
 
 
-class writing:
+@contextlib.contextmanager
+def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
     """Turn an error while a checkpoint is written into a sentence that says which one is still good.
 
     But not where the processes lost each other: `distributed.guarded` has the sentence for that.
     """
-
-    def __init__(self, checkpoints: ocp.CheckpointManager, step: int) -> None:
-        self._checkpoints, self._step = checkpoints, step
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        lost = isinstance(error, jax.errors.JaxRuntimeError) and distributed.several()
-        if isinstance(error, Exception) and not isinstance(error, UserError) and not lost:
-            last = max(_on_disk(self._checkpoints, but=self._step), default=None)
-            good = "no earlier one exists" if last is None else f"the last good one is step {last}"
-            raise UserError(
-                f"{self._checkpoints.directory}: the checkpoint of step {self._step} could not be written "
-                f"({reason(error)}); {good}. Make room and run the same command again"
-            ) from error
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if distributed.is_loss(error):
+            raise
+        last = max((other for other in finished(checkpoints) if other != step), default=None)
+        good = "no earlier one exists" if last is None else f"the last good one is step {last}"
+        raise UserError(
+            f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
+            f"({reason(error)}); {good}. Make room and run the same command again"
+        ) from error
 
 
 def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
     """Wait until everything is on disk; UserError where it could not be written."""
-    with writing(checkpoints, step):
+    with _writing(checkpoints, step):
         checkpoints.wait_until_finished()
 
 
@@ -127,8 +142,27 @@ def _check_losses(folder: Path) -> None:
             ) from error
 
 
-def _on_disk(checkpoints: ocp.CheckpointManager, *, but: int) -> list[int]:
-    """Finished checkpoints, read from the folder itself: the manager counts one that it is still writing."""
-    return [
-        int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit() and int(entry.name) != but
-    ]
+def finished(checkpoints: ocp.CheckpointManager) -> list[int]:
+    """Steps on disk, read from the folder itself: the manager counts one that it is still writing."""
+    return sorted(int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit())
+
+
+def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> None:
+    """Rename a checkpoint to its step and this ending."""
+    folder = Path(checkpoints.directory)
+    aside = folder / f"{step}{ending}"
+    if distributed.leads():
+        shutil.rmtree(aside, ignore_errors=True)
+        (folder / str(step)).rename(aside)
+    distributed.meet(f"{step} is {step}{ending}")
+    checkpoints.reload()
+
+
+def _bring_back(folder: Path) -> None:
+    """Where a run ended while it wrote a checkpoint again, the one before counts."""
+    for aside in folder.glob(f"*{BEFORE}"):
+        whole = folder / aside.name.removesuffix(BEFORE)
+        if whole.is_dir():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(whole)

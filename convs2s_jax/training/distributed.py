@@ -1,14 +1,15 @@
-"""Several processes as one training: how they find each other, agree, and end together."""
+"""Several processes as one training: they work in turn or in shares, agree, and end together."""
 
+import contextlib
+import functools
 import json
 import os
+import secrets
 import signal
-import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import jax
@@ -17,6 +18,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from convs2s_jax.core.command_line import NO_ROOM
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
@@ -28,123 +30,10 @@ LOST = 75
 """Exit status where another process was lost (EX_TEMPFAIL): the same command continues the run."""
 PATIENCE = 24 * 3600
 """Seconds to wait for the others where one has long work to do. A process that dies ends the waiting much earlier."""
-LINGER = 1
-"""Seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Processes:
-    """How a process finds the others.
-
-    coordinator_address: host:port of process 0, free there; num_processes, process_id: how many there are, and which
-    one this is, from 0; distributed: find all three in what Slurm, Open MPI, Kubernetes or a TPU pod tell.
-    initialization_timeout: seconds to wait for the others to start; heartbeat_timeout: seconds after which a silent
-    process counts as lost and all others end.
-    """
-
-    coordinator_address: str | None = None
-    num_processes: int | None = None
-    process_id: int | None = None
-    distributed: bool = False
-    initialization_timeout: int = 300
-    heartbeat_timeout: int = 100
-
-    def __post_init__(self) -> None:
-        named = {name: getattr(self, name) for name in ("coordinator_address", "num_processes", "process_id")}
-        given = [name for name, value in named.items() if value is not None]
-        missing = [name for name, value in named.items() if value is None]
-        check(
-            not given or not missing or self.distributed,
-            f"--{', --'.join(given)} without --{', --'.join(missing)}: give all three, or --distributed to have the "
-            "cluster asked for the others",
-        )
-        if self.num_processes is not None and self.process_id is not None:
-            check(self.num_processes >= 1, f"--num_processes={self.num_processes}: use 1 or more")
-            check(
-                0 <= self.process_id < self.num_processes,
-                f"--process_id={self.process_id}: with {self.num_processes} processes it is 0 to "
-                f"{self.num_processes - 1}",
-            )
-        if self.coordinator_address is not None:
-            _, colon, port = self.coordinator_address.rpartition(":")
-            check(
-                bool(colon) and port.isdigit(),
-                f"--coordinator_address={self.coordinator_address}: write host:port, such as 10.0.0.1:1234",
-            )
-        for name in ("initialization_timeout", "heartbeat_timeout"):
-            check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: seconds; use 1 or more")
-
-
-def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
-    """What flags leave open, from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
-    address = processes.coordinator_address or environment.get("JAX_COORDINATOR_ADDRESS") or None
-
-    def number(given: int | None, name: str) -> int | None:
-        text = environment.get(name, "")
-        check(given is not None or not text or text.isdigit(), f"the environment's {name} is {text!r}: not a number")
-        return int(text) if given is None and text else given
-
-    return Processes(
-        coordinator_address=address,
-        num_processes=number(processes.num_processes, "JAX_NUM_PROCESSES"),
-        process_id=number(processes.process_id, "JAX_PROCESS_ID"),
-        distributed=processes.distributed,
-        initialization_timeout=processes.initialization_timeout,
-        heartbeat_timeout=processes.heartbeat_timeout,
-    )
-
-
-def join(processes: Processes) -> None:
-    """Find the others, before any use of a device; a training of one process finds nobody and goes on.
-
-    Raises:
-      UserError: no cluster is found where one was promised, or the others do not come.
-    """
-    address = processes.coordinator_address
-    if not processes.distributed and address is None:
-        return
-    who = "this process" if processes.process_id is None else f"process {processes.process_id}"
-    where = "where the cluster says" if address is None else f"at {address}"
-    seconds = processes.initialization_timeout
-    # where the others do not come, JAX's service ends the process itself: it has to be said before
-    sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
-    if address is not None and processes.process_id:
-        _await_leader(address, seconds)
-    try:
-        jax.distributed.initialize(
-            processes.coordinator_address,
-            processes.num_processes,
-            processes.process_id,
-            initialization_timeout=processes.initialization_timeout,
-            heartbeat_timeout_seconds=processes.heartbeat_timeout,
-        )
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        if processes.distributed:
-            raise UserError(
-                f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
-                "--coordinator_address, --num_processes and --process_id"
-            ) from error
-        raise UserError(f"{who} did not find the others {where} ({reason})") from error
-    jax.devices()
-    meet("joined")  # who leaves from here on leaves nobody who is still looking
-
-
-def _await_leader(address: str, seconds: float) -> None:
-    """Wait until process 0 listens."""
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"nobody answers at --coordinator_address={address} ({error}): process 0 has to run there, and "
-                    "to be reached through this port from all machines"
-                ) from error
-            time.sleep(0.2)
+LINGER = 10
+"""Seconds that who leaves by an error waits for others who come to the same end."""
+SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connection", "heartbeat", "barrier")
+"""What errors say where another process was lost, whatever network noticed it."""
 
 
 def several() -> bool:
@@ -157,25 +46,53 @@ def leads() -> bool:
     return jax.process_index() == 0
 
 
-def meet(name: str) -> None:
+def meet(name: str, *, patience: int = PATIENCE) -> None:
     """Wait for all processes, however long one of them works: collectives of arrays are not that patient.
 
     Args:
       name: of this meeting; no two of a run have the same.
+      patience: seconds.
     """
     if several():
         everyone = set(range(jax.process_count()))
-        ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=PATIENCE, processes=everyone)
+        ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=patience, processes=everyone)
 
 
 def leader_first(name: str, work: Callable[[], T]) -> T:
-    """Process 0 works first, then the others, who find its files. `name` is as in `meet`."""
+    """Process 0 works first, then the others, who find its files. `name` is as in `meet`.
+
+    Raises:
+      UserError: on all processes where it is raised on process 0.
+    """
+    done = leader_only(name, work)
+    return work() if done is None else done
+
+
+def leader_only(name: str, work: Callable[[], T]) -> T | None:
+    """Process 0 works and the others wait; they get None. Errors are as in `leader_first`."""
+    done, refused = None, None
     if leads():
-        result = work()
-        meet(name)
-        return result
+        try:
+            done = work()
+        except UserError as error:
+            refused = error
     meet(name)
-    return work()
+    if not of_leader(refused is None):
+        raise refused or UserError("process 0 says why this training cannot go on")
+    return done
+
+
+def agree_on_folder(folder: Path) -> None:
+    """Raise UserError on all processes where not all see the same folder."""
+    if not several():
+        return
+    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
+    path = folder / f".met-{token}"
+    leader_only(f"{path.name} written", lambda: path.write_text(""))
+    same = all_of(path.exists())
+    if leads():
+        path.unlink()
+    check(same, f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share")
 
 
 def agree(what: str, value: int) -> None:
@@ -197,9 +114,14 @@ def of_leader(flag: bool) -> bool:
 
 
 def local(mesh: Mesh, tree: Tree) -> Tree:
-    """Arrays that lie over the whole mesh, whole on a device of this process."""
-    whole = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))(tree)
-    return jax.tree.map(lambda x: x.addressable_data(0), whole)
+    """Arrays that lie over the whole mesh, whole on a device of this process: [...] -> [...]."""
+    return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
+
+
+@functools.cache
+def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
+    """Compiled once, however often it is used."""
+    return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
 def mine(count: int) -> range:
@@ -208,7 +130,7 @@ def mine(count: int) -> range:
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
-    """All `count` lines, where each process gives those of its share. `name` is as in `meet`."""
+    """All `count` lines, where each process gives those of its share (`mine`). `name` is as in `meet`."""
     if not several():
         return list(lines)
     meet(name)
@@ -232,17 +154,23 @@ def pass_on() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process. With others at work it does not wait for them: they notice, and end as well.
+    """End this process. Others at work are not waited for: they notice, and end as well.
 
-    Process 0, through which they find each other, gives them a moment to come to the same end.
+    But they may be about to leave for the same reason, and all find each other through process 0.
     """
     if jax.distributed.is_initialized() and status != 0:
-        if leads():
-            time.sleep(LINGER)
         sys.stdout.flush()
         sys.stderr.flush()
+        with contextlib.suppress(Exception):
+            meet(f"leaving with {status}", patience=LINGER)
         os._exit(status)
     sys.exit(status)
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error means that another process was lost."""
+    text = str(error).lower()
+    return several() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
 
 
 def guarded(work: Callable[[], None]) -> None:
@@ -250,14 +178,16 @@ def guarded(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        if isinstance(error, UserError) or not jax.distributed.is_initialized():
+        told = isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
+        if told or not jax.distributed.is_initialized():
             raise
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+        if is_loss(error):
             first = str(error).strip().splitlines()[0][:200]
             sys.stderr.write(
                 f"another process of this training was lost ({first}): run the same command again on all of them to "
                 "continue from the last checkpoint\n"
             )
-            leave(LOST)
+            sys.stderr.flush()
+            os._exit(LOST)
         traceback.print_exc()
         leave(1)

@@ -40,12 +40,12 @@ def train(cfg: Config, workdir: Path) -> None:
     mesh, leads = meshes.make(cfg.mesh), distributed.leads()
     step = compile_steps(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
-    if leads:
-        layout.claim(workdir, cfg)
-    distributed.meet("claimed")
+    distributed.leader_only("claimed", lambda: layout.claim(workdir, cfg))
+    distributed.agree_on_folder(workdir)
     with ExitStack() as stack:
         interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
         checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
+        distributed.agree("list of checkpoints", digest_of_record({"steps": sorted(checkpoints.all_steps())}))
         latest = max(checkpoints.all_steps(), default=0)
         reports = stack.enter_context(Reports(workdir, step=latest) if leads else Silence())
         reports.tell(_devices(cfg, mesh))
@@ -55,10 +55,11 @@ def train(cfg: Config, workdir: Path) -> None:
         evaluate = validation.evaluator(cfg.model, mesh)
         session = Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
         state, position = _begin(session)
+        window = _window(session, state)
         if _due(cfg, position) and position.validated < position.step:  # a signal had come before it
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(cfg, position)) and not interrupts.received:
-            state, position = _epoch(session, state, position)
+            state, position = _epoch(session, window, state, position)
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)
@@ -103,7 +104,9 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
         tell=session.reports.tell,
     )
     if found is None:
-        state = jax.jit(init, out_shardings=layout)(key)
+        # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
+        state = jax.jit(init, out_shardings=sharding.replicated(session.mesh))(key)
+        state = jax.jit(lambda state: state, out_shardings=layout)(state)
         position = Position(schedule=schedule.start(run.cfg.training.schedule))
     else:
         state, saved = found
@@ -132,7 +135,17 @@ def _ended(cfg: Config, position: Position) -> str:
     return position.schedule.stopped
 
 
-def _epoch(session: Session, state: TrainState, position: Position) -> tuple[TrainState, Position]:
+def _window(session: Session, state: TrainState) -> Window:
+    """Of the whole run: updates that are skipped follow each other from one epoch to the next."""
+    return Window(
+        names=[path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)],
+        skip=session.run.cfg.training.skip_bad_steps,
+        last_good=partial(last_good, session),
+        tell=session.reports.tell,
+    )
+
+
+def _epoch(session: Session, window: Window, state: TrainState, position: Position) -> tuple[TrainState, Position]:
     """Updates to the end of the epoch, or to where something ends training within it."""
     run, cfg = session.run, session.run.cfg.training
     epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
@@ -141,12 +154,7 @@ def _epoch(session: Session, state: TrainState, position: Position) -> tuple[Tra
         return batch_on(session.mesh, run.train, epoch, planned)
 
     _tell_rate(session, position)
-    window = Window(
-        names=[path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)],
-        skip=cfg.skip_bad_steps,
-        last_good=partial(last_good, session),
-        tell=session.reports.tell,
-    )
+    window.restart()
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
         window.wait(prepared.waited)

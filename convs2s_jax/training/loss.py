@@ -67,7 +67,7 @@ def loss(
     batch: Batch,
     *,
     smoothing: float = 0.0,
-    chunks: int = CHUNKS,
+    shards: int = 1,
     key: Key | None = None,
 ) -> LossSums:
     """Loss of a batch, summed.
@@ -77,7 +77,7 @@ def loss(
       cfg: model.
       batch: sentence pairs.
       smoothing: of labels.
-      chunks: parts in which the output projection is computed; fewer where they divide neither B nor T.
+      shards: devices over which the rows are spread, a divisor of B.
       key: for dropout, one or [B] of `nn.dropout.row_keys`; None evaluates.
     """
     encoder_key, decoder_key = split(key, 2)
@@ -86,12 +86,12 @@ def loss(
     cache = encoder_decoder.start(params, cfg, memory, batch.tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(batch.tgt)
     features, _, _ = encoder_decoder.advance(params, cfg, memory, cache, inputs, key=decoder_key)
-    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, chunks)
+    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 
 def _projected(
-    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float, chunks: int
+    params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float, shards: int
 ) -> tuple[Array, Array]:
     """Cross entropy of logits(features) in chunks: the logits of a chunk live only while they are used.
 
@@ -99,8 +99,8 @@ def _projected(
     rows, which are long ones, are cut along time in the same way.
     """
     B, T = targets.shape
-    rows = math.gcd(chunks, B)
-    times = math.gcd(chunks // rows, T)
+    rows = math.gcd(CHUNKS, B // shards)
+    times = math.gcd(CHUNKS // rows, T)
 
     def cut(x: Array) -> Array:
         x = x.reshape(B // rows, rows, T // times, times, *x.shape[2:])

@@ -1,6 +1,5 @@
 """Checkpoints back from disk, each verified: a damaged one is told from one of another model, and passed over."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +13,14 @@ from jax.sharding import SingleDeviceSharding
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import distributed
-from convs2s_jax.training.checkpoint import FORMAT, manager, reason
+from convs2s_jax.training.checkpoint import FORMAT, manager, put_aside, reason
 from convs2s_jax.training.digest import digest, digest_of_record, path_of
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
+
+DAMAGED = ".damaged"
+"""Ends the name of a checkpoint that could not be read: it may still be of use."""
 
 
 def restore(
@@ -49,7 +51,7 @@ def restore(
             tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
             continue
         for damaged in [s for s in steps if s > step]:
-            _put_aside(checkpoints, damaged)
+            put_aside(checkpoints, damaged, DAMAGED)
         return found
     if steps:
         raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
@@ -95,10 +97,10 @@ def restore_params(
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """What was read, or None and why not."""
+    """What was read, or None and why it is damaged."""
     try:
         return read(), ""
-    except UserError:
+    except (UserError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:
         return None, reason(error)
@@ -106,22 +108,17 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
 
 def _everywhere(read: Callable[[], T]) -> T:
     """What each process reads. Where one cannot, all raise ValueError: what comes next they can only do together."""
-    found, why = _attempt(read)
+    found, why, refused = None, "", None
+    try:
+        found = read()
+    except UserError as error:
+        refused = error
+    except Exception as error:  # of this file, whatever a library makes of it
+        why = reason(error)
     if not distributed.all_of(found is not None):
-        raise ValueError(why or "another process cannot read its part")
+        raise refused or ValueError(why or "another process cannot read its part")
     assert found is not None
     return found
-
-
-def _put_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
-    """Rename a damaged checkpoint: what could not be read today may still be of use."""
-    folder = Path(checkpoints.directory)
-    aside = folder / f"{step}.damaged"
-    if distributed.leads():
-        shutil.rmtree(aside, ignore_errors=True)
-        (folder / str(step)).rename(aside)
-    distributed.meet(f"step {step} put aside")
-    checkpoints.reload()
 
 
 def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterator[int]:
@@ -153,15 +150,17 @@ def _part(
 
 
 def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    folder = checkpoints.directory / str(step) / "position"
-    position = _everywhere(lambda: ocp.JsonCheckpointHandler().restore(folder, ocp.args.JsonRestore()))
+    return _everywhere(lambda: _read_position(checkpoints.directory / str(step)))
+
+
+def _read_position(folder: Path) -> dict[str, Any]:
+    position: dict[str, Any] = ocp.JsonCheckpointHandler().restore(folder / "position", ocp.args.JsonRestore())
     content = {name: value for name, value in position.items() if name != "digests"}
     if digest_of_record(content) != position["digests"]["position"]:
         raise ValueError("position is not what was saved")
     if position["format"] != FORMAT:
         raise UserError(
-            f"{checkpoints.directory}/{step} has checkpoint format {position['format']}, this version reads {FORMAT}; "
-            "see CHANGELOG.md"
+            f"{folder} has checkpoint format {position['format']}, this version reads {FORMAT}; see CHANGELOG.md"
         )
     return position
 

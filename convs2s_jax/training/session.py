@@ -1,5 +1,6 @@
 """A run under way: what it works with, and what is done with a state between updates."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -148,6 +149,8 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
 
 
 def last_good(session: Session) -> str:
-    """Which checkpoint is good, in words."""
-    step = session.checkpoints.latest_step()
+    """Which checkpoint is good, in words; one that is being written is waited for."""
+    with contextlib.suppress(Exception):
+        session.checkpoints.wait_until_finished()
+    step = max(checkpoint.finished(session.checkpoints), default=None)
     return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"

@@ -1,6 +1,5 @@
 """One update: gradients of the summed loss, divided by all tokens, clipped, handed to the optimiser."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.config import TrainingConfig
-from convs2s_jax.training.loss import CHUNKS, Batch, LossSums, loss
+from convs2s_jax.training.loss import Batch, LossSums, loss
 
 
 @flax.struct.dataclass
@@ -73,11 +72,10 @@ def gradients(
     """
     B = len(batch.tgt)
     keys = None if key is None else row_keys(key, B, first)
-    chunks = math.gcd(CHUNKS, B // shards) if shards <= B else 1
 
     def summed(params: Tree) -> tuple[Array, LossSums]:
         merged = gather(weight_norm.merge(params))
-        sums = loss(merged, model, batch, smoothing=cfg.label_smoothing, chunks=chunks, key=keys)
+        sums = loss(merged, model, batch, smoothing=cfg.label_smoothing, shards=shards, key=keys)
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(params)

@@ -1,7 +1,6 @@
 """Validation: loss over every line, and BLEU of the real decoder on the whole set."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.data import loader, plan
 from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
@@ -20,7 +20,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training import distributed, sharding
 from convs2s_jax.training.batches import batch_on
-from convs2s_jax.training.loss import CHUNKS, Batch, LossSums, loss
+from convs2s_jax.training.loss import Batch, LossSums, loss
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.prepare import Split
 from convs2s_jax.training.scoring import Scores, score
@@ -41,7 +41,7 @@ def evaluator(cfg: ModelConfig, mesh: Mesh) -> Callable[[Params, Batch], LossSum
     gather, shards = sharding.gatherer(mesh), row_shards(mesh)
 
     def sums(params: Params, batch: Batch) -> LossSums:
-        return loss(gather(params), cfg, batch, chunks=math.gcd(CHUNKS, len(batch.tgt) // shards))
+        return loss(gather(params), cfg, batch, shards=shards)
 
     return jax.jit(sums, out_shardings=sharding.replicated(mesh))
 
@@ -101,7 +101,7 @@ def translate_split(
       progress: called with the number of lines done since the call before.
     """
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    whole = distributed.local(mesh, params)
+    whole = _ready(distributed.local(mesh, params), cfg)
     sources = [split.src[i] for i in distributed.mine(len(split.src))]
     chosen = None if set(devices) == set(jax.local_devices()) else devices
     found = translate(whole, cfg, search, sources, devices=chosen, progress=progress)
@@ -120,6 +120,7 @@ def merged(params: Tree) -> Params:
 
 
 _merge = jax.jit(weight_norm.merge)
+_ready = jax.jit(encoder_decoder.ready, static_argnums=1)
 
 
 @jax.jit

@@ -132,6 +132,18 @@ def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folde
     assert_bitwise(found, state(40))
 
 
+@pytest.mark.parametrize("new_is_whole", [False, True])
+def test_a_run_that_ends_while_a_checkpoint_is_written_again_has_one_of_the_two(folder, new_is_whole):
+    (folder / "30").rename(folder / f"30{checkpoint.BEFORE}")
+    if new_is_whole:
+        shutil.copytree(folder / f"30{checkpoint.BEFORE}", folder / "30")
+    found, left, told = restore(folder)
+    assert_bitwise(found[0], state(30))
+    assert left == [10, 20, 30]
+    assert told == []
+    assert not any(folder.glob(f"*{checkpoint.BEFORE}"))
+
+
 def test_an_empty_folder_has_nothing_to_restore(tmp_path):
     assert restore(tmp_path) == (None, [], [])
 

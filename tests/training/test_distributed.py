@@ -20,6 +20,8 @@ OPTIONS = {
 FSDP = {"mesh__data": 1, "mesh__fsdp": -1}
 DATA = {"mesh__data": -1}
 PMAP = {"mesh__data": -1, "parallel": "pmap"}
+MARGIN = 30
+"""Seconds beyond the heartbeat's: JAX looks every few seconds, and two cores are shared."""
 
 
 def config_file(folder, **options):
@@ -82,8 +84,9 @@ def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(
         assert [process.wait() for process in both] == [0, 0]
         (stopped,) = re.findall(r"stopped at step (\d+), epoch \d+: SIGTERM", both[0].told)
     saved = max(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
-    assert 2 <= saved == int(stopped) < 8
-    train(tiny.config(**{**OPTIONS, "training__max_steps": 8, "mesh__data": 1}), workdir)
+    assert 2 <= saved == int(stopped) < STEPS
+    bound = max(8, saved)
+    train(tiny.config(**{**OPTIONS, "training__max_steps": bound, "mesh__data": 1}), workdir)
     processes.run(config_file(tmp_path, **PMAP), workdir, 2, 2)
     assert_same_parameters(workdir, whole)
 
@@ -94,7 +97,7 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     with processes.running(config, workdir, 2, 2, heartbeat=10) as both:
         processes.wait_for_step(both, workdir, 4)
         both[1].popen.send_signal(signal.SIGKILL)
-        status = both[0].wait(60)
+        status = both[0].wait(10 + MARGIN)
         # within a sum of gradients the network tells at once; where it waits for the other in a save, JAX's heartbeat
         ours = "another process of this training was lost .*run the same command again on all of them"
         theirs = "This most likely indicates that another task died"
@@ -114,8 +117,8 @@ def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
     with processes.running(config, workdir, 2, 1, heartbeat=10) as both:
         processes.wait_for_step(both, workdir, 1)
         both[0].popen.send_signal(signal.SIGKILL)
-        assert both[1].wait(60) != 0
-        assert both[1].told.strip()
+        assert both[1].wait(10 + MARGIN) in (75, -signal.SIGABRT)
+        assert re.search("another process of this training was lost|another task died", both[1].told)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,25 @@ def test_one_after_another_on_eight_one_and_four_devices_is_the_same_run(tmp_pat
     assert_same_parameters(tmp_path / "run", whole)
     position = json.loads((tmp_path / "run" / "config.json").read_text())["mesh"]
     assert position["data"] == 4
+
+
+def test_a_workdir_of_its_own_is_refused(tmp_path):
+    """As where it lies on no shared file system."""
+    config = config_file(tmp_path, **DATA)
+    others = [[f"--workdir={tmp_path}/one/run"], [f"--workdir={tmp_path}/two/run"]]
+    with processes.running(config, tmp_path / "run", 2, 1, others=others) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        assert "is not one folder for all processes" in both[1].told
+
+
+def test_what_process_0_refuses_all_refuse(tmp_path):
+    """Process 0 alone reads whether another run lies there."""
+    train(tiny.config(**OPTIONS, mesh__data=1), tmp_path / "run")
+    config = config_file(tmp_path, **DATA, training__clip=5.0)
+    with processes.running(config, tmp_path / "run", 2, 1) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        assert "training.clip is 0.1 there and 5.0 here" in both[0].told
+        assert "process 0 says why this training cannot go on" in both[1].told
 
 
 def named(number):
@@ -171,9 +193,13 @@ def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path,
 
 
 def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
-    options = {"training__schedule__rate": 1e30, "training__clip": 0.0}
+    options = {"training__schedule__rate": 1e30, "training__clip": 0.0, "training__save_every": 100}
     config, workdir = config_file(tmp_path, **DATA, **options), tmp_path / "run"
     with processes.running(config, workdir, 2, 1) as both:
         assert [process.wait() for process in both] == [2, 2]
-        for process in both:
-            assert re.search(r"step \d: .* not finite.*", process.told)
+        sentence = (
+            r"step (\d): the loss is \S+ and the gradient norm \S+ at learning rate 1e\+30; the gradient of "
+            r"encoder/embedding/table is the first that is not finite; there is no checkpoint yet"
+        )
+        first, second = (re.search(sentence, process.told) for process in both)
+        assert first[1] == second[1]

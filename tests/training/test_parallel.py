@@ -1,5 +1,7 @@
 """One update on any mesh: the loss, each parameter's gradient and the updates of one device."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +13,14 @@ from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.training import parallel, sharding
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.digest import path_of
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.parallel import compile_steps
 
 MODEL = ModelConfig(
@@ -97,6 +101,41 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
+    """As training.loop makes them: whole, then cut."""
+    mesh = mesh_of((2, 2, 2))
+    init = partial(stepping.init, model=MODEL, cfg=TRAINING, **VOCABULARIES)
+    layout = sharding.shardings(jax.eval_shape(init, KEY), mesh)
+    whole = jax.jit(init, out_shardings=sharding.replicated(mesh))(KEY)
+    cut = jax.jit(lambda state: state, out_shardings=layout)(whole)
+    for a, b in zip(jax.tree.leaves(cut), jax.tree.leaves(jax.jit(init)(KEY)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
+    """What the table of rules knows and the model above has not."""
+    layers = (ConvLayer(16, 3),) * 3
+    model = ModelConfig(
+        embedding_dim=8,
+        dropout=0.3,
+        encoder=ConvEncoderConfig(layers=layers, max_positions=32),
+        decoder=ConvDecoderConfig(layers=layers, out_dim=8, max_positions=32, tied_output=True),
+        execution=ExecutionConfig(scan_layers=2, remat=True),
+    )
+    training = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
+    mesh = mesh_of((2, 2, 2))
+    found = []
+    for place, compiled in ((None, compile_steps(model, training)), (mesh, compile_steps(model, training, mesh))):
+        state = stepping.init(jax.random.key(1), model, training, source=25, target=23)
+        state = state if place is None else jax.device_put(state, sharding.shardings(state, place))
+        batches = BATCHES if place is None else jax.device_put(BATCHES, sharding.batch_sharding(place))
+        gradients = compiled.first(state.params, batches[0], KEY)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
+            after, _ = compiled.whole(state, batches[0], jnp.float32(1e-3), KEY)
+        found.append(jax.device_get((gradients, after.params)))
+    assert_equal_each(found[1], found[0])
 
 
 def test_without_the_gather_the_partitioner_gives_wrong_gradients(expected, monkeypatch):

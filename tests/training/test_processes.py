@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import distributed
-from convs2s_jax.training.distributed import Processes
+from convs2s_jax.training import distributed, processes
 from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.processes import Processes
 from tests import processes as real
 
 GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id": 3}
@@ -15,10 +15,10 @@ GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id
 
 def test_flags_come_before_the_environment():
     environment = {"JAX_COORDINATOR_ADDRESS": "host:9", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
-    found = distributed.from_environment(Processes(), environment)
+    found = processes.from_environment(Processes(), environment)
     assert (found.coordinator_address, found.num_processes, found.process_id) == ("host:9", 2, 1)
-    assert distributed.from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
-    assert distributed.from_environment(Processes(), {}) == Processes()
+    assert processes.from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
+    assert processes.from_environment(Processes(), {}) == Processes()
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_flags_come_before_the_environment():
     [
         (
             {"process_id": 1},
-            r"^--process_id without --coordinator_address, --num_processes: give all three, or --distributed to have",
+            r"^--process_id without --coordinator_address, --num_processes: give all three, as flags or in the env",
         ),
         ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes it is 0 to 3$"),
         ({**GIVEN, "num_processes": 0}, r"^--num_processes=0: use 1 or more$"),
@@ -41,14 +41,17 @@ def test_nonsense_is_refused(values, message):
 
 def test_an_environment_that_is_no_number_is_refused():
     with pytest.raises(UserError, match=r"^the environment's JAX_PROCESS_ID is 'one': not a number$"):
-        distributed.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
+        processes.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
 
 
-def test_a_single_process_is_its_own_leader_and_agrees_with_itself():
-    distributed.join(Processes())
+def test_a_single_process_is_its_own_leader_and_agrees_with_itself(tmp_path):
+    processes.join(Processes())
     assert not distributed.several()
     assert distributed.leads()
     assert distributed.leader_first("work", lambda: 5) == 5
+    assert distributed.leader_only("work", lambda: 5) == 5
+    distributed.agree_on_folder(tmp_path)
+    assert not any(tmp_path.iterdir())
     distributed.agree("corpus", 7)
     assert distributed.all_of(True)
     assert not distributed.all_of(False)
@@ -86,3 +89,19 @@ def test_who_finds_no_others_says_so(tmp_path, arguments, sentence):
     assert process.wait(60) == 2, process.told
     assert sentence.format(port=port) in process.told
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: heartbeat timeout"), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), False),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: cuDNN execution plan failed"), False),
+        (ValueError("Gloo"), False),
+    ],
+    ids=str,
+)
+def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
+    monkeypatch.setattr(distributed, "several", lambda: True)
+    assert distributed.is_loss(error) == lost

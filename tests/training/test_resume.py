@@ -154,10 +154,22 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path, monkeypatch):
     assert tiny.digests(tmp_path, 2) == before
 
 
+def test_skipped_steps_follow_each_other_from_one_epoch_to_the_next(tmp_path, monkeypatch):
+    """An epoch has fewer updates than may be skipped."""
+    options = {"training__clip": 0.0, "training__skip_bad_steps": 12, "training__max_steps": 40}
+    real = schedule.rate
+    monkeypatch.setattr(schedule, "rate", lambda *a, step, **k: 1e30 if step == 2 else real(*a, step=step, **k))
+    with pytest.raises(UserError, match=r"^step 15: the loss is .* after 12 that were skipped; "):
+        train(tiny.config(**options, training__validate_every=100), tmp_path)
+    skipped = [line["skipped"] for line in tiny.metrics(tmp_path) if line["split"] == "train"]
+    assert sum(skipped) >= 10
+
+
 def test_each_shape_compiles_once(tmp_path):
     """The second and third epoch compile nothing: all shapes are known from the first."""
     options = {"data__batch__shapes": 3, "data__batch__tokens": 800, "training__report_every": 1}
-    train(tiny.config(**options, training__max_steps=24, training__validate_every=100), tmp_path)
+    options |= {"training__validate_every": 8, "training__validate_bleu": True}
+    train(tiny.config(**options, training__max_steps=24), tmp_path)
     lines = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     assert lines[-1]["epoch"] >= 2
     last_of_first = max(line["compilations"] for line in lines if line["epoch"] == 1)
