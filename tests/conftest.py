@@ -15,6 +15,14 @@ import pytest  # noqa: E402
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """A compiled program keeps several mappings of memory, of which a process may have 65,530: then XLA dies of it."""
+    yield
+    jax.clear_caches()
+
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

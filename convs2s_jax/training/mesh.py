@@ -22,9 +22,9 @@ ROWS = ("data", "fsdp")
 class MeshConfig:
     """How many devices lie along each axis; -1, at most once, for all that remain.
 
-    data: each has all parameters and a part of each batch; fsdp: the same, but parameters and optimiser state are cut
-    over these devices and gathered when used (fully sharded data parallelism, Zhao et al. 2023; ZeRO-3); tensor: the
-    outputs of each layer and the vocabulary are cut.
+    data: each has all parameters and a part of each batch; fsdp: the same, but between steps parameters and optimiser
+    state are cut over these devices (after fully sharded data parallelism, Zhao et al. 2023; within a step kernels and
+    gradients are whole); tensor: the outputs of each layer and the vocabulary are cut.
     """
 
     data: int = -1
