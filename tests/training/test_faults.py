@@ -22,13 +22,21 @@ def saved(workdir):
     return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
 
 
+def await_(process, condition):
+    deadline = time.monotonic() + processes.LIMIT
+    while not condition():
+        assert process.popen.poll() is None, process.told
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def run_to_the_end(config, workdir):
     process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, workdir.parent / "log.txt")
     assert process.wait() == 0, process.told
 
 
 def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
-    """Moments lie within loading, compiling, updates and saves; late in the run they come early in a life."""
+    """Moments lie within loading, compiling, updates and saves."""
     config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
     arguments = [f"--config={config}", f"--workdir={tmp_path}/undisturbed"]
     undisturbed = processes.Process(
@@ -37,14 +45,13 @@ def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_paramete
     assert undisturbed.wait() == 0, undisturbed.told
     reached = []
     for life in range(KILLS):
-        log = tmp_path / f"{life}.txt"
-        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, log)
-        begun = "vocabularies of" if rng.random() < 0.8 else ""  # else somewhere on the way there
-        deadline = time.monotonic() + processes.LIMIT
-        while begun not in process.told and process.popen.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 1.5 if saved(workdir) < STEPS / 2 else 0.1))
+        before = saved(workdir)
+        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / f"{life}.txt")
+        early = rng.random() < 0.4 or before > STEPS / 2  # on the way to the first update, or within it
+        begun = "vocabularies of" if rng.random() < 0.7 else "devices"
+        more = rng.randint(1, 4)
+        await_(process, lambda: begun in process.told if early else saved(workdir) >= before + more)  # noqa: B023
+        time.sleep(rng.uniform(0, 0.15))
         assert process.popen.poll() is None, process.told
         process.popen.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
