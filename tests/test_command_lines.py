@@ -217,11 +217,18 @@ class Terminal:
         before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
         return before
 
-    def status(self):
-        """Exit status; what came on the screen last is in `seen`."""
+    def end(self, key, seconds=120):
+        """Exit status after a key; what came on the screen last is in `seen`.
+
+        A key between the prompt and the moment when readline sets the terminal's mode is lost: it is pressed again.
+        """
+        deadline = time.monotonic() + seconds
         with contextlib.suppress(OSError):  # raised when the other side is closed
-            while text := os.read(self.file, 4096).decode():
-                self.seen += text
+            while self.process.poll() is None:
+                assert time.monotonic() < deadline, self.seen
+                self.type(key)
+                while select.select([self.file], [], [], 2)[0]:
+                    self.seen += os.read(self.file, 4096).decode()
         os.close(self.file)
         return self.process.wait(timeout=60)
 
@@ -235,8 +242,7 @@ def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
         terminal.type(f"{sentence}\n")
         seen = terminal.wait_for("> ", seconds=20)
         assert f'{{"line": {number}, "source": "{sentence}"' in seen
-    terminal.type(key)
-    assert terminal.status() == status
+    assert terminal.end(key) == status
     assert "Traceback" not in terminal.seen
 
 
