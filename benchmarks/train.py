@@ -17,10 +17,11 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, product
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import loader, plan
+from convs2s_jax.data import plan
 from convs2s_jax.training import step as stepping
+from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.config import Config
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.prepare import prepare
 
@@ -55,9 +56,8 @@ def main() -> None:
         src, tgt = run.train.lengths()
         epoch = plan.plan_epoch(src, tgt, run.rows, run.shapes, seed=1, epoch=1)
         chosen = epoch.batches[: arguments.steps]
-        batches = [
-            Batch(*jax.device_put(loader.fill_pair(run.train.src, run.train.tgt, epoch, planned))) for planned in chosen
-        ]
+        mesh = make(MeshConfig(data=1), jax.devices()[:1])
+        batches = [batch_on(mesh, run.train, epoch, planned) for planned in chosen]
     vocabulary = run.vocabularies.tgt.size
     state = stepping.init(jax.random.key(1), cfg.model, cfg.training, source=10_000, target=vocabulary)
     steps = compile_steps(cfg.model, cfg.training)

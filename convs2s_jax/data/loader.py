@@ -47,12 +47,6 @@ def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.n
     return result
 
 
-def fill_pair(src: Sentences, tgt: Sentences, plan: Plan, planned: PlannedBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Source [B, S] and target [B, T] of a planned batch."""
-    shape = plan.shapes[planned.shape]
-    return fill(src, planned.rows, (shape.rows, shape.src)), fill(tgt, planned.rows, (shape.rows, shape.tgt))
-
-
 def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:
     """Yield the plan's batches from `start` on, made by a background thread.
 

@@ -1,13 +1,12 @@
 """The whole configuration of a run."""
 
 import dataclasses
-from typing import Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
 
@@ -70,7 +69,7 @@ class Config:
     search: SearchConfig = SearchConfig()
     seed: int = 1
     mesh: MeshConfig = MeshConfig()
-    parallel: Literal["jit", "pmap"] = "jit"
+    parallel: Parallel = "jit"
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")

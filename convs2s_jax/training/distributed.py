@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import jax
 import numpy as np
@@ -65,7 +65,7 @@ def leader_first(name: str, work: Callable[[], T]) -> T:
       UserError: on all processes where it is raised on process 0.
     """
     done = leader_only(name, work)
-    return work() if done is None else done
+    return cast(T, done) if leads() else work()
 
 
 def leader_only(name: str, work: Callable[[], T]) -> T | None:
@@ -156,13 +156,15 @@ def pass_on() -> None:
 def leave(status: int) -> NoReturn:
     """End this process. Others at work are not waited for: they notice, and end as well.
 
-    But they may be about to leave for the same reason, and all find each other through process 0.
+    But they may be about to leave for the same reason: all meet then and part in order, since they find each other
+    through process 0, whose sudden end would abort those who have not left yet.
     """
     if jax.distributed.is_initialized() and status != 0:
         sys.stdout.flush()
         sys.stderr.flush()
         with contextlib.suppress(Exception):
             meet(f"leaving with {status}", patience=LINGER)
+            jax.distributed.shutdown()
         os._exit(status)
     sys.exit(status)
 

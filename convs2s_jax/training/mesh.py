@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -16,6 +16,8 @@ from convs2s_jax.core.errors import UserError
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
 """The axes over which the rows of a batch are spread."""
+Parallel = Literal["jit", "pmap"]
+"""How a program is spread; see `training.parallel`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ update of one device with the same batch, dropout included.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +19,8 @@ from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding, step
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.loss import Batch, LossSums
-from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.mesh import Parallel, row_shards
 from convs2s_jax.training.step import Step, StepSums, TrainState
-
-Parallel = Literal["jit", "pmap"]
 
 
 def compile_steps(

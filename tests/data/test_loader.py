@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.data import loader
-from convs2s_jax.data.loader import fill, fill_pair, load
+from convs2s_jax.data.loader import fill, load
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
 
@@ -118,11 +118,3 @@ def test_sentences_end_with_eos_are_padded_and_cut():
 
 def test_a_sentence_that_just_fits_is_not_cut():
     assert fill(SENTENCES, np.array([2]), (1, 6)).tolist() == [[8, 9, 10, 11, 12, EOS]]
-
-
-def test_source_and_target_have_their_own_lengths_and_the_same_rows():
-    plan = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
-    targets = [np.array([20 + i]) for i in range(3)]
-    src, tgt = fill_pair(SENTENCES, targets, plan, PlannedBatch(1, np.array([1, 0])))
-    assert src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS], [PAD] * 4]
-    assert tgt.tolist() == [[21, EOS], [20, EOS], [PAD] * 2]

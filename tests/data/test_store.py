@@ -31,7 +31,7 @@ class Letters:
         return chr(i)
 
     def save(self, path):
-        raise NotImplementedError
+        raise NotImplementedError  # a store reads with a vocabulary and never writes it
 
 
 TEXTS = ["abc", "", "x", "größer", ""]

@@ -1,5 +1,8 @@
 """How a process is told about the others, and what it says when it is told nonsense."""
 
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from convs2s_jax.training import distributed, processes
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.processes import Processes
 from tests import processes as real
+from tests import tiny
 
 GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id": 3}
 
@@ -105,3 +109,28 @@ def test_who_finds_no_others_says_so(tmp_path, arguments, sentence):
 def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
     monkeypatch.setattr(distributed, "several", lambda: True)
     assert distributed.is_loss(error) == lost
+
+
+LEAVING = """
+import os, sys, time
+from convs2s_jax.training import distributed, processes
+
+address, number = sys.argv[1], int(sys.argv[2])
+end = os._exit
+os._exit = lambda status: (time.sleep(3 * number), end(status))  # process 1 is slow to go
+processes.join(processes.Processes(coordinator_address=address, num_processes=2, process_id=number))
+distributed.leave(3)
+"""
+
+
+def test_who_leaves_late_for_the_same_reason_keeps_its_status():
+    """Process 0, through which they find each other, is gone by then."""
+    address = f"127.0.0.1:{real.free_port()}"
+    command = [sys.executable, "-c", LEAVING, address]
+    both = [subprocess.Popen([*command, str(i)], cwd=tiny.ROOT, stderr=subprocess.DEVNULL) for i in range(2)]
+    try:
+        assert [process.wait(120) for process in both] == [3, 3]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
