@@ -9,20 +9,21 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import output
 from convs2s_jax.models.conv_records import Block, ConvDecoderCache, ConvDecoderParams, PreparedMemory, ReadyParams
 from convs2s_jax.models.kinds import Decoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
 from convs2s_jax.nn import affine, attention, convolution, embedding, tables
-from convs2s_jax.nn.affine import Affine, bias, linear
+from convs2s_jax.nn.affine import linear
 from convs2s_jax.nn.attention import Attention, Source
 from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.tables import Words
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key
 
 TABLES = 2**27
 """Most bytes of the tables that stand for the first layer."""
@@ -60,6 +61,19 @@ class ConvDecoderConfig:
                     f"attention_layers has {number}: layers are counted from 1 to {len(self.layers)}",
                 )
 
+    @property
+    def max_length(self) -> int:
+        """Longest target in tokens, its end symbol counted: two rows of the position table are reserved."""
+        return self.max_positions - 2
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse a tied output whose O is not E = dim."""
+        check(
+            not self.tied_output or self.out_dim == dim,
+            f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
+            "equal",
+        )
+
     def attends(self, index: int) -> bool:
         """Whether the layer of this index, from 0, has an attention."""
         return self.attention_layers is None or index + 1 in self.attention_layers
@@ -74,16 +88,12 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
         conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep)
         attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
         blocks.append(Block(conv=conv, projection=projection, attention=attends))
-    output: Affine | Array = affine.init(keys[3], cfg.out_dim, vocabulary, keep=keep)
-    if cfg.tied_output:
-        bound = cfg.out_dim**-0.5
-        output = jax.random.uniform(keys[3], (vocabulary,), minval=-bound, maxval=bound)
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
         blocks=tuple(blocks),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
-        output=output,
+        output=output.init(keys[3], cfg.out_dim, vocabulary, tied=cfg.tied_output, keep=keep),
     )
 
 
@@ -207,17 +217,12 @@ def _attend(
 
 def logits(params: ConvDecoderParams, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
-    dtype = wide(features.dtype)
-    output = params.output
-    if not isinstance(output, Affine):
-        output = Affine(w=params.embedding.table.T.astype(features.dtype), b=output)
-    scores = jnp.einsum("...O,OV->...V", features, output.w, preferred_element_type=dtype)
-    return scores + bias(output.b.astype(dtype), features.ndim)
+    return output.logits(params.output, params.embedding, features)
 
 
-def attentions(cfg: ConvDecoderConfig) -> int:
-    """How many layers attend."""
-    return sum(cfg.attends(i) for i in range(len(cfg.layers)))
+def gradient_scale(cfg: ConvDecoderConfig) -> float:
+    """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's)."""
+    return 1.0 / (2 * sum(cfg.attends(i) for i in range(len(cfg.layers))))
 
 
 KIND = Decoder(
@@ -228,5 +233,6 @@ KIND = Decoder(
     start=start,
     advance=advance,
     logits=logits,
-    attentions=attentions,
+    gradient_scale=gradient_scale,
+    normalised=True,
 )

@@ -44,6 +44,14 @@ class ConvEncoderConfig:
             f"max_positions is {self.max_positions}: two rows are reserved, a word and its end need two; use 4 or more",
         )
 
+    @property
+    def max_length(self) -> int:
+        """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
+        return self.max_positions - 2
+
+    def check_dim(self, dim: int) -> None:
+        """Any E will do."""
+
 
 @flax.struct.dataclass
 class Block:
@@ -125,4 +133,4 @@ def zero_padding(x: Array, mask: Array) -> Array:
     return jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
 
 
-KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode)
+KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode, normalised=True)

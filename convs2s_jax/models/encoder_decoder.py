@@ -15,6 +15,7 @@ from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Decoder, Encoder
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.stack import ExecutionConfig
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
 ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND}
@@ -40,21 +41,18 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
         check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
-        check(
-            not self.decoder.tied_output or self.decoder.out_dim == self.embedding_dim,
-            f"decoder.out_dim is {self.decoder.out_dim} with tied_output: the embedding table has "
-            f"{self.embedding_dim} columns; make the two equal",
-        )
+        self.encoder.check_dim(self.embedding_dim)
+        self.decoder.check_dim(self.embedding_dim)
 
     @property
     def max_source(self) -> int:
-        """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
-        return self.encoder.max_positions - 2
+        """Longest source in tokens, its end symbol counted."""
+        return self.encoder.max_length
 
     @property
     def max_target(self) -> int:
         """Longest target in tokens, its end symbol counted."""
-        return self.decoder.max_positions - 2
+        return self.decoder.max_length
 
 
 @flax.struct.dataclass
@@ -66,12 +64,21 @@ class Params:
 
 
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
-    """Fresh parameters in float32, kernels whole (see nn.weight_norm.split for training)."""
+    """Fresh parameters in float32, kernels whole (see `split` for training)."""
     encoder_key, decoder_key = jax.random.split(key)
     common = {"dim": cfg.embedding_dim, "rate": cfg.dropout}
     return Params(
         encoder=ENCODERS[cfg.encoder.kind].init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, **common),
         decoder=DECODERS[cfg.decoder.kind].init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, **common),
+    )
+
+
+def split(params: Params, cfg: ModelConfig) -> Params:
+    """What is trained: kernels as direction and length (`nn.weight_norm`) in the kinds that have them so."""
+    encoder, decoder = params.encoder, params.decoder
+    return Params(
+        encoder=weight_norm.split(encoder) if ENCODERS[cfg.encoder.kind].normalised else encoder,
+        decoder=weight_norm.split(decoder) if DECODERS[cfg.decoder.kind].normalised else decoder,
     )
 
 
@@ -97,7 +104,7 @@ def ready(params: Params, cfg: ModelConfig) -> Params:
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
     """Source tokens [B, S], end symbol included, to a memory of B sentences."""
-    scale = 1.0 / (2 * DECODERS[cfg.decoder.kind].attentions(cfg.decoder))
+    scale = DECODERS[cfg.decoder.kind].gradient_scale(cfg.decoder)
     return ENCODERS[cfg.encoder.kind].encode(
         params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
     )

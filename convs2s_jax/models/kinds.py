@@ -7,20 +7,23 @@ from typing import Any, NamedTuple
 class Encoder(NamedTuple):
     """A kind of encoder.
 
-    config: its config class, with a field `kind` that names it.
+    config: its config class: a field `kind` names it, `max_length` is the longest sequence in tokens, and
+        `check_dim(dim)` refuses an embedding size E that does not suit it.
     init(key, cfg, *, vocabulary, dim, rate) -> params.
     encode(params, cfg, src [B, S], *, rate, gradient_scale, key, execution) -> Memory.
+    normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
     """
 
     config: type
     init: Callable[..., Any]
     encode: Callable[..., Any]
+    normalised: bool
 
 
 class Decoder(NamedTuple):
     """A kind of decoder.
 
-    config: its config class, with a field `kind` that names it.
+    config: its config class, as an encoder's.
     init(key, cfg, *, vocabulary, dim, rate) -> params.
     ready(params, cfg) -> parameters that `prepare`, `start`, `advance` and `logits` take in place of params where many
         steps follow, without a key.
@@ -30,7 +33,8 @@ class Decoder(NamedTuple):
     advance(params, cfg, memory, cache, tokens [N, T], *, rate, key, execution) -> features [N, T, O], attention
         [N, T, S], cache. (execution: a `stack.ExecutionConfig`, which changes no result.)
     logits(params, features [..., O]) -> [..., V] in float32 or better.
-    attentions(cfg) -> how many times a step reads the memory.
+    gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
+    normalised: as in `Encoder`.
     """
 
     config: type
@@ -40,4 +44,5 @@ class Decoder(NamedTuple):
     start: Callable[..., Any]
     advance: Callable[..., Any]
     logits: Callable[..., Any]
-    attentions: Callable[..., int]
+    gradient_scale: Callable[..., float]
+    normalised: bool

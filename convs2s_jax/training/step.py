@@ -43,7 +43,7 @@ class StepSums:
 def init(key: Key, model: ModelConfig, cfg: TrainingConfig, *, source: int, target: int) -> TrainState:
     """A fresh state for vocabularies of `source` and `target` entries."""
     params = encoder_decoder.init(key, model, source_vocabulary=source, target_vocabulary=target)
-    params = weight_norm.split(params)
+    params = encoder_decoder.split(params, model)
     state = optimizer.transformation(cfg.optimizer).init(params)
     return TrainState(params=params, optimizer=state, step=jnp.zeros((), jnp.int32))
 

@@ -15,7 +15,6 @@ from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import restoring
 from convs2s_jax.training import workdir as layout
@@ -115,7 +114,7 @@ def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callab
         params = encoder_decoder.init(
             key, cfg.model, source_vocabulary=vocabularies.src.size, target_vocabulary=vocabularies.tgt.size
         )
-        return weight_norm.split(params)
+        return encoder_decoder.split(params, cfg.model)
 
     abstract = jax.eval_shape(fresh, jax.random.key(0))
     restore = partial(

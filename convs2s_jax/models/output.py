@@ -1,0 +1,34 @@
+"""The softmax layer of a decoder (equation 3): a kernel of its own, or the embedding table."""
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn import affine
+from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.types import Array, Key, wide
+
+
+def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.0) -> Affine | Array:
+    """Fresh parameters: O = `inputs` to V, or the bias [V] alone where the kernel is the embedding table (O = E).
+
+    Args:
+      key: of the kernel and the bias.
+      inputs: O.
+      vocabulary: V.
+      tied: whether the kernel is the embedding table.
+      keep: share of the inputs that dropout retains.
+    """
+    if tied:
+        bound = inputs**-0.5
+        return jax.random.uniform(key, (vocabulary,), minval=-bound, maxval=bound)
+    return affine.init(key, inputs, vocabulary, keep=keep)
+
+
+def logits(output: Affine | Array, embedding: Embedding, features: Array) -> Array:
+    """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
+    dtype = wide(features.dtype)
+    if not isinstance(output, Affine):
+        output = Affine(w=embedding.table.T.astype(features.dtype), b=output)
+    scores = jnp.einsum("...O,OV->...V", features, output.w, preferred_element_type=dtype)
+    return scores + bias(output.b.astype(dtype), features.ndim)
