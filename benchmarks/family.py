@@ -1,0 +1,146 @@
+"""One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14]
+
+Every configs/multi30k_*.py named is trained on the same data with the same vocabularies and token budget for about the
+same time of updates: its speed is measured first, and its number of epochs follows. DIR holds Multi30k (train, valid
+and test of de and en, plain or .gz). Runs that are there are not trained again, so that the table can be printed anew.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from machine import describe, product_rate
+
+from convs2s_jax.core.command_line import read_config
+from convs2s_jax.core.config import build
+from convs2s_jax.data import corpus
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.config import Config
+from convs2s_jax.training.prepare import prepare
+from convs2s_jax.training.scoring import score
+from convs2s_jax.translation.translator import load, ready
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ["de_en", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
+PROBE = 120
+"""Updates by which speed is measured before training."""
+HEAD = (
+    "| model | parameters | s/epoch | tokens/s training | epochs | perplexity | BLEU | sentences/s | product, GFLOP/s |"
+)
+
+
+@dataclasses.dataclass
+class Kind:
+    """A configuration file and where its runs lie."""
+
+    name: str
+    file: Path
+    cfg: Config
+    workdir: Path
+
+
+def main() -> None:
+    """Measure speeds, train what is missing, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder with train, valid and test of de and en")
+    parser.add_argument("--workdir", required=True, type=Path, help="folder for all runs")
+    parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names behind configs/multi30k_")
+    parser.add_argument("--minutes", type=float, default=14.0, help="time of updates of each model")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3, help="of the decoding speed")
+    arguments = parser.parse_args()
+    print(describe(), flush=True)
+    kinds = [kind(name, arguments) for name in arguments.configs]
+    rates = {one.name: probe(one, arguments) for one in kinds}
+    tokens = target_tokens(kinds[0])
+    rows = []
+    for one in kinds:
+        seconds = tokens / rates[one.name]
+        epochs = max(2, int(60 * arguments.minutes / seconds))
+        run(one, one.workdir, arguments, bounds(one, epochs))
+        rows.append(row(one, arguments))
+        print(rows[-1], flush=True)
+    print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
+
+
+def kind(name: str, arguments: argparse.Namespace) -> Kind:
+    """A configuration, its data found."""
+    file = ROOT / "configs" / f"multi30k_{name}.py"
+    cfg = build(Config, read_config(str(file), [("data.dir", arguments.data)]))
+    return Kind(name, file, cfg, arguments.workdir / f"{name}.{arguments.seed}")
+
+
+def run(one: Kind, workdir: Path, arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
+    """A train.py of its own."""
+    given = {"data.dir": arguments.data, "seed": arguments.seed, **overrides}
+    command = [sys.executable, str(ROOT / "train.py"), f"--config={one.file}", f"--workdir={workdir}"]
+    command += [f"--config.{path}={value}" for path, value in given.items()]
+    with (arguments.workdir / f"{workdir.name}.log").open("w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=log)
+
+
+def bounds(one: Kind, epochs: int) -> dict[str, object]:
+    """Epochs to train, the rates of a fixed schedule divided before the last two of them."""
+    found: dict[str, object] = {"training.max_epochs": epochs}
+    if one.cfg.training.schedule.kind == "fixed":
+        found["training.schedule.force_anneal"] = max(1, epochs - 1)
+    return found
+
+
+def probe(one: Kind, arguments: argparse.Namespace) -> float:
+    """Target tokens a second, compilation left out: the median of windows after the first."""
+    workdir = arguments.workdir / f"{one.name}.probe"
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    quick = {"training.max_steps": PROBE, "training.report_every": 20, "training.validate_bleu": False}
+    run(one, workdir, arguments, quick)
+    return statistics.median(line["tokens_per_second"] for line in lines(workdir, "train")[1:])
+
+
+def target_tokens(one: Kind) -> int:
+    """Of an epoch: the same for all, since their vocabularies are."""
+    probed = one.workdir.parent / f"{one.name}.probe"
+    return int(prepare(one.cfg, probed, print).train.lengths()[1].sum())
+
+
+def lines(workdir: Path, split: str) -> list[dict]:
+    """What a run has reported of a split."""
+    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["split"] == split]
+
+
+def row(one: Kind, arguments: argparse.Namespace) -> str:
+    """A line of the table: the best parameters by validation, beam search on the test set."""
+    trained = load(one.workdir, tell=print)
+    count = sum(leaf.size for leaf in jax.tree.leaves(trained.params))
+    trained = ready(trained)
+    text = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
+    sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)]
+    search, rates, peaks = trained.cfg.search, [], []
+    for index in range(arguments.repeats + 1):  # the first one compiles
+        peak = product_rate()
+        before = time.perf_counter()
+        found = translate(trained.params, trained.models, search, sources)
+        if index:
+            rates.append(len(sources) / (time.perf_counter() - before))
+            peaks.append(peak / 1e9)
+    hypotheses = [trained.vocabularies.tgt.decode(one.best.tokens.tolist()) for one in found]
+    scores = score(hypotheses, text.tgt, bleu_tokenize=trained.cfg.training.bleu_tokenize)
+    best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
+    train = lines(one.workdir, "train")
+    speed = statistics.median(line["tokens_per_second"] for line in train[1:])
+    seconds = target_tokens(one) / speed
+    return (
+        f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "
+        f"| {best:.2f} | {scores.bleu:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
