@@ -9,17 +9,19 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, conv_encoder
+from convs2s_jax.models import conv_decoder, conv_encoder, light_decoder, light_encoder
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Decoder, Encoder
+from convs2s_jax.models.light_decoder import LightDecoderConfig
+from convs2s_jax.models.light_encoder import LightEncoderConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
-ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND}
-DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND}
+ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND, "light": light_encoder.KIND}
+DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND, "light": light_decoder.KIND}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +36,8 @@ class ModelConfig:
     embedding_dim: int = 256
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
-    encoder: ConvEncoderConfig = ConvEncoderConfig()
-    decoder: ConvDecoderConfig = ConvDecoderConfig()
+    encoder: ConvEncoderConfig | LightEncoderConfig = ConvEncoderConfig()
+    decoder: ConvDecoderConfig | LightDecoderConfig = ConvDecoderConfig()
     execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:

@@ -34,6 +34,19 @@ def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
     return Affine(w=std * jax.random.normal(key, (inputs, outputs)), b=jnp.zeros(outputs))
 
 
+def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
+    """Linear map with w ~ U(-r, r), r = gain sqrt(6 / (C + D)), and b = 0 (Glorot and Bengio 2010, equation 16).
+
+    Args:
+      key: of the kernel.
+      inputs: C.
+      outputs: D.
+      gain: factor on the deviation.
+    """
+    bound = gain * (6.0 / (inputs + outputs)) ** 0.5
+    return Affine(w=jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound), b=jnp.zeros(outputs))
+
+
 def linear(params: Affine, x: Array) -> Array:
     """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
     return jnp.einsum("...C,CD->...D", x.astype(params.w.dtype), params.w) + bias(params.b, x.ndim)

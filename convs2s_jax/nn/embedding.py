@@ -23,19 +23,20 @@ class Embedding:
     positions: Array | None
 
 
-def init(key: Key, vocabulary: int, dim: int, max_positions: int | None) -> Embedding:
-    """Tables with entries ~ N(0, 0.1) and zero rows for padding (section 3.5).
+def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std: float = STD) -> Embedding:
+    """Tables with entries ~ N(0, std) and zero rows for padding (section 3.5).
 
     Args:
       key: of both tables.
       vocabulary: V.
       dim: E.
       max_positions: P, or None for no position embedding.
+      std: standard deviation.
     """
     token_key, position_key = jax.random.split(key)
     return Embedding(
-        table=_table(token_key, vocabulary, dim),
-        positions=None if max_positions is None else _table(position_key, max_positions, dim),
+        table=_table(token_key, vocabulary, dim, std),
+        positions=None if max_positions is None else _table(position_key, max_positions, dim, std),
     )
 
 
@@ -62,5 +63,5 @@ def places(tokens: Array, start: Array) -> Array:
     return (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
 
 
-def _table(key: Key, rows: int, dim: int) -> Array:
-    return (STD * jax.random.normal(key, (rows, dim))).at[PAD].set(0.0)
+def _table(key: Key, rows: int, dim: int, std: float) -> Array:
+    return (std * jax.random.normal(key, (rows, dim))).at[PAD].set(0.0)

@@ -18,6 +18,11 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
+    ("output_kernel", ("fsdp", "tensor")),  # [E, V]
+    ("kernel/scores", (None, "tensor")),  # [K, H]
+    ("kernel/predictor", ("fsdp", None, "tensor")),  # [C, K, H]
+    ("norm/scale", (None,)),  # [C]
+    ("norm/bias", (None,)),  # [C]
 )
 """The end of a parameter's path, and a mesh axis for each of its own; the first that fits counts.
 

@@ -1,0 +1,106 @@
+"""Convolutions of single channels:  python benchmarks/depthwise.py
+
+Depthwise, lightweight and dynamic convolutions, each form of `nn.depthwise` and XLA's grouped convolution, the forward
+pass alone and with both gradients. Forms take turns, so that other work on the machine meets all alike; printed are the
+smallest time and the median, the rate of copying an array and of a matrix product in the same run.
+"""
+
+import argparse
+import statistics
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from machine import describe, product_rate
+
+from convs2s_jax.nn import depthwise
+
+
+def grouped(w, x):
+    """XLA's: as many groups as channels."""
+    dimensions = ("NWC", "WIO", "NWC")
+    return jax.lax.conv_general_dilated(
+        x, w[:, None], (1,), "VALID", dimension_numbers=dimensions, feature_group_count=x.shape[-1]
+    )
+
+
+def grouped_by_head(w, x):
+    """The same with the kernel of each head given to all its channels."""
+    return grouped(jnp.repeat(w, x.shape[-1] // w.shape[1], axis=1), x)
+
+
+def forms(function):
+    """Ours of `valid` or `dynamic`."""
+    return {form: partial(function, form=form) for form in depthwise.FORMS}
+
+
+OPERATIONS = {
+    "depthwise": {**forms(depthwise.valid), "grouped": grouped},
+    "lightweight": {**forms(depthwise.valid), "grouped": grouped_by_head},
+    "dynamic": forms(depthwise.dynamic),
+}
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second by adding one to 64 MB: the best of 5."""
+    x = jnp.zeros(2**24)
+    add = jax.jit(lambda x: x + 1.0)
+    add(x).block_until_ready()
+    return 2 * x.nbytes / min(seconds(add, x) for _ in range(5))
+
+
+def seconds(function, *arguments) -> float:
+    """Of one call."""
+    before = time.perf_counter()
+    jax.block_until_ready(function(*arguments))
+    return time.perf_counter() - before
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--channels", type=int, nargs="+", default=[256, 512])
+    parser.add_argument("--widths", type=int, nargs="+", default=[3, 7, 15, 31])
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--repeats", type=int, default=9)
+    arguments = parser.parse_args()
+    print(describe())
+    print(f"product {product_rate(arguments.dtype) / 1e9:.0f} GFLOP/s, copy {copy_rate() / 1e9:.1f} GB/s")
+    print("convolution channels width form      forward ms (median)  with gradients (median)")
+    B, T, H = arguments.rows, arguments.length, arguments.heads
+    for channels in arguments.channels:
+        for width in arguments.widths:
+            kernels = {"depthwise": (width, channels), "lightweight": (width, H), "dynamic": (B, T, width, H)}
+            keys = jax.random.split(jax.random.key(0), 3)
+            x = jax.random.normal(keys[0], (B, T + width - 1, channels)).astype(arguments.dtype)
+            dy = jax.random.normal(keys[1], (B, T, channels)).astype(arguments.dtype)
+            for operation, shape in kernels.items():
+                w = jax.random.normal(keys[2], shape).astype(arguments.dtype)
+                measure(operation, w, x, dy, arguments.repeats)
+
+
+def measure(operation: str, w, x, dy, repeats: int) -> None:
+    """One line for each form."""
+    programs = {}
+    for name, form in OPERATIONS[operation].items():
+        both = jax.jit(lambda w, x, form=form: (lambda y, pull: (y, pull(dy)))(*jax.vjp(form, w, x)))
+        programs[name] = (jax.jit(form), both)
+    times = {name: ([], []) for name in programs}
+    for repeat in range(repeats + 1):
+        for name, pair in programs.items():
+            for program, found in zip(pair, times[name], strict=True):
+                taken = seconds(program, w, x)
+                if repeat:  # the first compiles
+                    found.append(taken)
+    width = w.shape[-2]
+    for name, (forward, both) in times.items():
+        cells = (f"{1e3 * min(t):8.2f} ({1e3 * statistics.median(t):6.2f})" for t in (forward, both))
+        print(f"{operation:11} {x.shape[-1]:8} {width:5} {name:9}", *cells, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Convolutions of each channel with a kernel of its own, or of its head, or of its head and position (Wu et al. 2019).
+
+A channel c of C belongs to head h = c // (C / H); H = C is the depthwise convolution. Like those of `nn.convolution`
+these are valid cross-correlations: tap j reads position t + j D of the padded input, D the dilation, and who calls adds
+the zeros, by `centred` or `causal`. XLA's grouped convolution computes the same, but 10 to 40 times slower
+(benchmarks/depthwise.py), and its gradient slower still.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn.types import Array, wide
+
+Form = Literal["auto", "shifts", "products"]
+
+WIDE = 8
+"""From this width on `auto` takes products: at width 7 shifts are faster, at 15 products."""
+
+BLOCK = 64
+"""Products are made of so many positions at a time or more, twice that at most: their arithmetic grows with it."""
+
+
+def softmax(scores: Array) -> Array:
+    """Kernels that sum to one over their taps (equation 4 of Wu et al.): softmax over K of [..., K, H], same dtype."""
+    return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
+
+
+def valid(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
+    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jD,c}: depthwise for H = C, lightweight for H < C.
+
+    Args:
+      w: [K, H]; C is a multiple of H.
+      x: [B, T + (K - 1) D, C].
+      dilation: D.
+      form: how it is computed, one of `FORMS`, or by K.
+
+    Returns:
+      [B, T, C], in the dtype of w.
+    """
+    return _apply(w, x, dilation, form)
+
+
+def dynamic(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
+    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (equation 5 of Wu et al.).
+
+    Args:
+      w: [B, T, K, H]; C is a multiple of H.
+      x: [B, T + (K - 1) D, C].
+      dilation: D.
+      form: as of `valid`.
+
+    Returns:
+      [B, T, C], in the dtype of w.
+    """
+    return _apply(w, x, dilation, form)
+
+
+def centred(convolve: Callable[[Array], Array], x: Array, reach: int) -> Array:
+    """A convolution that keeps the length: reach // 2 zeros on the left, one more on the right where that is odd.
+
+    Args:
+      convolve: a valid one, such as `partial(valid, w)`.
+      x: [B, S, C].
+      reach: (K - 1) D, the positions a window has beside its first.
+
+    Returns:
+      [B, S, C].
+    """
+    return convolve(jnp.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0))))
+
+
+def causal(convolve: Callable[[Array], Array], history: Array, x: Array) -> tuple[Array, Array]:
+    """A convolution that sees the past only.
+
+    Args:
+      convolve: a valid one, such as `partial(valid, w)`.
+      history: [B, (K - 1) D, C], the inputs before x, oldest first; zeros at the start of the sequence.
+      x: [B, T, C], any T >= 1.
+
+    Returns:
+      Output [B, T, C] and the history for what follows x.
+    """
+    padded = jnp.concatenate([history, x], axis=1)
+    return convolve(padded), padded[:, x.shape[1] :]
+
+
+def _apply(w: Array, x: Array, dilation: int, form: Form) -> Array:
+    """w [K, H] or [B, T, K, H] and x [B, U, C] to [B, T, C]."""
+    K, H = w.shape[-2:]
+    B, U, C = x.shape
+    T = U - (K - 1) * dilation
+    x = x.astype(w.dtype).reshape(B, U, H, C // H)
+    if T == 1:
+        kernels = w if w.ndim == 4 else w[None, None]
+        taps = kernels[:, 0, :, :, None] * x[:, ::dilation]
+        y = jnp.sum(taps, axis=1, dtype=wide(w.dtype))
+    else:
+        chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
+        y = FORMS[chosen](w, x, dilation)
+    return y.astype(w.dtype).reshape(B, T, C)
+
+
+@partial(jax.checkpoint, static_argnums=(2,), prevent_cse=False)
+def shifts(w: Array, x: Array, dilation: int) -> Array:
+    """A sum of K shifted copies of the input, each multiplied by its tap. They are not kept for the gradients.
+
+    Args:
+      w: [K, H] or [B, T, K, H].
+      x: [B, T + (K - 1) D, H, C / H].
+      dilation: D.
+
+    Returns:
+      [B, T, H, C / H], in float32 or better.
+    """
+    kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
+    x = x.astype(kernels.dtype)
+    K = w.shape[-2]
+    T = x.shape[1] - (K - 1) * dilation
+    return sum(
+        (kernels[:, :, j, :, None] * x[:, j * dilation : j * dilation + T] for j in range(K)),
+        jnp.zeros((), x.dtype),
+    )
+
+
+@partial(jax.checkpoint, static_argnums=(2,))
+def products(w: Array, x: Array, dilation: int) -> Array:
+    """The same by matrix products: the kernels as a band of a matrix [L, L + (K - 1) D] for each block of L positions.
+
+    Arguments and result as of `shifts`; nothing but the arguments is kept for the gradients.
+    """
+    K, H = w.shape[-2:]
+    B, R = x.shape[0], x.shape[3]
+    reach = (K - 1) * dilation
+    T = x.shape[1] - reach
+    count = max(1, T // max(BLOCK, reach))
+    L = -(-T // count)
+    x = _blocks(x, count, L, reach)
+    if w.ndim == 2:
+        band = _band(jnp.broadcast_to(w.T[:, None], (H, L, K)), dilation)
+        y = jnp.einsum("HTU,BUHR->BTHR", band, x, preferred_element_type=wide(w.dtype))
+    else:
+        w = jnp.pad(w, ((0, 0), (0, count * L - T), (0, 0), (0, 0))).reshape(B * count, L, K, H)
+        band = _band(jnp.moveaxis(w, 3, 1), dilation)
+        y = jnp.einsum("BHTU,BUHR->BTHR", band, x, preferred_element_type=wide(w.dtype))
+    return y.reshape(B, count * L, H, R)[:, :T]
+
+
+FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "products": products}
+"""Shifts are less arithmetic, but the gradient of their kernels reads the input K times (docs/performance.md)."""
+
+
+def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
+    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...], `reach` no longer than two blocks."""
+    if count == 1:
+        return x
+    B, U, *rest = x.shape
+    x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - U), *((0, 0) for _ in rest)))
+    blocks = x.reshape(B, count + 1, length, *rest)
+    overlapping = jnp.concatenate([blocks[:, :-1], blocks[:, 1:, :reach]], axis=2)
+    return overlapping.reshape(B * count, length + reach, *rest)
+
+
+def _band(w: Array, dilation: int) -> Array:
+    """Kernels [..., L, K] of L positions as a matrix [..., L, L + (K - 1) D]: that of row t begins in column t.
+
+    Written one after another, each with L zeros after it, and read as rows one column shorter, they begin there.
+    """
+    *rest, L, K = w.shape
+    columns = L + (K - 1) * dilation
+    zero = jnp.zeros((), w.dtype)
+    padded = jax.lax.pad(w, zero, [(0, 0, 0)] * (w.ndim - 1) + [(0, L, dilation - 1)])
+    return padded.reshape(*rest, L * (columns + 1))[..., : L * columns].reshape(*rest, L, columns)

@@ -1,0 +1,33 @@
+"""Layer normalisation (Ba et al. 2016)."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn.affine import bias
+from convs2s_jax.nn.types import Array, wide
+
+EPSILON = 1e-5
+"""Added to the variance; PyTorch's and so fairseq's."""
+
+
+@flax.struct.dataclass
+class LayerNorm:
+    """Deviation and mean of what leaves a normalisation: `scale` [C] and `bias` [C]."""
+
+    scale: Array
+    bias: Array
+
+
+def init(channels: int) -> LayerNorm:
+    """Deviation one, mean zero."""
+    return LayerNorm(scale=jnp.ones(channels), bias=jnp.zeros(channels))
+
+
+def normalise(params: LayerNorm, x: Array) -> Array:
+    """scale (x - mean) / sqrt(variance + 1e-5) + bias over the last axis of [..., C], in float32 inside; same dtype."""
+    z = x.astype(wide(x.dtype))
+    z = z - jnp.mean(z, axis=-1, keepdims=True)
+    z = z * jax.lax.rsqrt(jnp.mean(jnp.square(z), axis=-1, keepdims=True) + EPSILON)
+    scale, shift = (bias(p.astype(z.dtype), z.ndim) for p in (params.scale, params.bias))
+    return (z * scale + shift).astype(x.dtype)

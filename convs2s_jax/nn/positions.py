@@ -1,0 +1,35 @@
+"""Sinusoidal positions (Vaswani et al. 2017, section 3.5): a table that is computed, not trained."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from convs2s_jax.core.tokens import PAD
+
+
+def sinusoidal(rows: int, dim: int) -> np.ndarray:
+    """p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)), as fairseq has it.
+
+    The paper takes sines and cosines in turn and E/2 in the exponent. Row n is of place n (`nn.embedding.places`); row
+    PAD, of padding, is zero.
+
+    Args:
+      rows: P.
+      dim: E, even and at least 4.
+
+    Returns:
+      [P, E] in float32, the angles in float32 too.
+    """
+    half = dim // 2
+    step = np.float32(math.log(10000) / (half - 1))
+    frequencies = _rounded(np.exp, np.arange(half, dtype=np.float32) * -step)
+    angles = np.arange(rows, dtype=np.float32)[:, None] * frequencies[None]
+    table = np.concatenate([_rounded(np.sin, angles), _rounded(np.cos, angles)], axis=1)
+    table[PAD] = 0.0
+    return table
+
+
+def _rounded(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """The function of float32 numbers, rounded once: it is the same on all machines."""
+    return function(x.astype(np.float64)).astype(np.float32)

@@ -1,0 +1,184 @@
+"""Depthwise, lightweight and dynamic convolutions against loops over time, taps and channels, gradients included."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.nn import depthwise
+
+B, C = 2, 6
+SIZES = [(1, 1, 1), (2, 5, 1), (3, 6, 2), (9, 4, 1), (4, 1, 3), (9, 7, 2)]
+"""K, T, D: narrow and wide kernels, more and fewer positions than taps, one position."""
+every_size = pytest.mark.parametrize(("width", "length", "dilation"), SIZES)
+every_form = pytest.mark.parametrize("form", ["auto", *depthwise.FORMS])
+every_head = pytest.mark.parametrize("heads", [6, 3, 1])
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape)
+
+
+def single(*arrays):
+    return [jnp.asarray(a, jnp.float32) for a in arrays]
+
+
+def each(w, x, dilation):
+    """Every (b, t, j, c), the input position t + j D that is read there, and the index of its weight."""
+    K, H = w.shape[-2:]
+    for b, t, j, c in np.ndindex(len(x), x.shape[1] - (K - 1) * dilation, K, x.shape[2]):
+        head = c // (x.shape[2] // H)
+        yield b, t, t + j * dilation, c, (j, head) if w.ndim == 2 else (b, t, j, head)
+
+
+def loops(w, x, dilation):
+    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jD,c}, the kernel of position t where w has one for each."""
+    y = np.zeros((len(x), x.shape[1] - (w.shape[-2] - 1) * dilation, x.shape[2]))
+    for b, t, u, c, at in each(w, x, dilation):
+        y[b, t, c] += w[at] * x[b, u, c]
+    return y
+
+
+def loops_gradients(w, x, dilation, dy):
+    """dw and dx of sum(dy * y)."""
+    dw, dx = np.zeros_like(w), np.zeros_like(x)
+    for b, t, u, c, at in each(w, x, dilation):
+        dw[at] += dy[b, t, c] * x[b, u, c]
+        dx[b, u, c] += dy[b, t, c] * w[at]
+    return dw, dx
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def shared(width, length, heads):
+    return depthwise.valid, random(width, heads)
+
+
+def moving(width, length, heads):
+    return depthwise.dynamic, random(B, length, width, heads)
+
+
+every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["valid", "dynamic"])
+
+
+@every_kernel
+@every_form
+@every_head
+@every_size
+def test_outputs_and_gradients_equal_loops(kernel, form, heads, width, length, dilation):
+    function, w = kernel(width, length, heads)
+    x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
+    y, pull = jax.vjp(partial(function, dilation=dilation, form=form), *single(w, x))
+    close(y, loops(w, x, dilation))
+    for ours, expected in zip(pull(*single(dy)), loops_gradients(w, x, dilation, dy), strict=True):
+        close(ours, expected)
+
+
+@every_kernel
+@pytest.mark.parametrize("length", [3, 4, 7, 8, 9, 23])
+@pytest.mark.parametrize(("width", "dilation"), [(2, 1), (4, 1), (3, 3)])
+def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, dilation, monkeypatch):
+    """Blocks of 3: whole ones, a rest, and windows that reach over more than a block."""
+    monkeypatch.setattr(depthwise, "BLOCK", 3)
+    function, w = kernel(width, length, 3)
+    x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
+    y, pull = jax.vjp(partial(function, dilation=dilation, form="products"), *single(w, x))
+    close(y, loops(w, x, dilation))
+    for ours, expected in zip(pull(*single(dy)), loops_gradients(w, x, dilation, dy), strict=True):
+        close(ours, expected)
+
+
+def test_products_of_a_long_input_have_no_matrix_of_all_positions_by_all():
+    """The largest array has less than ten numbers for each weight; such a matrix would have 34."""
+    w, x = jnp.zeros((1, 1024, 31, 4)), jnp.zeros((1, 1024 + 30, 8))
+    program = jax.make_jaxpr(partial(depthwise.dynamic, form="products"))(w, x)
+
+    def sizes(jaxpr):
+        for equation in jaxpr.eqns:
+            yield from (v.aval.size for v in equation.outvars)
+            for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
+                if hasattr(inner, "eqns"):
+                    yield from sizes(inner)
+
+    found = list(sizes(program.jaxpr))
+    assert len(found) > 10
+    assert max(found) < 10 * w.size
+
+
+@pytest.mark.parametrize("width", [3, 31])
+def test_depthwise_is_xlas_grouped_convolution_in_the_sizes_of_a_model(width):
+    w, x, dy = single(random(width, 64), random(4, 20 + width - 1, 64), random(4, 20, 64))
+
+    def grouped(w, x):
+        dimensions = ("NWC", "WIO", "NWC")
+        return jax.lax.conv_general_dilated(
+            x, w[:, None], (1,), "VALID", dimension_numbers=dimensions, feature_group_count=64
+        )
+
+    ours, theirs = jax.vjp(depthwise.valid, w, x), jax.vjp(grouped, w, x)
+    for a, b in zip((ours[0], *ours[1](dy)), (theirs[0], *theirs[1](dy)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.max(jnp.abs(b))))
+
+
+@pytest.mark.parametrize("reach", [0, 1, 2, 5])
+def test_centred_pads_half_the_reach_and_the_smaller_half_on_the_left(reach):
+    w, x = random(reach + 1, 3), random(B, 4, C)
+    padded = np.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0)))
+    weight, inputs = single(w, x)
+    close(depthwise.centred(partial(depthwise.valid, weight), inputs, reach), loops(w, padded, 1))
+
+
+@pytest.mark.parametrize("cuts", [[6], [1] * 6, [2, 1, 3], [5, 1]], ids=str)
+@pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (3, 2), (9, 1)])
+@every_kernel
+def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
+    reach = (width - 1) * dilation
+    function, w = kernel(width, 6, 3)
+    x = random(B, 6, C)
+    padded = np.pad(x, ((0, 0), (reach, 0), (0, 0)))
+    history, parts, at = jnp.zeros((B, reach, C)), [], 0
+    for cut in cuts:
+        weight, inputs = single(w if w.ndim == 2 else w[:, at : at + cut], x[:, at : at + cut])
+        y, history = depthwise.causal(partial(function, weight, dilation=dilation), history, inputs)
+        parts.append(y)
+        at += cut
+    close(jnp.concatenate(parts, axis=1), loops(w, padded, dilation))
+    close(history, padded[:, 6:])
+
+
+@every_kernel
+@pytest.mark.parametrize("form", list(depthwise.FORMS))
+def test_bfloat16_stays_bfloat16_and_within_its_rounding(kernel, form):
+    """Sums are taken in float32: 0.01 of the largest element is about a rounding of 8 bits."""
+    function, w = kernel(15, 32, 3)
+    arrays = [a.astype(jnp.bfloat16) for a in single(w, random(B, 46, C), random(B, 32, C))]
+    results = []
+    for dtype in (jnp.bfloat16, jnp.float32):
+        w, x, dy = (a.astype(dtype) for a in arrays)
+        y, pull = jax.vjp(partial(function, form=form), w, x)
+        results.append((y, *pull(dy)))
+    for a, b in zip(*results, strict=True):
+        assert a.dtype == jnp.bfloat16
+        np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=0.01 * float(jnp.max(jnp.abs(b))))
+
+
+@pytest.mark.parametrize("form", list(depthwise.FORMS))
+def test_no_grouped_convolution_and_nothing_kept_but_kernel_and_input(form):
+    w, x = jnp.ones((9, 3)), jnp.ones((2, 40, 6))
+    convolve = partial(depthwise.valid, form=form)
+    program = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(convolve(w, x) ** 2), (0, 1)))(w, x)
+    assert "conv_general_dilated" not in str(program)
+    kept = jax.eval_shape(lambda w, x: jax.vjp(convolve, w, x)[1], w, x)
+    assert sum(leaf.size for leaf in jax.tree.leaves(kept)) <= w.size + x.size
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 5, 3)])
+def test_softmax_sums_to_one_over_the_taps_of_each_head(shape):
+    scores = random(*shape)
+    expected = np.exp(scores) / np.exp(scores).sum(-2, keepdims=True)
+    close(depthwise.softmax(*single(scores)), expected)
+    assert depthwise.softmax(jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16
