@@ -47,7 +47,7 @@ class ModelConfig:
         reads = DECODERS[self.decoder.kind].reads(self.decoder)
         check(
             reads or not self.reads_source,
-            "the decoder reads no source, and there is an encoder: let a layer attend, such as "
+            "decoder reads no source, and there is an encoder: let a layer attend, such as "
             "decoder.attention_layers=[1], or set encoder.kind to 'none' for a language model",
         )
         check(
