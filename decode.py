@@ -23,6 +23,7 @@ FILES: dict[str, Any] = {  # model and files
         "checkpoint", [], "step to decode with, without it the best on validation; the kernels of several are averaged"
     ),
     "dtype": flags.DEFINE_enum("dtype", None, ("float32", "bfloat16"), "of products; without it, the run's own"),
+    "lm": flags.DEFINE_string("lm", "", "folder of a run of a language model, whose scores are added to the model's"),
     "input": flags.DEFINE_string("input", "-", "source text, plain or gzipped, a sentence a line; - is standard input"),
     "output": flags.DEFINE_string("output", "-", "where translations go; - is standard output"),
     "resume": flags.DEFINE_bool("resume", False, "go on with an --output that was interrupted"),
@@ -56,6 +57,7 @@ SEARCH: dict[str, Any] = {  # each replaces one field of the run's own search op
     ),
     "coverage_penalty": flags.DEFINE_float("coverage_penalty", None, "weight of source words that got no attention"),
     "unk_penalty": flags.DEFINE_float("unk_penalty", None, "nats taken from each unknown symbol"),
+    "lm_weight": flags.DEFINE_float("lm_weight", None, "of the log-probabilities of --lm in the scores"),
     "min_length": flags.DEFINE_integer("min_length", None, "least tokens before the end symbol"),
     "max_length_a": flags.DEFINE_float("max_length_a", None, "most tokens: a * source length + b"),
     "max_length_b": flags.DEFINE_integer("max_length_b", None, "most tokens: a * source length + b"),

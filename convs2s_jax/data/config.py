@@ -29,6 +29,9 @@ class VocabularyConfig:
 
     # Subword units by merging pairs (bpe), by a unigram language model (unigram), or plain words between spaces.
     kind: Literal["bpe", "unigram", "words"] = "bpe"
+    # Folder with the vocabularies of another run, WORKDIR/vocab, taken as they are; empty: learned. What is said of
+    # learning is not read then.
+    dir: str = ""
     # Entries of a vocabulary, its four special symbols included; `words` and `unigram` may end up with fewer.
     src_size: int = 10_000
     tgt_size: int = 10_000
@@ -89,7 +92,8 @@ class DataConfig:
 
     # "files", "cldr" (phrases made from Unicode CLDR, needs no files) or "tfds:NAME" (TensorFlow Datasets).
     corpus: str = "files"
-    # The two sides: suffixes of file names, CLDR locales, or names of features.
+    # The two sides: suffixes of file names, CLDR locales, or names of features. Without src the corpus is the target
+    # side alone, for a language model: sources are empty lines.
     src: str = ""
     tgt: str = ""
     # Folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
@@ -111,8 +115,7 @@ class DataConfig:
             bool(name) == (kind == "tfds"),
             f"corpus is '{self.corpus}': write 'files', 'cldr', or 'tfds:NAME' with a data set's name",
         )
-        for side, value in (("src", self.src), ("tgt", self.tgt)):
-            check(value != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")
+        check(self.tgt != "", f"tgt is not given: name the {CORPORA[kind]}, as in tgt='de'")
         check(
             self.src != self.tgt or self.files != SplitFiles(),
             f"src and tgt are both '{self.src}': the two sides need different names, or files of their own in 'files'",

@@ -19,7 +19,10 @@ _GZIP = b"\x1f\x8b"
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-    """Lines that translate each other: `tgt[i]` is the translation of `src[i]`; `name` is the split's."""
+    """Lines that translate each other: `tgt[i]` is the translation of `src[i]`; `name` is the split's.
+
+    All sources of a corpus of one side are empty.
+    """
 
     src: Sequence[str]
     tgt: Sequence[str]
@@ -46,9 +49,10 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
         if optional:
             return ParallelText((), (), split)
         raise UserError(_missing(cfg, split))
-    if len(sides[0]) == 0:
+    src, tgt = sides
+    if len(tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
-    return ParallelText(*sides, split)
+    return ParallelText(src if cfg.src else [""] * len(tgt), tgt, split)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -114,7 +118,8 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
     src: list[str] = []
     tgt: list[str] = []
     for src_file, tgt_file in pairs:
-        src_lines, tgt_lines = read_lines(src_file), read_lines(tgt_file)
+        tgt_lines = read_lines(tgt_file)
+        src_lines = read_lines(src_file) if cfg.src else tgt_lines
         if len(src_lines) != len(tgt_lines):
             raise UserError(
                 f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "
@@ -133,7 +138,8 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
         return ()
     if not Path(cfg.dir).is_dir():
         raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
-    found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in (cfg.src, cfg.tgt)]
+    sides = (cfg.src or cfg.tgt, cfg.tgt)
+    found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in sides]
     match found:
         case [None, None]:
             return ()
@@ -150,8 +156,12 @@ def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
     return plain, f"{plain}.gz"
 
 
+_OTHER = "en"
+"""A corpus of one side is that side of the phrases from this language: in training it sees nothing of their test."""
+
+
 def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
-    return _generate(cfg.src, cfg.tgt, cfg.cldr)[split]
+    return _generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split]
 
 
 _generate = functools.lru_cache(maxsize=1)(cldr.generate)  # the splits are made together but read one by one
@@ -161,7 +171,7 @@ def _read_tfds(cfg: DataConfig, split: str) -> Sides | None:
     from convs2s_jax.data import tfds  # half a second to import, and few runs need it
 
     _, _, name = cfg.corpus.partition(":")
-    return tfds.read(name, split, src=cfg.src, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    return tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
 
 
 def _missing(cfg: DataConfig, split: str) -> str:
@@ -169,9 +179,10 @@ def _missing(cfg: DataConfig, split: str) -> str:
         return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
     if not cfg.dir:
         return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
-    names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, s) for s in (cfg.src, cfg.tgt)))
+    sides = [side for side in (cfg.src, cfg.tgt) if side]
+    names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, side) for side in sides))
     there = sorted(path.name.removesuffix(".gz") for path in Path(cfg.dir).iterdir())
-    return f"there is no {names}{did_you_mean(f'{split}.{cfg.src}', there)}"
+    return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', there)}"
 
 
 # Each kind reads a split's two sides, or gives None where the corpus has no such split.

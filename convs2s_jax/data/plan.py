@@ -39,14 +39,17 @@ class Plan:
     padding: float
 
 
-def usable(src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int) -> tuple[np.ndarray, Skipped]:
+def usable(
+    src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int, one_sided: bool = False
+) -> tuple[np.ndarray, Skipped]:
     """Rows that can be trained on, and what is left out.
 
     Args:
       src, tgt: lengths [n] in tokens, end symbol included (1 is an empty side).
       max_source, max_target: the longest that are allowed.
+      one_sided: sources are empty in this corpus.
     """
-    empty = (src <= 1) | (tgt <= 1)
+    empty = ((src <= 1) & (not one_sided)) | (tgt <= 1)
     too_long = ~empty & ((src > max_source) | (tgt > max_target))
     skipped = Skipped(empty=int(empty.sum()), too_long=int(too_long.sum()))
     return np.flatnonzero(~empty & ~too_long), skipped

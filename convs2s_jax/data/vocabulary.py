@@ -65,6 +65,8 @@ class Vocabularies:
 def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
     """Learn the vocabularies of both sides; the same text and seed give the same.
 
+    Where all sources are empty there is one vocabulary, of tgt_size, for both.
+
     Args:
       seed: draws the lines to learn from where a side has more than `cfg.sample`.
       progress: show a bar on standard error, if that is a terminal.
@@ -73,6 +75,9 @@ def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: boo
       UserError: the text does not allow the sizes asked for.
     """
     src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
+    if not any(text.src):
+        only = _train(cfg, tgt, "tgt", cfg.tgt_size, progress)
+        return Vocabularies(only, only)
     if cfg.joint:
         joint = _train(cfg, [*src, *tgt], "joint", cfg.src_size, progress)
         return Vocabularies(joint, joint)

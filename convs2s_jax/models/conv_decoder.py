@@ -10,12 +10,14 @@ import jax.numpy as jnp
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
+from convs2s_jax.models.conv_dense import DenseConfig
 from convs2s_jax.models.conv_records import Block, ConvDecoderCache, ConvDecoderParams, PreparedMemory, ReadyParams
+from convs2s_jax.models.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.models.kinds import Decoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
-from convs2s_jax.nn import affine, attention, convolution, embedding, tables
+from convs2s_jax.nn import affine, attention, embedding, tables
 from convs2s_jax.nn.affine import linear
 from convs2s_jax.nn.attention import Attention, Source
 from convs2s_jax.nn.convolution import Form
@@ -33,13 +35,15 @@ TABLES = 2**27
 class ConvDecoderConfig:
     """Convolutional decoder.
 
-    layers: from the target up; attention_layers: which of them attend, counted from 1 as in table 5 of the paper, None
-    for all; out_dim: O, the linear map before the softmax; tied_output: the softmax uses the embedding table (O = E);
-    positions, max_positions: as in the encoder.
+    layers: from the target up; convolution: their kind (`models.convolutions`); attention_layers: which of them attend,
+    counted from 1 as in table 5 of the paper, None for all, () in a language model, which reads no source; out_dim: O,
+    the linear map before the softmax; tied_output: the softmax uses the embedding table (O = E); positions,
+    max_positions: as in the encoder.
     """
 
     kind: Literal["conv"] = "conv"
     layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 3
+    convolution: ConvolutionConfig = DenseConfig()
     attention_layers: tuple[int, ...] | None = None
     out_dim: int = 256
     tied_output: bool = False
@@ -47,14 +51,10 @@ class ConvDecoderConfig:
     max_positions: int = 1024
 
     def __post_init__(self) -> None:
-        check_layers(self.layers)
+        check_layers(self.layers, self.convolution)
         check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
         check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
         if self.attention_layers is not None:
-            check(
-                len(self.attention_layers) > 0,
-                "attention_layers is empty: without attention the decoder cannot see the source; name one, such as [1]",
-            )
             for number in self.attention_layers:
                 check(
                     1 <= number <= len(self.layers),
@@ -85,7 +85,7 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     keep = 1.0 - rate
     blocks = []
     for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True)):
-        conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep)
+        conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep, cfg.convolution.at(i))
         attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
         blocks.append(Block(conv=conv, projection=projection, attention=attends))
     return ConvDecoderParams(
@@ -109,9 +109,8 @@ def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -
 
 def ready(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> ConvDecoderParams:
     """The same decoder for many short calls of `advance` without a key; results are the same up to rounding."""
-    del cfg
-    conv = params.blocks[0].conv
-    if isinstance(params, ReadyParams) or tables.size(params.embedding, conv) > TABLES:
+    conv = CONVOLUTIONS[cfg.convolution.kind].dense(params.blocks[0].conv, cfg.convolution.at(0))
+    if isinstance(params, ReadyParams) or conv is None or tables.size(params.embedding, conv) > TABLES:
         return params
     return ReadyParams(
         embedding=params.embedding,
@@ -120,6 +119,7 @@ def ready(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> ConvDecoderParam
         map_out=params.map_out,
         output=params.output,
         first=tables.init(params.embedding, params.map_in, conv),
+        bias=conv.b,
     )
 
 
@@ -129,9 +129,10 @@ def start(
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     del memory
     dtype = params.map_in.w.dtype
+    reach = CONVOLUTIONS[cfg.convolution.kind].reach
     histories: list[Array | Words] = [
-        jnp.zeros((rows, layer.width - 1, size.inputs), dtype)
-        for layer, size in zip(cfg.layers, sizes(cfg.layers), strict=True)
+        jnp.zeros((rows, reach(cfg.convolution.at(i), layer.width), size.inputs), dtype)
+        for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True))
     ]
     if isinstance(params, ReadyParams):
         histories[0] = tables.start(params.first, rows)
@@ -171,19 +172,21 @@ def advance(
         raise ValueError("ready parameters are for decoding: a key is for those they were made of")
     keys = split(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
-    first = params.first if isinstance(params, ReadyParams) else None
+    known = params if isinstance(params, ReadyParams) else None
     words = Words(tokens=tokens, places=places(tokens, cache.length))
     sources = _sources(memory) if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
 
+    causal = CONVOLUTIONS[cfg.convolution.kind].causal
+
     def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
-        block, history, source, k = item
+        block, own, history, source, k = item
         after: Array | Words
         r = residual(outputs, layer, block.projection)
         if isinstance(history, Words):
-            assert first is not None
-            x, after = tables.causal(first, block.conv.b, history, words)
+            assert known is not None
+            x, after = tables.causal(known.first, known.bias, history, words)
         else:
-            x, after = convolution.causal(block.conv, history, dropout(outputs[-1], rate, k), form)
+            x, after = causal(block.conv, own, history, dropout(outputs[-1], rate, k), form)
         h, a = glu(x), None
         if block.attention is not None:
             h, a = _attend(block.attention, memory, source, h, g)
@@ -191,19 +194,27 @@ def advance(
 
     if tokens.shape[1] == 1:  # in a search the kernels of a run would be stacked at every step (decision 0008)
         execution = dataclasses.replace(execution, scan_layers=0)
-    items = list(zip(params.blocks, cache.histories, sources, keys[2:], strict=True))
-    x = linear(params.map_in, g) if first is None else tables.read(first, words).astype(g.dtype)
+    own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
+    items = list(zip(params.blocks, own, cache.histories, sources, keys[2:], strict=True))
+    x = linear(params.map_in, g) if known is None else tables.read(known.first, words).astype(g.dtype)
     x, made = through(apply, cfg.layers, items, x, execution)
     features = dropout(linear(params.map_out, x), rate, keys[1])
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    attended = jnp.mean(jnp.stack([a for _, a in made if a is not None]), axis=0)
+    attended = _mean_attention([a for _, a in made if a is not None], tokens, memory.mask)
     return features, attended, ConvDecoderCache(length=length, histories=tuple(history for history, _ in made))
+
+
+def _mean_attention(weights: list[Array], tokens: Array, mask: Array) -> Array:
+    """Of the layers that attend, [N, T, S]; zeros where none does."""
+    if not weights:
+        return jnp.zeros((*tokens.shape, mask.shape[1]), jnp.float32)
+    return jnp.mean(jnp.stack(weights), axis=0)
 
 
 def _sources(memory: PreparedMemory) -> tuple[Source | None, ...]:
     """The sources with one z between them, so that XLA sees that g . z is the same in all layers."""
-    z = next(source.z for source in memory.sources if source is not None)
-    return tuple(source and dataclasses.replace(source, z=z) for source in memory.sources)
+    z = [source.z for source in memory.sources if source is not None]
+    return tuple(source and dataclasses.replace(source, z=z[0]) for source in memory.sources)
 
 
 def _attend(
@@ -221,8 +232,14 @@ def logits(params: ConvDecoderParams, features: Array) -> Array:
 
 
 def gradient_scale(cfg: ConvDecoderConfig) -> float:
-    """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's)."""
-    return 1.0 / (2 * sum(cfg.attends(i) for i in range(len(cfg.layers))))
+    """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's), 1 where none does."""
+    count = sum(cfg.attends(i) for i in range(len(cfg.layers)))
+    return 1.0 / (2 * count) if count else 1.0
+
+
+def reads(cfg: ConvDecoderConfig) -> bool:
+    """Whether a layer attends."""
+    return any(cfg.attends(i) for i in range(len(cfg.layers)))
 
 
 KIND = Decoder(
@@ -235,4 +252,5 @@ KIND = Decoder(
     logits=logits,
     gradient_scale=gradient_scale,
     normalised=True,
+    reads=reads,
 )

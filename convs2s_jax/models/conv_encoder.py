@@ -10,11 +10,13 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.conv_dense import DenseConfig
+from convs2s_jax.models.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.models.kinds import Encoder
 from convs2s_jax.models.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig, through
-from convs2s_jax.nn import affine, convolution, embedding
+from convs2s_jax.nn import affine, embedding
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.dropout import dropout, split
@@ -28,17 +30,19 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 class ConvEncoderConfig:
     """Convolutional encoder.
 
-    layers: from the source up; positions: whether position embeddings are added (table 4 of the paper);
-    max_positions: rows of their table, two more than the longest source with its end symbol.
+    layers: from the source up; convolution: their kind (`models.convolutions`); positions: whether position embeddings
+    are added (table 4 of the paper); max_positions: rows of their table, two more than the longest source with its end
+    symbol.
     """
 
     kind: Literal["conv"] = "conv"
     layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
+    convolution: ConvolutionConfig = DenseConfig()
     positions: bool = True
     max_positions: int = 1024
 
     def __post_init__(self) -> None:
-        check_layers(self.layers)
+        check_layers(self.layers, self.convolution)
         check(
             self.max_positions >= 4,
             f"max_positions is {self.max_positions}: two rows are reserved, a word and its end need two; use 4 or more",
@@ -55,9 +59,9 @@ class ConvEncoderConfig:
 
 @flax.struct.dataclass
 class Block:
-    """One layer: `conv` [K, C, 2D] and the `projection` [R, D] of its residual, None where channels agree."""
+    """One layer: `conv` of C to 2D channels and the `projection` [R, D] of its residual, None where channels agree."""
 
-    conv: Affine
+    conv: Any
     projection: Affine | None
 
 
@@ -79,8 +83,8 @@ def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: f
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
         blocks=tuple(
-            Block(*init_layer(k, layer, size, keep))
-            for k, layer, size in zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True)
+            Block(*init_layer(k, layer, size, keep, cfg.convolution.at(i)))
+            for i, (k, layer, size) in enumerate(zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True))
         ),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
     )
@@ -115,13 +119,17 @@ def encode(
     start = jnp.zeros(src.shape[:1], src.dtype)
     e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
 
-    def apply(layer: ConvLayer, form: Form, item: tuple[Block, Key | None], outputs: Sequence[Array]) -> Any:
-        block, k = item
+    centred = CONVOLUTIONS[cfg.convolution.kind].centred
+
+    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
+        block, own, k = item
         r = residual(outputs, layer, block.projection)
         x = dropout(zero_padding(outputs[-1], mask), rate, k)
-        return add_residual(glu(convolution.centred(block.conv, x, form)), r), None
+        return add_residual(glu(centred(block.conv, own, x, form)), r), None
 
-    items = list(zip(params.blocks, keys[1:], strict=True))
+    items = [
+        (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
+    ]
     x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
     z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
     length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)

@@ -1,5 +1,7 @@
 """What the convolutional decoder is made of, remembers and reads."""
 
+from typing import Any
+
 import flax.struct
 
 from convs2s_jax.nn.affine import Affine
@@ -13,7 +15,7 @@ from convs2s_jax.nn.types import Array
 class Block:
     """One layer: convolution, the projection of its residual and its attention, None where it has none."""
 
-    conv: Affine
+    conv: Any
     projection: Affine | None
     attention: Attention | None
 
@@ -34,17 +36,18 @@ class ConvDecoderParams:
 
 @flax.struct.dataclass
 class ReadyParams(ConvDecoderParams):
-    """Parameters for decoding token by token: `first` stands for `map_in` and the kernel of the first convolution."""
+    """Parameters for decoding token by token: `first` stands for `map_in` and the first convolution, but its `bias`."""
 
     first: Tables
+    bias: Array
 
 
 @flax.struct.dataclass
 class ConvDecoderCache:
     """What a decoder remembers of the target so far.
 
-    length: [N], real tokens read; histories: for each layer its last K - 1 inputs [N, K - 1, C], or the words that they
-    come from where the first layer is looked up.
+    length: [N], real tokens read; histories: for each layer the last inputs that its convolution sees, [N, K - 1, C] if
+    that is dense, or the words that they come from where the first layer is looked up.
     """
 
     length: Array

@@ -9,19 +9,25 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, conv_encoder, light_decoder, light_encoder
+from convs2s_jax.models import conv_decoder, conv_encoder, light_decoder, light_encoder, no_encoder
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Decoder, Encoder
 from convs2s_jax.models.light_decoder import LightDecoderConfig
 from convs2s_jax.models.light_encoder import LightEncoderConfig
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
-ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND, "light": light_encoder.KIND}
+ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND, "light": light_encoder.KIND, "none": no_encoder.KIND}
 DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND, "light": light_decoder.KIND}
+
+AnyEncoder = ConvEncoderConfig | LightEncoderConfig | NoEncoderConfig
+"""The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""
+AnyDecoder = ConvDecoderConfig | LightDecoderConfig
+"""The config of any kind of decoder."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +42,8 @@ class ModelConfig:
     embedding_dim: int = 256
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
-    encoder: ConvEncoderConfig | LightEncoderConfig = ConvEncoderConfig()
-    decoder: ConvDecoderConfig | LightDecoderConfig = ConvDecoderConfig()
+    encoder: AnyEncoder = ConvEncoderConfig()
+    decoder: AnyDecoder = ConvDecoderConfig()
     execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
@@ -45,6 +51,22 @@ class ModelConfig:
         check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
         self.encoder.check_dim(self.embedding_dim)
         self.decoder.check_dim(self.embedding_dim)
+        reads = DECODERS[self.decoder.kind].reads(self.decoder)
+        check(
+            reads or not self.reads_source,
+            "decoder reads no source, and there is an encoder: let a layer attend, such as "
+            "decoder.attention_layers=[1], or set encoder.kind to 'none' for a language model",
+        )
+        check(
+            self.reads_source or not reads,
+            "encoder.kind is 'none', and the decoder reads a source: a language model is a convolutional decoder with "
+            "decoder.attention_layers=[]",
+        )
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether there is a source to read; else it is a language model of the target."""
+        return ENCODERS[self.encoder.kind].speaks
 
     @property
     def max_source(self) -> int:

@@ -4,6 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
+def always(cfg: Any) -> bool:
+    """What most decoders answer when asked whether they read a memory."""
+    del cfg
+    return True
+
+
 class Encoder(NamedTuple):
     """A kind of encoder.
 
@@ -12,12 +18,14 @@ class Encoder(NamedTuple):
     init(key, cfg, *, vocabulary, dim, rate) -> params.
     encode(params, cfg, src [B, S], *, rate, gradient_scale, key, execution) -> Memory.
     normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
+    speaks: whether it leaves anything to read; without, a decoder that reads nothing is a language model.
     """
 
     config: type
     init: Callable[..., Any]
     encode: Callable[..., Any]
     normalised: bool
+    speaks: bool = True
 
 
 class Decoder(NamedTuple):
@@ -35,6 +43,7 @@ class Decoder(NamedTuple):
     logits(params, features [..., O]) -> [..., V] in float32 or better.
     gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
     normalised: as in `Encoder`.
+    reads(cfg) -> whether it reads the memory.
     """
 
     config: type
@@ -46,3 +55,4 @@ class Decoder(NamedTuple):
     logits: Callable[..., Any]
     gradient_scale: Callable[..., float]
     normalised: bool
+    reads: Callable[..., bool] = always

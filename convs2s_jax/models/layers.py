@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from convs2s_jax.core.config import check
-from convs2s_jax.nn import affine, convolution
+from convs2s_jax.models.convolutions import CONVOLUTIONS, ConvolutionConfig
+from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
@@ -30,12 +31,14 @@ class ConvLayer:
         check(self.skip >= 0, f"skip is {self.skip}: a residual comes from 1 or more layers back; use 0 for none")
 
 
-def check_layers(layers: Sequence[ConvLayer]) -> None:
-    """Refuse an empty list and residual connections that start before the first layer."""
+def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> None:
+    """Refuse an empty list, residual connections that start before the first layer, and channels that do not suit."""
     check(len(layers) > 0, "layers is empty: a convolutional stack has at least one layer, such as [(256, 3)]")
     for i, layer in enumerate(layers):
         rule = f"layers[{i}].skip is {layer.skip}: only {i + 1} earlier outputs exist there; use at most {i + 1}"
         check(layer.skip <= i + 1, rule)
+    for size in sizes(layers):
+        convolution.check_inputs(size.inputs)
 
 
 class Sizes(NamedTuple):
@@ -55,10 +58,14 @@ def sizes(layers: Sequence[ConvLayer]) -> list[Sizes]:
     return result
 
 
-def init_layer(key: Key, layer: ConvLayer, size: Sizes, keep: float) -> tuple[Affine, Affine | None]:
-    """The convolution [K, C, 2D], and the residual's projection [R, D] where its channels differ."""
+def init_layer(
+    key: Key, layer: ConvLayer, size: Sizes, keep: float, convolution: ConvolutionConfig
+) -> tuple[Any, Affine | None]:
+    """The convolution of C to 2D channels, and the residual's projection [R, D] where its channels differ."""
     conv_key, projection_key = jax.random.split(key)
-    conv = convolution.init(conv_key, layer.width, size.inputs, 2 * layer.channels, keep=keep)
+    conv = CONVOLUTIONS[convolution.kind].init(
+        conv_key, convolution, width=layer.width, inputs=size.inputs, outputs=2 * layer.channels, keep=keep
+    )
     if size.residual in (None, layer.channels):
         return conv, None
     return conv, affine.init(projection_key, size.residual, layer.channels)

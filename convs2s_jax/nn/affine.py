@@ -21,6 +21,13 @@ class Affine:
     b: Array
 
 
+@flax.struct.dataclass
+class Kernel:
+    """A kernel without a bias, trained as those of `Affine` are: w [K, C] of a depthwise convolution."""
+
+    w: Any
+
+
 def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
     """Linear map with w ~ N(0, sqrt(keep / C)) and b = 0 (section 3.5).
 

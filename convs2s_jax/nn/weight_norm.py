@@ -6,11 +6,13 @@ The layers know nothing of it: `split` turns every kernel of a tree into directi
 train, `merge` gives the kernels back inside the loss, and once before decoding. Tables, biases and a tied output stay.
 """
 
+import dataclasses
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.affine import Affine, Kernel
 from convs2s_jax.nn.types import Array, Tree
 
 
@@ -19,7 +21,8 @@ class Normed:
     """A kernel as direction and length.
 
     v: the kernel's shape; g: as many axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one length for
-    each output channel. (Checkpoints of fairseq before version 2 hold [K, 1, 1] in the decoder: `merge` reads both.)
+    each output channel; [1, C] of a depthwise kernel, its norm over the taps. (Checkpoints of fairseq before version 2
+    hold [K, 1, 1] in the decoder: `merge` reads both.)
     """
 
     v: Array
@@ -30,12 +33,12 @@ def split(params: Tree) -> Tree:
     """Replace each kernel w of the tree by Normed(v=w, g=||w||), the norm over all axes but the last."""
 
     def normed(layer: Tree) -> Tree:
-        if not isinstance(layer, Affine):
+        if not isinstance(layer, Affine | Kernel):
             return layer
         g = jnp.sqrt(jnp.sum(jnp.square(layer.w), axis=range(layer.w.ndim - 1), keepdims=True))
-        return Affine(w=Normed(v=layer.w, g=g), b=layer.b)
+        return dataclasses.replace(layer, w=Normed(v=layer.w, g=g))
 
-    return jax.tree.map(normed, params, is_leaf=lambda x: isinstance(x, Affine))
+    return jax.tree.map(normed, params, is_leaf=lambda x: isinstance(x, Affine | Kernel))
 
 
 def merge(params: Tree) -> Tree:

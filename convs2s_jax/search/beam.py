@@ -28,7 +28,7 @@ from convs2s_jax.search.request import Request
 from convs2s_jax.search.state import Batch, Beams, Cache, Memory, alive, begin, compact, reorder
 from convs2s_jax.search.top import is_large, top, top_of_logits
 
-Step = Callable[[Memory, Cache, Array], tuple[Array, Cache]]
+Step = Callable[[Memory, Cache, Array], tuple[Array | rules.Fused, Cache]]
 Coverage = Callable[[Memory, Cache], Array]
 
 PHASES = 2
@@ -56,8 +56,9 @@ def search(
 
     Args:
       step: one step of the network; pure. It gets memory, cache and the last symbol [N] of every live hypothesis and
-        returns logits or log-probabilities, [N, V] or [M, N, V] of the M members of an ensemble, and the new cache;
-        softmax, temperature and penalties are applied here.
+        returns logits or log-probabilities, [N, V] or [M, N, V] of the M members of an ensemble, or either beside
+        those of a language model (`rules.Fused`), and the new cache; softmax, temperature and penalties are applied
+        here.
       cfg: the options; `max_length_a` and `max_length_b` are not read here.
       memory: what `step` reads: the B sentences on axis 0 of every leaf.
       cache: the state before the start symbol, rows [N = B * beam_size] on axis 0 of every leaf.
@@ -132,12 +133,15 @@ def advance(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | No
     return after, Trail(tokens, parents, totals)
 
 
-def _continuations(cfg: SearchConfig, request: Request, beams: Beams, logits: Array) -> tuple[Array, Array, Array]:
+def _continuations(
+    cfg: SearchConfig, request: Request, beams: Beams, logits: Array | rules.Fused
+) -> tuple[Array, Array, Array]:
     """The candidates that compete, in the order in which they are served: totals, parents, tokens, [R, 2W] each."""
     W = cfg.group_size
     prices = rules.prices(cfg, beams.step, request.max_lengths)
     bound = request.prefixes.shape[1] or request.phrases.shape[1] or cfg.no_repeat_ngram
-    if not (bound or cfg.sampling or cfg.diverse_groups > 1) and logits.ndim == 2 and is_large(logits.shape[-1]):
+    plain = not (bound or cfg.sampling or cfg.diverse_groups > 1)
+    if plain and not isinstance(logits, rules.Fused) and logits.ndim == 2 and is_large(logits.shape[-1]):
         found = logits.reshape(*beams.last.shape, -1).astype(jnp.float32)
         return top_of_logits(found, beams.totals, prices, 2 * W, temperature=cfg.temperature)
     log_probs = rules.log_probabilities(logits, cfg).reshape(*beams.last.shape, -1)
@@ -185,7 +189,7 @@ def _alike_at_first(step: Step, cfg: SearchConfig, batch: Batch) -> bool:
         return False
     beams = batch.beams
     logits, _ = jax.eval_shape(step, batch.memory, beams.cache, beams.last.reshape(-1))
-    return 2 * cfg.beam_size <= int(logits.shape[-1])
+    return 2 * cfg.beam_size <= int(jax.tree.leaves(logits)[0].shape[-1])
 
 
 def _first(step: Step, cfg: SearchConfig, batch: Batch, coverage: Coverage | None) -> Batch:

@@ -47,6 +47,8 @@ class SearchConfig:
         what the groups before it chose at that step (Vijayakumar et al. 2018).
       diverse_strength: nats by which a token is avoided for each time it was chosen. It steers the choice only; scores
         stay the model's.
+      lm_weight: lambda of shallow fusion (Gulcehre et al. 2015): each symbol scores  log p(y|x) + lambda log p_lm(y),
+        p_lm of a language model beside the model; 0 for none.
     """
 
     beam_size: int = 5
@@ -66,6 +68,7 @@ class SearchConfig:
     top_p: float = 1.0
     diverse_groups: int = 1
     diverse_strength: float = 0.5
+    lm_weight: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values no search can run with."""
@@ -107,6 +110,10 @@ class SearchConfig:
         check(
             self.no_repeat_ngram >= 0,
             f"no_repeat_ngram is {self.no_repeat_ngram}: the size of n-grams that may not repeat; use 0 (off) or more",
+        )
+        check(
+            math.isfinite(self.lm_weight) and self.lm_weight >= 0,
+            f"lm_weight is {self.lm_weight}: the share of the language model's log-probability; use 0 (none) or more",
         )
         self._check_sampling()
         self._check_groups()

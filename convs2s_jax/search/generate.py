@@ -1,6 +1,6 @@
 """What runs on the device: encode a batch, search it or score given targets, read off the attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,7 @@ def generate(
     """Encode one batch and search its translations; compiled once for each shape, `limit` and configuration.
 
     Args:
-      params: merged parameters of the members of an ensemble.
+      params: merged parameters of the members of an ensemble; with `cfg.lm_weight` the last is the language model.
       cfg_models: their models.
       cfg: the search.
       src: [B, S] int32, with the end symbol, then PAD.
@@ -61,18 +61,21 @@ def generate(
       mesh: devices over which the sentences are spread, each searching its share on its own; None for one device.
 
     Returns:
-      Hypotheses [B, W, L] and the attention [B, W, L, S] behind each symbol, the mean over the members, or None.
+      Hypotheses [B, W, L] and the attention [B, W, L, S] behind each symbol, the mean over the members (a language
+      model has none), or None.
     """
 
     def local(params: tuple[Params, ...], src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
         params, memory = _encoded(params, cfg_models, src)
         cache = _start(params, cfg_models, cfg, memory, src)
-        found = search(_step(params, cfg_models), cfg, memory, cache, request, limit=limit, coverage=_lack_of_coverage)
+        found = search(
+            _step(params, cfg_models, cfg), cfg, memory, cache, request, limit=limit, coverage=_lack_of_coverage
+        )
         if not attention:
             return found, None
         B, W, L = found.tokens.shape
         _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
-        return found, weights.reshape(B, W, L, -1)
+        return found, _mean(weights, cfg).reshape(B, W, L, -1)
 
     return _spread(local, mesh)(params, src, request)
 
@@ -101,12 +104,14 @@ def force(
 
     def local(params: tuple[Params, ...], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
         params, memory = _encoded(params, cfg_models, src)
-        features, weights = _read(params, cfg_models, memory, tgt)
+        features, attended = _read(params, cfg_models, memory, tgt)
+        weights = _mean(attended, cfg)
 
         def one(row: tuple[list[Array], Array]) -> Array:
             features, tokens = row
-            logits = jnp.stack([model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)])
-            scores = rules.log_probabilities(logits, cfg) + rules.symbol_prices(cfg, logits.shape[-1])[None, :]
+            logits = [model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)]
+            log_probs = rules.log_probabilities(_joined(logits, cfg), cfg)
+            scores = log_probs + rules.symbol_prices(cfg, log_probs.shape[-1])[None, :]
             return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
 
         real = tgt != PAD
@@ -156,10 +161,10 @@ def _start(params: Any, cfg_models: Any, cfg: SearchConfig, memory: Any, src: Ar
     return Cache(members, coverage)
 
 
-def _step(params: Any, cfg_models: Any) -> Any:
+def _step(params: Any, cfg_models: Any, cfg: SearchConfig) -> Any:
     """One symbol further with all members, as `search` wants it."""
 
-    def step(memory: Any, cache: Cache, last: Array) -> tuple[Array, Cache]:
+    def step(memory: Any, cache: Cache, last: Array) -> tuple[Array | rules.Fused, Cache]:
         logits, weights, caches = zip(
             *(
                 model.decode(p, c, m, k, last[:, None])
@@ -169,11 +174,23 @@ def _step(params: Any, cfg_models: Any) -> Any:
         )
         coverage = cache.coverage
         if coverage is not None:
-            coverage = coverage + jnp.mean(jnp.stack(weights), axis=0)[:, 0]
-        together = jnp.stack([x[:, 0] for x in logits]) if len(logits) > 1 else logits[0][:, 0]
-        return together, Cache(caches, coverage)
+            coverage = coverage + _mean(weights, cfg)[:, 0]
+        return _joined([x[:, 0] for x in logits], cfg), Cache(caches, coverage)
 
     return step
+
+
+def _joined(logits: Sequence[Array], cfg: SearchConfig) -> Array | rules.Fused:
+    """Logits [N, V] of all members as `rules.log_probabilities` takes them."""
+    if cfg.lm_weight:
+        *logits, lm = logits
+        return rules.Fused(model=jnp.stack(logits), lm=lm)
+    return jnp.stack(logits) if len(logits) > 1 else logits[0]
+
+
+def _mean(weights: Sequence[Array], cfg: SearchConfig) -> Array:
+    """Attention [N, T, S], the mean over the members that read the source."""
+    return jnp.mean(jnp.stack(weights[: len(weights) - bool(cfg.lm_weight)]), axis=0)
 
 
 def _lack_of_coverage(memory: Any, cache: Cache) -> Array:
@@ -183,8 +200,8 @@ def _lack_of_coverage(memory: Any, cache: Cache) -> Array:
     return lack(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
 
 
-def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[list[Array], Array]:
-    """Features of each member at all positions of targets [N, L], and the mean attention [N, L, S]."""
+def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:
+    """Features of each member at all positions of targets [N, L], and their attention [N, L, S]."""
     inputs = model.decoder_inputs(tokens)
     features, weights = [], []
     for p, c, m in zip(params, cfg_models, memory, strict=True):
@@ -192,4 +209,4 @@ def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[lis
         f, a, _ = model.advance(p, c, m, cache, inputs)
         features.append(f)
         weights.append(a)
-    return features, jnp.mean(jnp.stack(weights), axis=0)
+    return features, weights

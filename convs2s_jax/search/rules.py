@@ -12,20 +12,32 @@ SPECIAL = UNK + 1
 """Ids below this have a meaning of their own."""
 
 
-def log_probabilities(logits: Array, cfg: SearchConfig) -> Array:
+@flax.struct.dataclass
+class Fused:
+    """Logits of a model, [N, V] or [M, N, V] of an ensemble, and of a language model, [N, V]."""
+
+    model: Array
+    lm: Array
+
+
+def log_probabilities(logits: Array | Fused, cfg: SearchConfig) -> Array:
     """log_softmax(logits / temperature) over the last axis, in float32 nats; -inf where that is no number.
 
     The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
-    log (1/M) sum_m p_m.
+    log (1/M) sum_m p_m.  With a language model,  log p + lm_weight log p_lm  (Gulcehre et al. 2015, equation 7), which
+    is not normalised.
 
     Args:
-      logits: [N, V], or [M, N, V] of an ensemble. Log-probabilities may be given for logits: at temperature 1 they
-        come back as they are.
+      logits: [N, V], [M, N, V] of an ensemble, or either beside those of a language model. Log-probabilities may be
+        given for logits: at temperature 1 they come back as they are.
       cfg: the options.
 
     Returns:
       [N, V].
     """
+    if isinstance(logits, Fused):
+        fused = log_probabilities(logits.model, cfg) + cfg.lm_weight * log_probabilities(logits.lm, cfg)
+        return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
     log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / cfg.temperature)
     if log_probs.ndim == 3:
         log_probs = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(jnp.float32(len(log_probs)))

@@ -81,7 +81,8 @@ def translate(
 ) -> list[Translation]:
     """Translate sentences; one translation for each, in their order.
 
-    An empty source has an empty translation and never reaches the device. Of a source that is longer than the model's
+    An empty source has an empty translation and never reaches the device, but for a language model, which reads no
+    source. Of a source that is longer than the model's
     positions, the beginning is translated, and `Translation.cut` says how much is missing. No result depends on the
     other sentences, on their order, or on the number of devices.
 
@@ -89,7 +90,8 @@ def translate(
     `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` does.
 
     Args:
-      params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged.
+      params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged. With
+        `cfg.lm_weight` the last of them is the language model.
       cfg_model: the model, or as many.
       cfg: the search.
       sources: token ids without the end symbol.
@@ -110,7 +112,7 @@ def translate(
     Raises:
       ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation.
     """
-    members, cfgs = _members(params, cfg_model)
+    members, cfgs = _members(params, cfg_model, cfg)
     count = len(sources)
     prefixes = [()] * count if prefixes is None else prefixes
     phrases = [()] * count if phrases is None else phrases
@@ -136,7 +138,8 @@ def translate(
         return generate(on(mesh), cfgs, cfg, *put((src, asked), mesh), limit=limit, attention=attention, mesh=mesh)
 
     on = placed(members)
-    real = [i for i, source in enumerate(sources) if len(source) > 0]
+    reads = any(c.reads_source for c in cfgs)
+    real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
     results = [Translation((NOTHING,))] * count
     if progress is not None and len(real) < count:
         progress(count - len(real))
@@ -171,7 +174,7 @@ def score(
     Returns:
       One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
     """
-    members, cfgs = _members(params, cfg_model)
+    members, cfgs = _members(params, cfg_model, cfg)
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets: each needs one")
     room = min(c.max_source for c in cfgs) - 1
@@ -205,12 +208,16 @@ def longest(cfg_model: ModelConfigs, cfg: SearchConfig, source_length: int) -> i
     return min(cfg.max_length(source_length), *(c.max_target - 1 for c in cfgs))
 
 
-def _members(params: Models, cfg_model: ModelConfigs) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
-    """The members of an ensemble, be it of one."""
+def _members(
+    params: Models, cfg_model: ModelConfigs, cfg: SearchConfig
+) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
+    """The members of an ensemble, be it of one, and the language model."""
     members = params if isinstance(params, tuple) else (params,)
     cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
     if len(members) != len(cfgs) or not members:
         raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
+    if cfg.lm_weight and len(members) == 1:
+        raise ValueError(f"lm_weight is {cfg.lm_weight}, and there is one model: give the language model as the last")
     return members, cfgs
 
 

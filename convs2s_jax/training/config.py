@@ -73,3 +73,18 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
+        reads, src = self.model.reads_source, self.data.src
+        check(
+            src != "" or not reads,
+            "data.src is not given: name the side that is translated, as in src='de', or set model.encoder.kind to "
+            "'none' for a language model of the target side",
+        )
+        check(src == "" or reads, f"data.src is '{src}', and model.encoder.kind 'none' reads no source: leave it out")
+        check(
+            reads or not self.training.validate_bleu,
+            "training.validate_bleu is True, and a language model translates nothing: set it to False",
+        )
+        check(
+            self.search.lm_weight == 0,
+            f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",
+        )

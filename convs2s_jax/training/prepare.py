@@ -75,7 +75,11 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     src, tgt = train.lengths()
     most = cfg.data.batch.max_length
     rows, skipped = plan.usable(
-        src, tgt, max_source=min(most, cfg.model.max_source), max_target=min(most, cfg.model.max_target)
+        src,
+        tgt,
+        max_source=min(most, cfg.model.max_source),
+        max_target=min(most, cfg.model.max_target),
+        one_sided=not cfg.model.reads_source,
     )
     tell(
         f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
@@ -112,8 +116,11 @@ def _vocabularies(
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)
-    tell("learning the vocabularies from the training text")
-    made = vocabulary.build(cfg.data.vocabulary, text, cfg.seed)
+    if cfg.data.vocabulary.dir:
+        made = vocabulary.load(Path(cfg.data.vocabulary.dir))
+    else:
+        tell("learning the vocabularies from the training text")
+        made = vocabulary.build(cfg.data.vocabulary, text, cfg.seed)
     vocabulary.save(made, folder)
     return made
 

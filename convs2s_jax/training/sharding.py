@@ -15,6 +15,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", "fsdp")),  # [V, E]
     ("embedding/positions", (None, "fsdp")),  # [P, E]
     ("conv/w", (None, "fsdp", "tensor")),  # [K, C, D]
+    ("depthwise/w", (None, "fsdp")),  # [K, C]
+    ("conv/taps", (None, None)),  # [K, H]
+    ("conv/maker", ("fsdp", None)),  # [C, K H]
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table

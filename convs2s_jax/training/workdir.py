@@ -21,6 +21,7 @@ FREE = (
     "data.files",
     "data.tfds_dir",
     "data.cache_dir",
+    "data.vocabulary.dir",
     "training.max_steps",
     "training.max_epochs",
     "training.report_every",

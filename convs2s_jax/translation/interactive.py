@@ -4,14 +4,12 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation import job, lines, requests
 from convs2s_jax.translation.formats import FORMATS
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
-from convs2s_jax.translation.translator import load, ready
 
 WIDTH = 64
 """Source tokens, the end symbol counted, up to which sentences share the compilation made before the first prompt."""
@@ -51,8 +49,7 @@ def interact(options: Options, *, tell: Callable[[str], None]) -> None:
 
 def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
     """A function of a line's number, from 0, and its text."""
-    workdirs = [Path(workdir) for workdir in options.workdir]
-    translator = ready(load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell))
+    translator = job.translator_of(options, tell)
     search = options.resolve(translator.cfg.search)
     dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 

@@ -16,7 +16,7 @@ from convs2s_jax.translation import output, requests
 from convs2s_jax.translation.formats import FORMATS, Format, Written
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
-from convs2s_jax.translation.translator import Translator, load, ready
+from convs2s_jax.translation.translator import Translator, fuse, load, ready
 
 Tell = Callable[[str], None]
 
@@ -46,8 +46,7 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: of the user; whole lines are written then.
     """
     check_early(options)
-    workdirs = [Path(workdir) for workdir in options.workdir]
-    translator = ready(load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell))
+    translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search)
     work = read(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
@@ -74,6 +73,16 @@ def decode(options: Options, *, tell: Tell) -> None:
     report(options, translator, work, texts, tell)
 
 
+def translator_of(options: Options, tell: Tell) -> Translator:
+    """The model, ensemble, and language model that the options name, ready for decoding."""
+    workdirs = [Path(workdir) for workdir in options.workdir]
+    translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
+    if options.search.get("lm_weight"):
+        lm = load(Path(options.lm), dtype=options.dtype, tell=tell)
+        translator = fuse(translator, lm, names=(options.workdir[0], options.lm))
+    return ready(translator)
+
+
 def check_early(options: Options) -> None:
     """What can be found out before a model is loaded."""
     if options.bleu_tokenize:
@@ -86,8 +95,12 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     if options.split:
         text = corpus.read(translator.cfg.data, options.split)
         work = Work(options.split, text.src, text.tgt)
+    elif options.score and not translator.reads_source and options.input == "-":
+        work = Work("no source", [""] * len(corpus.read_lines(options.score)))
     else:
         work = Work("standard input" if options.input == "-" else options.input, corpus.read_lines(options.input))
+    if not translator.reads_source:
+        requests.check_empty(work.name, work.lines)
 
     def parallel(path: str, what: str) -> list[str] | None:
         return requests.read_parallel(path, work.lines, name=work.name, what=what) if path else None

@@ -10,7 +10,15 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 
 # Options of the search that have a part in the score of a given translation.
-_SCORING = ("length_penalty", "length_penalty_kind", "normalize", "coverage_penalty", "temperature", "unk_penalty")
+_SCORING = (
+    "length_penalty",
+    "length_penalty_kind",
+    "normalize",
+    "coverage_penalty",
+    "temperature",
+    "unk_penalty",
+    "lm_weight",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +29,7 @@ class Options:
       workdir: of train.py; several are an ensemble.
       checkpoint: steps; several are averaged; none is the best on validation.
       dtype: of products and activations, "float32" or "bfloat16"; None for the run's own.
+      lm: workdir of a language model whose scores are added with the search's `lm_weight`, or "".
       input, output: files, "-" for standard input and output.
       reference: file of reference translations, or "".
       split: of the run's own corpus, instead of input and reference.
@@ -42,6 +51,7 @@ class Options:
     workdir: tuple[str, ...]
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
+    lm: str = ""
     input: str = "-"
     output: str = "-"
     reference: str = ""
@@ -85,6 +95,13 @@ class Options:
             "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
         )
         self._check_files()
+        for given, missing in (("lm", "lm_weight"), ("lm_weight", "lm")):
+            has = {"lm": bool(self.lm), "lm_weight": "lm_weight" in self.search}
+            check(
+                has[missing] or not has[given],
+                f"--{given} without --{missing}: a language model takes part with a weight; give both, such as "
+                "--lm=runs/lm --lm_weight=0.2",
+            )
         check(
             self.seed is None or 0 <= self.seed < 2**32,
             f"--seed={self.seed}: seeds are whole numbers from 0 to 4294967295",

@@ -65,7 +65,7 @@ def check_fit(
             count = sum(_count_known(vocabularies.tgt, text, where) for text in texts)
             if not count:
                 continue
-            if not lengths[i]:
+            if not lengths[i] and translator.reads_source:
                 raise UserError(f"{where}: the source line is empty, and so is its translation; leave this line empty")
             used[i] += count
             room = longest(models, search, min(lengths[i] + 1, translator.max_source))
@@ -75,6 +75,20 @@ def check_fit(
                     f"{where}: {used[i]} tokens are asked for{more}; a translation of this line has at most {room} "
                     "(--max_length_a * source + --max_length_b, and the model's positions): ask for less or raise those"
                 )
+
+
+def check_empty(name: str, lines: Sequence[str]) -> None:
+    """Refuse sources for a language model.
+
+    Raises:
+      UserError: names file and line.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            raise UserError(
+                f"{name}, line {number} is not empty: a language model reads no source and writes a text for each "
+                "empty line; how texts begin stands in --prefix, and --score=FILE scores them"
+            )
 
 
 def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ class Translator:
 
     Attributes:
       cfg: of the run; of an ensemble, the first member's, whose search options and corpus count.
-      models: the model, or a tuple of the members' models.
+      models: the model, or a tuple of the members' models; a language model beside them (`fuse`) is the last.
       params: its merged parameters, or a tuple of as many.
       vocabularies: of all members.
       steps: of each member, the checkpoints that its parameters are the mean of.
@@ -50,6 +50,11 @@ class Translator:
     def max_target(self) -> int:
         """Longest target that every member has positions for, its end symbol counted."""
         return min(model.max_target for model in self._members)
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether it translates; else it is a language model."""
+        return any(model.reads_source for model in self._members)
 
     @property
     def _members(self) -> tuple[ModelConfig, ...]:
@@ -83,6 +88,11 @@ def load(
     members = [_load(workdir, steps, dtype, tell) for workdir in workdirs]
     first = members[0]
     for workdir, member in zip(workdirs[1:], members[1:], strict=True):
+        if member.reads_source != first.reads_source:
+            raise UserError(
+                f"--workdir: of {workdirs[0]} and {workdir} one is a language model, which reads no source; give it as "
+                "--lm beside models that translate"
+            )
         for side in ("source", "target"):
             _check_same(side, workdirs[0], first.vocabularies, workdir, member.vocabularies)
     if len(members) == 1:
@@ -93,6 +103,36 @@ def load(
         params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is no ensemble
         steps=tuple(member.steps[0] for member in members),
     )
+
+
+def fuse(
+    translator: Translator, lm: Translator, *, names: tuple[str, str] = ("the model", "the language model")
+) -> Translator:
+    """A translator with a language model beside it, for a search with `lm_weight`.
+
+    Args:
+      translator: a model that translates, or an ensemble.
+      lm: a language model of the same target vocabulary.
+      names: of both, for messages.
+
+    Raises:
+      UserError: `lm` reads a source, `translator` reads none, or their target vocabularies differ.
+    """
+    one, other = names
+    if lm.reads_source or not isinstance(lm.models, ModelConfig) or not isinstance(lm.params, Params):
+        raise UserError(
+            f"--lm: {other} reads a source; give the workdir of one language model (model.encoder.kind 'none')"
+        )
+    if not translator.reads_source:
+        raise UserError(f"--lm: {one} is a language model itself; a language model stands beside one that translates")
+    a, b = translator.vocabularies.tgt, lm.vocabularies.tgt
+    if a.fingerprint != b.fingerprint:
+        raise UserError(
+            f"--lm: {one} and {other} have different target vocabularies ({_difference(a, b)}); train the language "
+            "model with data.vocabulary.dir=WORKDIR/vocab of the other"
+        )
+    params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
+    return dataclasses.replace(translator, models=(*translator._members, lm.models), params=(*params, lm.params))
 
 
 def ready(translator: Translator) -> Translator:

@@ -10,7 +10,7 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"src": ""}, "data.src is not given: name the suffix of its files"),
+        ({"tgt": ""}, "data.tgt is not given: name the suffix of its files"),
         ({"corpus": "cldr", "tgt": ""}, "data.tgt is not given: name the locale"),
         ({"tgt": "de"}, "data.src and tgt are both 'de': the two sides need different names"),
         ({"corpus": "file"}, "data.corpus is 'file'; did you mean 'files'"),

@@ -8,6 +8,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import layers
+from convs2s_jax.models.conv_dense import DenseConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer, Sizes
 from convs2s_jax.nn.affine import Affine
@@ -22,13 +23,13 @@ def test_sizes_follow_the_outputs_that_a_skip_reaches():
 def test_a_projection_exists_where_channels_change_only():
     """At least 20,000 draws each: 3 % is far outside chance. The projection has no dropout before it."""
     key = jax.random.key(0)
-    conv, projection = layers.init_layer(key, ConvLayer(150, 3), Sizes(100, 160), keep=0.6)
+    conv, projection = layers.init_layer(key, ConvLayer(150, 3), Sizes(100, 160), 0.6, DenseConfig())
     assert conv.w.shape == (3, 100, 300)
     assert float(jnp.std(conv.w)) == pytest.approx((4 * 0.6 / 300) ** 0.5, rel=0.03)
     assert projection.w.shape == (160, 150)
     assert float(jnp.std(projection.w)) == pytest.approx(160**-0.5, rel=0.03)
-    assert layers.init_layer(key, ConvLayer(4, 3), Sizes(5, 4), keep=1.0)[1] is None
-    assert layers.init_layer(key, ConvLayer(4, 3, 0), Sizes(5, None), keep=1.0)[1] is None
+    assert layers.init_layer(key, ConvLayer(4, 3), Sizes(5, 4), 1.0, DenseConfig())[1] is None
+    assert layers.init_layer(key, ConvLayer(4, 3, 0), Sizes(5, None), 1.0, DenseConfig())[1] is None
 
 
 def test_residual_reads_the_output_that_many_layers_back():

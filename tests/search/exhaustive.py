@@ -102,7 +102,12 @@ def symbol_scores(
 
 
 def log_softmax(table: np.ndarray, history: tuple[int, ...], cfg: SearchConfig, time: int) -> np.ndarray:
-    """Of one table [V, V, V], or the log of the mean probability of several [M, V, V, V]."""
+    """Of one table [V, V, V], or the log of the mean probability of several [M, V, V, V].
+
+    Of a pair, a model's and a language model's: log p + lm_weight log p_lm.
+    """
+    if isinstance(table, tuple):
+        return log_softmax(table[0], history, cfg, time) + cfg.lm_weight * log_softmax(table[1], history, cfg, time)
     if table.ndim == 4:
         return np.log(np.mean([np.exp(log_softmax(member, history, cfg, time)) for member in table], axis=0))
     logits = table[history[-2], history[-1]].astype(np.float64) * sharper(time) / cfg.temperature
@@ -129,7 +134,7 @@ def _found(cfg: SearchConfig, tokens: tuple[int, ...], token_scores: list[float]
 def exhaustive(table: np.ndarray, cfg: SearchConfig, max_length: int, wanted: Wanted = Wanted()) -> list[Found]:
     """Every hypothesis of at most `max_length` tokens before the end symbol, best first."""
     found = []
-    symbols = [v for v in range(table.shape[-1]) if v not in (PAD, EOS)]
+    symbols = [v for v in range(np.shape(table)[-1]) if v not in (PAD, EOS)]
     for length in range(max_length + 1):
         for words in itertools.product(symbols, repeat=length):
             tokens = (*words, EOS)

@@ -6,6 +6,7 @@ from typing import Any
 from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.conv_dense import DenseConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer
@@ -118,8 +119,13 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
         raise UserError(f"model.encoder.kind is '{encoder.kind}': fairseq's fconv has convolutions only")
     if not isinstance(decoder, ConvDecoderConfig):
         raise UserError(f"model.decoder.kind is '{decoder.kind}': fairseq's fconv has convolutions only")
-    for side, part in (("encoder", encoder), ("decoder", decoder)):
-        if not part.positions:
+    for side, convolution in (("encoder", encoder.convolution), ("decoder", decoder.convolution)):
+        if not isinstance(convolution, DenseConfig):
+            raise UserError(
+                f"model.{side}.convolution.kind is '{convolution.kind}': fairseq's fconv has dense convolutions only"
+            )
+    for side, positions in (("encoder", encoder.positions), ("decoder", decoder.positions)):
+        if not positions:
             raise UserError(f"model.{side}.positions is False: fairseq's fconv always adds positions; train with them")
     attends = [decoder.attends(i) for i in range(len(decoder.layers))]
     return {

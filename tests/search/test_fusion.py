@@ -1,0 +1,134 @@
+"""Shallow fusion: a language model's scores beside the model's, in the search and in scoring."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.models.no_encoder import NoEncoderConfig
+from convs2s_jax.search import beam, rules
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import request
+from convs2s_jax.search.translate import score, translate
+from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
+from tests.search.test_beam import assert_same, hypotheses
+from tests.search.test_requests import SOURCES, fresh
+from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
+
+V, LIMIT, LONGEST = 6, 5, 4
+MODELS, LMS = (np.stack([trigram_table(seed + i, V) for i in range(3)]) for seed in (0, 50))
+
+
+def fused_step(memory, cache, last):
+    """Two toy models side by side; both caches remember the older token."""
+    model, one = trigram_step(MODELS)(memory, cache["model"], last)
+    lm, other = trigram_step(LMS)(memory, cache["lm"], last)
+    return rules.Fused(model=model, lm=lm), {"model": one, "lm": other}
+
+
+@partial(jax.jit, static_argnames="cfg")
+def run(asked, *, cfg):
+    cache = trigram_cache(range(3), cfg.beam_size)
+    return beam.search(fused_step, cfg, (), {"model": cache, "lm": cache}, asked, limit=LIMIT)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lm_weight": 0.3},
+        {"lm_weight": 1.5, "temperature": 1.4, "unk_penalty": 0.5},
+        {"lm_weight": 0.3, "no_repeat_ngram": 2},
+    ],
+    ids=str,
+)
+def test_the_widest_search_is_the_best_of_all_by_fused_scores(options):
+    cfg = SearchConfig(beam_size=300, **options)
+    found = run(request([LONGEST] * 3), cfg=cfg)
+    for b in range(3):
+        expected = exhaustive((MODELS[b], LMS[b]), cfg, LONGEST)[:20]
+        assert_same(hypotheses(found, b)[:20], expected)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_a_narrow_search_is_the_procedure_in_loops(weight):
+    """Reordering both caches too; the weight 0 gives what the model finds alone."""
+    cfg = SearchConfig(beam_size=3, lm_weight=weight)
+    found = run(request([LONGEST] * 3), cfg=cfg)
+    for b in range(3):
+        tables = (MODELS[b], LMS[b]) if weight else MODELS[b]
+        assert_same(hypotheses(found, b), beam_search(tables, cfg, LONGEST, patience=True))
+
+
+def test_a_symbol_that_a_model_rules_out_is_ruled_out():
+    logits = jnp.asarray([[0.0, -jnp.inf, 1.0]])
+    fused = rules.log_probabilities(rules.Fused(model=logits, lm=logits[:, ::-1]), SearchConfig(lm_weight=0.5))
+    p = np.log(1 / (1 + np.e)), np.log(np.e / (1 + np.e))
+    np.testing.assert_allclose(fused, [[p[0] + 0.5 * p[1], -np.inf, p[1] + 0.5 * p[0]]], rtol=1e-6)
+
+
+LM = ModelConfig(
+    embedding_dim=6,
+    encoder=NoEncoderConfig(),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(6, 2),) * 2, out_dim=6, max_positions=26, attention_layers=()),
+)
+
+
+@pytest.fixture(scope="module")
+def lm():
+    made = encoder_decoder.init(jax.random.key(9), LM, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    return jax.tree.map(lambda x: 3 * x, made)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.3, "coverage_penalty": 0.2, "unk_penalty": 0.1}], ids=str)
+@pytest.mark.parametrize("members", [1, 2])
+def test_token_scores_are_those_of_both_models_summed_and_score_reports_them(lm, members, options):
+    params = tuple(fresh(i) for i in range(members))
+    models = (MODEL,) * members
+    cfg = dataclasses.replace(SEARCH, lm_weight=0.4, **options)
+    found = translate((*params, lm), (*models, LM), cfg, SOURCES, attention=True)
+    targets = [t.best.tokens for t in found]
+    again = score((*params, lm), (*models, LM), cfg, SOURCES, targets, attention=True)
+    alone = score(params, models, dataclasses.replace(cfg, lm_weight=0.0), SOURCES, targets, attention=True)
+    # the unknown symbol costs once, not once for each model
+    plain = dataclasses.replace(cfg, lm_weight=0.0, coverage_penalty=0.0, unk_penalty=0.0)
+    said = score(lm, LM, plain, [()] * len(targets), targets)
+    for a, b, one, other in zip(found, again, alone, said, strict=True):
+        np.testing.assert_allclose(
+            a.best.token_scores, one.best.token_scores + 0.4 * other.best.token_scores, rtol=1e-4, atol=2e-5
+        )
+        np.testing.assert_allclose(b.best.token_scores, a.best.token_scores, rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(b.best.score, a.best.score, rtol=2e-5, atol=1e-5)
+        np.testing.assert_allclose(a.best.attention, one.best.attention, atol=1e-5)
+    without = translate(params, models, dataclasses.replace(cfg, lm_weight=0.0), SOURCES)
+    assert any(a.best.tokens.tolist() != b.best.tokens.tolist() for a, b in zip(found, without, strict=True))
+
+
+def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm):
+    """Each sample has its own noise; a source would change nothing."""
+    cfg = SearchConfig(beam_size=1, sampling=True, temperature=5.0, max_length_a=0.0, max_length_b=20)
+    found = translate(lm, LM, cfg, [()] * 6, prefixes=[[], [5, 6], [], [], [7], []], seed=1)
+    texts = [t.best.tokens.tolist() for t in found]
+    assert texts[1][:2] == [5, 6]
+    assert texts[4][:1] == [7]
+    assert len({tuple(text) for text in texts}) > 4
+    again = score(lm, LM, cfg, [()] * 6, texts)
+    for a, b in zip(found, again, strict=True):
+        np.testing.assert_allclose(a.best.token_scores, b.best.token_scores, rtol=1e-4, atol=2e-5)
+    read = score(lm, LM, cfg, [[4, 5]] * 6, texts)
+    for a, b in zip(read, again, strict=True):
+        np.testing.assert_allclose(a.best.token_scores, b.best.token_scores, rtol=1e-4, atol=2e-5)
+
+
+def test_a_weight_without_a_language_model_is_refused(lm):
+    with pytest.raises(ValueError, match=r"lm_weight is 0\.5, and there is one model: give the language model as the"):
+        translate(lm, LM, dataclasses.replace(SEARCH, lm_weight=0.5), [()])
+    with pytest.raises(UserError, match=r"^lm_weight is -0\.1: .*use 0 \(none\) or more"):
+        SearchConfig(lm_weight=-0.1)

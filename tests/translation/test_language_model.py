@@ -1,0 +1,156 @@
+"""A language model from training to texts, scores and fusion."""
+
+import math
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpus
+from convs2s_jax.training.loop import train
+from convs2s_jax.translation import job
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.translator import load
+from tests import tiny
+
+MODEL = {
+    "embedding_dim": 8,
+    "encoder": {"kind": "none"},
+    "decoder": {"layers": [[8, 3]], "out_dim": 8, "max_positions": 64, "attention_layers": []},
+}
+
+
+def config(**more):
+    return tiny.config(data__src="", model=MODEL, search={"max_length_a": 0.0, "max_length_b": 12}, **more)
+
+
+@pytest.fixture(scope="session")
+def lm(trained, tmp_path_factory):
+    """Of the vocabularies of the translation model."""
+    workdir = tmp_path_factory.mktemp("lm") / "run"
+    train(config(training__max_steps=4, data__vocabulary__dir=str(trained / "vocab")), workdir)
+    return workdir
+
+
+def decode(tmp_path, workdir, **options):
+    """The lines written, and what was told."""
+    told = []
+    output = tmp_path / "out"
+    job.decode(Options(workdir=(str(workdir),), output=str(output), **options), tell=told.append)
+    return output.read_text().splitlines(), told
+
+
+def written(tmp_path, name, *lines):
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def test_perplexity_of_the_validation_is_that_of_the_scores_of_its_lines(lm, tmp_path):
+    """The evaluation of training and decode.py --score are two ways through the model."""
+    last = [m for m in tiny.metrics(lm) if m["split"] == "valid"][-1]
+    lines = corpus.read(load(lm, tell=print).cfg.data, "valid")
+    assert set(lines.src) == {""}
+    scored, _ = decode(tmp_path, lm, score=written(tmp_path, "valid", *lines.tgt))
+    scores = [float(x) for line in scored for x in line.split("\t")[1].split()]
+    assert last["perplexity"] == pytest.approx(math.exp(-np.mean(scores)), rel=1e-4)
+
+
+def test_texts_are_drawn_for_empty_lines_and_go_on_from_prefixes(lm, tmp_path):
+    empty = written(tmp_path, "empty", *[""] * 5)
+    first, _ = decode(tmp_path, lm, input=empty, search={"sampling": True}, seed=3)
+    again, _ = decode(tmp_path, lm, input=empty, search={"sampling": True}, seed=3)
+    assert first == again
+    assert len(set(first)) > 2
+    begins = written(tmp_path, "begins", "5", "", "Norwegen", "", "")
+    found, _ = decode(tmp_path, lm, input=empty, prefix=begins, search={"sampling": True}, seed=3)
+    assert found[0].startswith("5")
+    assert found[2].startswith("Norwegen")
+
+
+def test_a_source_is_refused(lm, tmp_path):
+    source = written(tmp_path, "source", "", "5 kilowatts")
+    with pytest.raises(UserError, match=r"source, line 2 is not empty: a language model reads no source"):
+        decode(tmp_path, lm, input=source)
+
+
+def test_fused_scores_are_sums_and_weight_0_changes_nothing(trained, lm, tmp_path):
+    source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
+    alone, _ = decode(tmp_path, trained, input=source)
+    assert decode(tmp_path, trained, input=source, lm=str(lm), search={"lm_weight": 0.0})[0] == alone
+    given = written(tmp_path, "given", "5 Kilowatt", "Norwegen und Spanien")
+
+    def scores(workdir, **options):
+        lines, _ = decode(tmp_path, workdir, score=given, **options)
+        return [np.array([float(x) for x in line.split("\t")[1].split()]) for line in lines]
+
+    model, fused = scores(trained, input=source), scores(trained, input=source, lm=str(lm), search={"lm_weight": 0.7})
+    for a, b, c in zip(model, scores(lm), fused, strict=True):
+        np.testing.assert_allclose(c, a + 0.7 * b, rtol=1e-4)
+
+
+def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path):
+    def refused(message, workdir, **options):
+        with pytest.raises(UserError, match=message):
+            decode(tmp_path, workdir, input=written(tmp_path, "source", ""), **options)
+
+    weight = {"lm_weight": 0.5}
+    refused("^--lm without --lm_weight: a language model takes part with a weight; give both", trained, lm=str(lm))
+    refused("^--lm_weight without --lm: ", trained, search=weight)
+    refused(
+        "^--lm: .*run reads a source; give the workdir of one language model", trained, lm=str(other), search=weight
+    )
+    refused("^--lm: .*run is a language model itself", lm, lm=str(lm), search=weight)
+    with pytest.raises(UserError, match="one is a language model, which reads no source; give it as --lm"):
+        load([trained, lm], tell=print)
+    own = tmp_path / "own"
+    train(config(training__max_steps=1, data__vocabulary__tgt_size=140), own)
+    refused(
+        "different target vocabularies .*; train the language model with data.vocabulary.dir=",
+        trained,
+        lm=str(own),
+        search=weight,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data__src": ""}, r"^config\.data\.src is not given: .* or set model\.encoder\.kind to 'none'"),
+        (
+            {"model": MODEL},
+            r"^config\.data\.src is 'en', and model\.encoder\.kind 'none' reads no source: leave it out",
+        ),
+        (
+            {"model": MODEL, "data__src": "", "training__validate_bleu": True},
+            r"^config\.training\.validate_bleu is True, and a language model translates nothing: set it to False",
+        ),
+        ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with decode\.py --lm"),
+        ({"model__decoder__attention_layers": []}, r"^config\.model\.decoder reads no source, and there is an enc"),
+        (
+            {"model__encoder": {"kind": "none"}},
+            r"^config\.model\.encoder\.kind is 'none', and the decoder reads a sour",
+        ),
+    ],
+)
+def test_half_a_language_model_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        tiny.config(**values)
+
+
+def test_a_corpus_of_one_side_is_read_from_files_without_the_other(tmp_path):
+    for split, lines in {"train": ["ein Hund", "zwei"], "valid": ["drei"]}.items():
+        written(tmp_path, f"{split}.de", *lines)
+    data = config(data__corpus="files", data__tgt="de", data__dir=str(tmp_path)).data
+    assert corpus.read(data, "train").tgt == ["ein Hund", "zwei"]
+    assert list(corpus.read(data, "train").src) == ["", ""]
+    listed = config(data__corpus="files", data__files={"train": [["", str(tmp_path / "valid.de")]]}).data
+    assert corpus.read(listed, "train").tgt == ["drei"]
+    with pytest.raises(UserError, match=r"^there is no .*test\.de\[\.gz\]"):
+        corpus.read(data, "test")
+
+
+def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
+    both, one = tiny.config().data, config().data
+    for split in corpus.SPLITS:
+        assert corpus.read(one, split).tgt == corpus.read(both, split).tgt
