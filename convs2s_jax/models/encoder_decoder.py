@@ -9,17 +9,19 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, conv_encoder
+from convs2s_jax.models import conv_decoder, conv_encoder, recurrent_decoder, recurrent_encoder
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Decoder, Encoder
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.recurrent_encoder import RecurrentEncoderConfig
+from convs2s_jax.models.recurrent_records import RecurrentDecoderConfig
 from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
-ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND}
-DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND}
+ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND, "recurrent": recurrent_encoder.KIND}
+DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND, "recurrent": recurrent_decoder.KIND}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +36,8 @@ class ModelConfig:
     embedding_dim: int = 256
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
-    encoder: ConvEncoderConfig = ConvEncoderConfig()
-    decoder: ConvDecoderConfig = ConvDecoderConfig()
+    encoder: ConvEncoderConfig | RecurrentEncoderConfig = ConvEncoderConfig()
+    decoder: ConvDecoderConfig | RecurrentDecoderConfig = ConvDecoderConfig()
     execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
@@ -53,6 +55,11 @@ class ModelConfig:
     def max_target(self) -> int:
         """Longest target in tokens, its end symbol counted."""
         return self.decoder.max_length
+
+    @property
+    def attends(self) -> bool:
+        """Whether the attention that the decoder returns says which source tokens it looked at."""
+        return DECODERS[self.decoder.kind].attends(self.decoder)
 
 
 @flax.struct.dataclass

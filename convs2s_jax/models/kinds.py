@@ -4,6 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
+def _always(cfg: Any) -> bool:
+    del cfg
+    return True
+
+
 class Encoder(NamedTuple):
     """A kind of encoder.
 
@@ -35,6 +40,7 @@ class Decoder(NamedTuple):
     logits(params, features [..., O]) -> [..., V] in float32 or better.
     gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
     normalised: as in `Encoder`.
+    attends(cfg) -> whether the attention that `advance` returns says anything; where not, it is zero.
     """
 
     config: type
@@ -46,3 +52,4 @@ class Decoder(NamedTuple):
     logits: Callable[..., Any]
     gradient_scale: Callable[..., float]
     normalised: bool
+    attends: Callable[..., bool] = _always

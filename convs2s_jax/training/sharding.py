@@ -17,6 +17,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("conv/w", (None, "fsdp", "tensor")),  # [K, C, D]
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
+    ("attention/key", ("fsdp", "tensor")),  # [E, A], of a recurrent decoder
+    ("attention/score", ("tensor",)),  # [A]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
 )
 """The end of a parameter's path, and a mesh axis for each of its own; the first that fits counts.

@@ -5,6 +5,8 @@ from typing import Any
 
 from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.layers import ConvLayer
 
@@ -111,26 +113,29 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     Raises:
       UserError: fairseq's `fconv` has no such model.
     """
-    for side, part in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
-        if part.kind != "conv":
-            raise UserError(f"model.{side}.kind is '{part.kind}': fairseq's fconv has convolutions only")
+    encoder, decoder = cfg.encoder, cfg.decoder
+    if not isinstance(encoder, ConvEncoderConfig):
+        raise UserError(f"model.encoder.kind is '{encoder.kind}': fairseq's fconv has convolutions only")
+    if not isinstance(decoder, ConvDecoderConfig):
+        raise UserError(f"model.decoder.kind is '{decoder.kind}': fairseq's fconv has convolutions only")
+    for side, part in (("encoder", encoder), ("decoder", decoder)):
         if not part.positions:
             raise UserError(f"model.{side}.positions is False: fairseq's fconv always adds positions; train with them")
-    attends = [cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers))]
+    attends = [decoder.attends(i) for i in range(len(decoder.layers))]
     return {
         "arch": "fconv",
         "dropout": cfg.dropout,
         "encoder_embed_dim": cfg.embedding_dim,
         "encoder_embed_path": None,
-        "encoder_layers": _written(cfg.encoder.layers),
+        "encoder_layers": _written(encoder.layers),
         "decoder_embed_dim": cfg.embedding_dim,
         "decoder_embed_path": None,
-        "decoder_layers": _written(cfg.decoder.layers),
-        "decoder_out_embed_dim": cfg.decoder.out_dim,
+        "decoder_layers": _written(decoder.layers),
+        "decoder_out_embed_dim": decoder.out_dim,
         "decoder_attention": "True" if all(attends) else str(attends),
-        "share_input_output_embed": cfg.decoder.tied_output,
-        "max_source_positions": cfg.encoder.max_positions,
-        "max_target_positions": cfg.decoder.max_positions,
+        "share_input_output_embed": decoder.tied_output,
+        "max_source_positions": encoder.max_positions,
+        "max_target_positions": decoder.max_positions,
     }
 
 
