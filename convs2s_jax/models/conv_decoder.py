@@ -253,4 +253,5 @@ KIND = Decoder(
     gradient_scale=gradient_scale,
     normalised=True,
     reads=reads,
+    attends=reads,
 )

@@ -1,4 +1,4 @@
-"""The record that joins any encoder with any decoder, and the two tables of kinds."""
+"""The record that joins any encoder with any decoder."""
 
 import dataclasses
 from typing import Any, Literal
@@ -9,25 +9,13 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, conv_encoder, light_decoder, light_encoder, no_encoder
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
-from convs2s_jax.models.kinds import Decoder, Encoder
-from convs2s_jax.models.light_decoder import LightDecoderConfig
-from convs2s_jax.models.light_encoder import LightEncoderConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.models.stack import ExecutionConfig
+from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
-
-ENCODERS: dict[str, Encoder] = {"conv": conv_encoder.KIND, "light": light_encoder.KIND, "none": no_encoder.KIND}
-DECODERS: dict[str, Decoder] = {"conv": conv_decoder.KIND, "light": light_decoder.KIND}
-
-AnyEncoder = ConvEncoderConfig | LightEncoderConfig | NoEncoderConfig
-"""The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""
-AnyDecoder = ConvDecoderConfig | LightDecoderConfig
-"""The config of any kind of decoder."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +65,11 @@ class ModelConfig:
     def max_target(self) -> int:
         """Longest target in tokens, its end symbol counted."""
         return self.decoder.max_length
+
+    @property
+    def attends(self) -> bool:
+        """Whether the attention that the decoder returns says which source tokens it looked at."""
+        return DECODERS[self.decoder.kind].attends(self.decoder)
 
 
 @flax.struct.dataclass

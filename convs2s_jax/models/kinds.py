@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 def always(cfg: Any) -> bool:
-    """What most decoders answer when asked whether they read a memory."""
+    """What most decoders answer when asked about the memory."""
     del cfg
     return True
 
@@ -44,6 +44,7 @@ class Decoder(NamedTuple):
     gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
     normalised: as in `Encoder`.
     reads(cfg) -> whether it reads the memory.
+    attends(cfg) -> whether the attention that `advance` returns says anything; where not, it is zero.
     """
 
     config: type
@@ -56,3 +57,4 @@ class Decoder(NamedTuple):
     gradient_scale: Callable[..., float]
     normalised: bool
     reads: Callable[..., bool] = always
+    attends: Callable[..., bool] = always

@@ -20,6 +20,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("conv/maker", ("fsdp", None)),  # [C, K H]
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
+    ("attention/key", ("fsdp", "tensor")),  # [E, A], of a recurrent decoder
+    ("attention/score", ("tensor",)),  # [A]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
     ("output_kernel", ("fsdp", "tensor")),  # [E, V]
     ("kernel/scores", (None, "tensor")),  # [K, H]

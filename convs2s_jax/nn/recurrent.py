@@ -1,0 +1,141 @@
+"""Recurrent cells and their run over time. A cell is a record: its gates, what its state is made of, its equations.
+
+Both cells see an input and the state before through one product each, x = W x_t + b and s = U h_{t-1} + b', of all G
+gates side by side. What does not depend on the state, W x_t + b, is one product over all positions, outside the loop.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn import affine
+from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.types import Array, Key, wide
+
+CellName = Literal["gru", "lstm"]
+State = tuple[Array, ...]
+"""What a cell remembers: (h,) or (h, c), each [N, U] in float32 or better, since small changes add up in it."""
+
+
+@flax.struct.dataclass
+class Cell:
+    """Kernels of one cell: `input` [C -> G U] and `state` [U -> G U], gates side by side; the layout of cuDNN."""
+
+    input: Affine
+    state: Affine
+
+
+class Kind(NamedTuple):
+    """A kind of cell.
+
+    gates: G; parts: arrays of its state; step(x [N, G U], s [N, G U], state) -> the next state, in float32 or better;
+    biases: of `input` of a fresh cell, one number a gate.
+    """
+
+    gates: int
+    parts: int
+    step: Callable[[Array, Array, State], State]
+    biases: tuple[float, ...]
+
+
+def gru(x: Array, s: Array, state: State) -> State:
+    """Gated recurrent unit (Cho et al. 2014, equations 5 to 8), reset after the product, in the order r, z, n.
+
+    r = sigmoid(x_r + s_r);  z = sigmoid(x_z + s_z);  n = tanh(x_n + r * s_n);  h' = (1 - z) * n + z * h
+
+    Cho et al. reset before the product, U (r * h), which makes a second product wait for the first; this is the form of
+    cuDNN and PyTorch (and of the first version of their paper).
+    """
+    (h,) = state
+    x_r, x_z, x_n = jnp.split(x, 3, axis=-1)
+    s_r, s_z, s_n = jnp.split(s, 3, axis=-1)
+    r, z = jax.nn.sigmoid(x_r + s_r), jax.nn.sigmoid(x_z + s_z)
+    n = jnp.tanh(x_n + r * s_n)
+    return (n + z * (h - n),)
+
+
+def lstm(x: Array, s: Array, state: State) -> State:
+    """Long short-term memory (Hochreiter and Schmidhuber 1997) with the forget gate of Gers et al. 2000: i, f, g, o.
+
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g);  h' = sigmoid(o) * tanh(c')  where  [i f g o] = x + s
+    """
+    _, c = state
+    i, f, g, o = jnp.split(x + s, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+CELLS: dict[str, Kind] = {
+    "gru": Kind(gates=3, parts=1, step=gru, biases=(0.0, 0.0, 0.0)),
+    "lstm": Kind(gates=4, parts=2, step=lstm, biases=(0.0, 1.0, 0.0, 0.0)),
+}
+"""A fresh LSTM remembers: its forget gate has a bias of 1 (Gers et al. 2000; Jozefowicz et al. 2015)."""
+
+
+def init(key: Key, kind: Kind, inputs: int, units: int, *, keep: float = 1.0) -> Cell:
+    """W ~ N(0, sqrt(keep / C)), each gate's U orthogonal (Bahdanau et al. 2015, appendix B.1), biases of the kind.
+
+    Args:
+      key: of both kernels.
+      kind: of `CELLS`.
+      inputs: C.
+      units: U.
+      keep: share of the inputs that dropout retains.
+    """
+    input_key, state_key = jax.random.split(key)
+    w = affine.init(input_key, inputs, kind.gates * units, keep=keep).w
+    gates = jax.random.orthogonal(state_key, units, (kind.gates,))
+    return Cell(
+        input=Affine(w=w, b=jnp.repeat(jnp.asarray(kind.biases), units)),
+        state=Affine(w=jnp.concatenate(list(gates), axis=1), b=jnp.zeros(kind.gates * units)),
+    )
+
+
+def zeros(kind: Kind, rows: int, units: int, dtype: Any) -> State:
+    """The state before the first position, of kernels in `dtype`."""
+    return (jnp.zeros((rows, units), wide(dtype)),) * kind.parts
+
+
+def run(kind: Kind, params: Cell, state: State, x: Array, mask: Array, *, reverse: bool = False) -> tuple[Array, State]:
+    """A cell over all positions. A masked position keeps the state, and the output there is zero: padding is nothing.
+
+    Args:
+      kind: of `CELLS`.
+      params: kernels.
+      state: before the first position, or after the last one where `reverse`.
+      x: [B, T, C].
+      mask: [B, T], True at real positions.
+      reverse: from the last position to the first.
+
+    Returns:
+      h at each position [B, T, U], in the dtype of the kernels; the state at the end.
+    """
+    dtype = params.input.w.dtype
+
+    def body(state: State, item: tuple[Array, Array]) -> tuple[State, Array]:
+        state = step(kind, params.state, state, *item)
+        return state, output(state, item[1], dtype)
+
+    state, outputs = jax.lax.scan(body, state, (products(params.input, x), mask.T), reverse=reverse)
+    return jnp.swapaxes(outputs, 0, 1), state
+
+
+def products(params: Affine, x: Array) -> Array:
+    """W x_t + b of all positions [B, T, C] -> [T, B, D], in the dtype of w: time comes first, as a loop reads it."""
+    return jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w) + bias(params.b, 3)
+
+
+def step(kind: Kind, params: Affine, state: State, x: Array, mask: Array) -> State:
+    """One position: x [N, G U] is W x_t + b, mask [N]; rows that it leaves out keep their state."""
+    dtype = state[0].dtype
+    s = jnp.einsum("NU,UD->ND", state[0].astype(params.w.dtype), params.w, preferred_element_type=dtype)
+    new = kind.step(x.astype(dtype), s + bias(params.b.astype(dtype), 2), state)
+    return tuple(jnp.where(mask[:, None], after, before) for before, after in zip(state, new, strict=True))
+
+
+def output(state: State, mask: Array, dtype: Any) -> Array:
+    """h [N, U] for the layers above, zero where mask [N] does not hold."""
+    return jnp.where(mask[:, None], state[0], jnp.zeros_like(state[0])).astype(dtype)
