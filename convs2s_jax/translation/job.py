@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
+from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training import scoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import output, requests
 from convs2s_jax.translation.formats import FORMATS, Format, Written
