@@ -29,7 +29,7 @@ class ParallelText:
     src: Sequence[str]
     tgt: Sequence[str]
     name: str
-    files: tuple[tuple[str, int], ...] = ()
+    files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
