@@ -90,10 +90,12 @@ class BatchConfig:
 class DataConfig:
     """A parallel corpus and what is made of it."""
 
-    # "files", "cldr" (phrases made from Unicode CLDR, needs no files) or "tfds:NAME" (TensorFlow Datasets).
+    # "files", "cldr" (phrases made from Unicode CLDR, needs no files) or "tfds:NAME" (TensorFlow Datasets); with labels
+    # as the target side also "tsv" (DIR/{train,valid,test}.tsv, plain or with .gz: a label, TAB and a text a line) and
+    # "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
     corpus: str = "files"
     # The two sides: suffixes of file names, CLDR locales, or names of features. Without src the corpus is the target
-    # side alone, for a language model: sources are empty lines.
+    # side alone, for a language model: sources are empty lines. "tsv" needs neither.
     src: str = ""
     tgt: str = ""
     # Folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
@@ -113,14 +115,34 @@ class DataConfig:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")
         check(
             bool(name) == (kind == "tfds"),
-            f"corpus is '{self.corpus}': write 'files', 'cldr', or 'tfds:NAME' with a data set's name",
+            f"corpus is '{self.corpus}': write 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
         )
-        check(self.tgt != "", f"tgt is not given: name the {CORPORA[kind]}, as in tgt='de'")
+        for side in SIDES[kind][-1:]:
+            check(getattr(self, side) != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")
         check(
-            self.src != self.tgt or self.files != SplitFiles(),
+            self.src != self.tgt or self.files != SplitFiles() or len(SIDES[kind]) < 2,
             f"src and tgt are both '{self.src}': the two sides need different names, or files of their own in 'files'",
         )
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether it is the target side alone."""
+        return not self.src and "src" in SIDES[self.corpus.partition(":")[0]]
+
 
 # What `src` and `tgt` name in each kind of corpus.
-CORPORA = {"files": "suffix of its files", "cldr": "locale", "tfds": "feature of the data set"}
+CORPORA = {
+    "files": "suffix of its files",
+    "tsv": "",
+    "cldr": "locale",
+    "cldr_kinds": "locale",
+    "tfds": "feature of the data set",
+}
+# Which of the two it names; the last one has to be given.
+SIDES = {
+    "files": ("src", "tgt"),
+    "tsv": (),
+    "cldr": ("src", "tgt"),
+    "cldr_kinds": ("src",),
+    "tfds": ("src", "tgt"),
+}

@@ -1,4 +1,4 @@
-"""Parallel text: what each kind of corpus gives as the lines of a split."""
+"""Parallel text, or texts with their labels: what each kind of corpus gives as the lines of a split."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data import cldr
@@ -19,17 +20,28 @@ _GZIP = b"\x1f\x8b"
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-    """Lines that translate each other: `tgt[i]` is the translation of `src[i]`; `name` is the split's.
+    """Lines that belong together: `tgt[i]` is the translation, or the label, of `src[i]`.
 
-    All sources of a corpus of one side are empty.
+    All sources of a corpus of one side are empty. name: of the split; files: names of the target files, one after
+    another, and how many lines each has; empty where the corpus has no files.
     """
 
     src: Sequence[str]
     tgt: Sequence[str]
     name: str
+    files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def where(self, i: int) -> str:
+        """In which line of which file the target i stands, for messages."""
+        first = 0
+        for file, count in self.files:
+            if i < first + count:
+                return f"{file}, line {i - first + 1}"
+            first += count
+        return f"{self.name} split, line {i + 1}"
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
@@ -49,10 +61,9 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
         if optional:
             return ParallelText((), (), split)
         raise UserError(_missing(cfg, split))
-    src, tgt = sides
-    if len(tgt) == 0:
+    if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
-    return ParallelText(src if cfg.src else [""] * len(tgt), tgt, split)
+    return ParallelText([""] * len(sides.tgt) if cfg.one_sided else sides.src, sides.tgt, split, sides.files)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -108,7 +119,12 @@ def _unzip(data: bytes, path: str | Path) -> bytes:
         ) from error
 
 
-Sides = tuple[Sequence[str], Sequence[str]]
+class Sides(NamedTuple):
+    """The two sides of a split; `files` as of `ParallelText`."""
+
+    src: Sequence[str]
+    tgt: Sequence[str]
+    files: tuple[tuple[str, int], ...] = ()
 
 
 def _read_files(cfg: DataConfig, split: str) -> Sides | None:
@@ -117,6 +133,7 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
     pairs = listed[split] or _pair_in_folder(cfg, split)
     src: list[str] = []
     tgt: list[str] = []
+    files: list[tuple[str, int]] = []
     for src_file, tgt_file in pairs:
         tgt_lines = read_lines(tgt_file)
         src_lines = read_lines(src_file) if cfg.src else tgt_lines
@@ -127,17 +144,16 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
             )
         src += src_lines
         tgt += tgt_lines
+        files.append((tgt_file, len(tgt_lines)))
     if pairs and not src:
         raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
-    return (src, tgt) if pairs else None
+    return Sides(src, tgt, tuple(files)) if pairs else None
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
     """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side is there."""
-    if not cfg.dir:
+    if not _has_folder(cfg):
         return ()
-    if not Path(cfg.dir).is_dir():
-        raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
     sides = (cfg.src or cfg.tgt, cfg.tgt)
     found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in sides]
     match found:
@@ -151,8 +167,39 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
             raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists")
 
 
+def _has_folder(cfg: DataConfig) -> bool:
+    """Whether a folder is given, which then is there."""
+    if cfg.dir and not Path(cfg.dir).is_dir():
+        raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
+    return bool(cfg.dir)
+
+
 def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
     plain = str(Path(cfg.dir) / f"{split}.{side}")
+    return plain, f"{plain}.gz"
+
+
+def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
+    """DIR/SPLIT.tsv, plain (preferred) or gzipped: a label, TAB and a text on each line."""
+    if not _has_folder(cfg):
+        return None
+    path = next((p for p in _tried_tsv(cfg, split) if Path(p).exists()), None)
+    if path is None:
+        return None
+    texts, labels = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        label, tab, text = line.partition("\t")
+        if not tab:
+            raise UserError(f"{path}, line {number}: there is no TAB in {line[:40]!r}; write label, TAB, text")
+        if not label.strip():
+            raise UserError(f"{path}, line {number}: the label before the TAB is empty; write one, or drop the line")
+        texts.append(text)
+        labels.append(label.strip())
+    return Sides(texts, labels, ((path, len(labels)),))
+
+
+def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
+    plain = str(Path(cfg.dir) / f"{split}.tsv")
     return plain, f"{plain}.gz"
 
 
@@ -161,20 +208,30 @@ _OTHER = "en"
 
 
 def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
-    return _generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split]
+    return Sides(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split])
 
 
-_generate = functools.lru_cache(maxsize=1)(cldr.generate)  # the splits are made together but read one by one
+def _read_cldr_kinds(cfg: DataConfig, split: str) -> Sides | None:
+    return Sides(*_generate_kinds(cfg.src, cfg.cldr)[split])
+
+
+# the splits are made together but read one by one
+_generate = functools.lru_cache(maxsize=1)(cldr.generate)
+_generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
 def _read_tfds(cfg: DataConfig, split: str) -> Sides | None:
     from convs2s_jax.data import tfds  # half a second to import, and few runs need it
 
     _, _, name = cfg.corpus.partition(":")
-    return tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    return None if sides is None else Sides(*sides)
 
 
 def _missing(cfg: DataConfig, split: str) -> str:
+    if cfg.corpus == "tsv":
+        plain, zipped = _tried_tsv(cfg, split)
+        return f"there is no {plain} and no {zipped}" if cfg.dir else "data.dir is empty: name the folder of the files"
     if cfg.corpus != "files":
         return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
     if not cfg.dir:
@@ -187,5 +244,11 @@ def _missing(cfg: DataConfig, split: str) -> str:
 
 # Each kind reads a split's two sides, or gives None where the corpus has no such split.
 _KINDS: Mapping[str, Callable[[DataConfig, str], Sides | None]] = MappingProxyType(
-    {"files": _read_files, "cldr": _read_cldr, "tfds": _read_tfds}
+    {
+        "files": _read_files,
+        "tsv": _read_tsv,
+        "cldr": _read_cldr,
+        "cldr_kinds": _read_cldr_kinds,
+        "tfds": _read_tfds,
+    }
 )

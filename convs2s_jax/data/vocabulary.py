@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 import tqdm
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import pieces, sentencepiece, words
+from convs2s_jax.data import labels, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpus import ParallelText
 
@@ -85,6 +86,17 @@ def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: boo
         _train(cfg, src, "src", cfg.src_size, progress),
         _train(cfg, tgt, "tgt", cfg.tgt_size, progress),
     )
+
+
+def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
+    """Learn the vocabulary of the texts, and list their labels, which are the target side. Arguments as of `build`.
+
+    Raises:
+      UserError: one vocabulary for both was asked for, or there are no two labels.
+    """
+    check(not cfg.joint, "data.vocabulary.joint is True: labels have a list of their own; leave it out")
+    src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size, progress)
+    return Vocabularies(src, labels.learn(text.tgt))
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
@@ -165,7 +177,7 @@ def _fingerprints(folder: Path) -> dict[str, str] | None:
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:
-    """Read NAME.model, NAME.txt or NAME.pieces.json; None if there is none of them."""
+    """Read NAME.model, NAME.txt, NAME.pieces.json or NAME.labels; None if there is none of them."""
     found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
     if len(found) > 1:
         raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")
@@ -175,5 +187,5 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
 _TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
     {"bpe": sentencepiece.train, "unigram": sentencepiece.train, "words": words.train}
 )
-_KINDS = (sentencepiece.SentencePiece, words.WordList, pieces.ListedPieces)
+_KINDS = (sentencepiece.SentencePiece, words.WordList, pieces.ListedPieces, labels.Labels)
 _LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType({kind.suffix: kind.load for kind in _KINDS})

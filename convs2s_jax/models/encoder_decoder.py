@@ -1,7 +1,7 @@
 """The record that joins any encoder with any decoder."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import flax.struct
 import jax
@@ -17,6 +17,8 @@ from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -27,6 +29,7 @@ class ModelConfig:
     without influence on results.
     """
 
+    kind: Literal["encoder_decoder"] = "encoder_decoder"
     embedding_dim: int = 256
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -99,15 +102,21 @@ def split(params: Params, cfg: ModelConfig) -> Params:
     )
 
 
-def cast(params: Params, cfg: ModelConfig) -> Params:
-    """Parameters in the dtype of the computation; tables stay, since gradients add up in them row by row."""
+def cast(params: T, cfg: Any) -> T:
+    """Parameters in the dtype of the computation; tables stay, since gradients add up in them row by row.
+
+    Args:
+      params: of any model.
+      cfg: its config, of which `dtype` is read.
+    """
     if cfg.dtype == "float32":
         return params
 
     def convert(path: tuple[Any, ...], leaf: Array) -> Array:
         return leaf if path[-1].name in ("table", "positions") else leaf.astype(cfg.dtype)
 
-    return jax.tree_util.tree_map_with_path(convert, params)
+    converted: T = jax.tree_util.tree_map_with_path(convert, params)
+    return converted
 
 
 def ready(params: Params, cfg: ModelConfig) -> Params:

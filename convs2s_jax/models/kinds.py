@@ -1,4 +1,4 @@
-"""What an encoder and a decoder have to offer: a kind is one config class and one record of functions."""
+"""What encoders, decoders and features have to offer: a kind is one config class and one record of functions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -58,3 +58,20 @@ class Decoder(NamedTuple):
     normalised: bool
     reads: Callable[..., bool] = always
     attends: Callable[..., bool] = always
+
+
+class Features(NamedTuple):
+    """A kind of features: what a classifier knows of a text.
+
+    config: its config class, as an encoder's.
+    init(key, cfg, *, vocabulary, dim, rate) -> params.
+    split(params, cfg) -> what is trained: see `encoder_decoder.split`.
+    extract(params, cfg, src [B, S], *, rate, key, execution) -> [B, F]; zero for a row of padding.
+    size(cfg, dim) -> F.
+    """
+
+    config: type
+    init: Callable[..., Any]
+    split: Callable[..., Any]
+    extract: Callable[..., Any]
+    size: Callable[..., int]

@@ -4,17 +4,18 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.buckets import Bucket
 from convs2s_jax.search.generate import AXIS
 from convs2s_jax.search.hypotheses import Hypotheses
+
+T = TypeVar("T")
 
 IN_FLIGHT = 2
 """Batches under way at once: what one does on one core or on the host, the products of the other make good."""
@@ -25,12 +26,12 @@ def put(arrays: Any, mesh: Mesh | None) -> Any:
     return jax.device_put(arrays, None if mesh is None else NamedSharding(mesh, P(AXIS)))
 
 
-def placed(members: tuple[Params, ...]) -> Callable[[Mesh | None], tuple[Params, ...]]:
-    """The parameters, copied to each device of a mesh once."""
-    copies: dict[Mesh, tuple[Params, ...]] = {}
+def placed(members: T) -> Callable[[Mesh | None], T]:
+    """Parameters, copied to each device of a mesh once."""
+    copies: dict[Mesh, T] = {}
     one_at_a_time = threading.Lock()
 
-    def on(mesh: Mesh | None) -> tuple[Params, ...]:
+    def on(mesh: Mesh | None) -> T:
         if mesh is None:
             return members
         with one_at_a_time:

@@ -126,7 +126,7 @@ def translate(
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         width = group[0].width
         indices = [i for bucket in group for i in bucket.padded]
-        src = _sources(sources, indices, width, room)
+        src = source_rows(sources, indices, width, room)
         asked = request(
             [0 if i is None else most[i] for i in indices],
             [() if i is None else prefixes[i] for i in indices],
@@ -184,7 +184,7 @@ def score(
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
-        src = _sources(sources, indices, group[0].width, room)
+        src = source_rows(sources, indices, group[0].width, room)
         tgt = np.full((len(indices), group[0].width), PAD, np.int32)
         for row, i in enumerate(indices):
             if i is not None:
@@ -237,8 +237,15 @@ def _keys(seed: int, numbers: Sequence[int]) -> jax.Array:
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(numbers, jnp.uint32))
 
 
-def _sources(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:
-    """Rows of source tokens, end symbol, PAD. Rows without a sentence hold an end symbol alone."""
+def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:
+    """Rows of source tokens, end symbol, PAD: [len(indices), width]; an end symbol alone where there is no sentence.
+
+    Args:
+      sources: token ids without the end symbol.
+      indices: of the sentences, None for rows that hold none.
+      width: columns.
+      room: tokens of a sentence that count; the others are cut off.
+    """
     src = np.full((len(indices), width), PAD, np.int32)
     src[:, 0] = EOS
     for row, i in enumerate(indices):

@@ -9,7 +9,7 @@ from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.prepare import Split
+from convs2s_jax.training.split import Split
 
 
 def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Batch:

@@ -3,12 +3,17 @@
 import dataclasses
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
+from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
+
+AnyModel = ModelConfig | ClassifierConfig
+"""The config of any kind of model, told apart by `kind`, which also names its task (`training.tasks`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +26,7 @@ class TrainingConfig:
     max_steps, max_epochs: updates and epochs after which training ends; None for no bound.
     report_every: updates between two lines of metrics.
     validate_every: updates between validations; None validates after each epoch.
-    validate_bleu: translate the validation set at each validation.
+    validate_bleu: translate the validation set at each validation, or give its texts their labels, and score that.
     bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
     save_every: updates between checkpoints beside those of validations; None saves there only.
     keep: how many of the last checkpoints stay, beside the best.
@@ -64,7 +69,7 @@ class Config:
     """
 
     data: DataConfig
-    model: ModelConfig = ModelConfig()
+    model: AnyModel = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     search: SearchConfig = SearchConfig()
     seed: int = 1
@@ -75,7 +80,7 @@ class Config:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
         reads, src = self.model.reads_source, self.data.src
         check(
-            src != "" or not reads,
+            not reads or not self.data.one_sided,
             "data.src is not given: name the side that is translated, as in src='de', or set model.encoder.kind to "
             "'none' for a language model of the target side",
         )
@@ -88,3 +93,14 @@ class Config:
             self.search.lm_weight == 0,
             f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",
         )
+
+    @property
+    def translator(self) -> ModelConfig:
+        """The model, where it is one that translates.
+
+        Raises:
+          UserError: it is of another kind.
+        """
+        if isinstance(self.model, ModelConfig):
+            return self.model
+        raise UserError(f"model.kind is '{self.model.kind}': it does not translate; use a run of an encoder_decoder")

@@ -124,6 +124,12 @@ def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
     return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
+def own_devices(mesh: Mesh) -> list[jax.Device] | None:
+    """Those of a mesh that belong to this process; None where they are all that it has."""
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    return None if set(devices) == set(jax.local_devices()) else devices
+
+
 def mine(count: int) -> range:
     """The share of this process in `count` pieces of work: every n-th."""
     return range(jax.process_index(), count, jax.process_count())

@@ -37,22 +37,23 @@ CHUNKS = 8
 """Parts in which the output projection is computed: logits are recomputed and never stored (docs/performance.md)."""
 
 
-def cross_entropy(logits: Array, targets: Array, smoothing: float) -> tuple[Array, Array]:
+def cross_entropy(logits: Array, targets: Array, smoothing: float, *, real: Array | None = None) -> tuple[Array, Array]:
     """Label-smoothed cross entropy and plain negative log-likelihood, summed over real targets.
 
     As fairseq:  loss = (1 - s - s_i) nll + s_i sum_v(-log p_v),  s_i = s / (V - 1), the sum over all V entries.
 
     Args:
       logits: [..., V].
-      targets: [...] ids; PAD counts nothing.
+      targets: [...] ids.
       smoothing: s in [0, 1).
+      real: [...], which targets count; None for those that are not PAD.
 
     Returns:
       Two sums in nats.
     """
     lse = jax.nn.logsumexp(logits, axis=-1)
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    real = targets != PAD
+    real = targets != PAD if real is None else real
     nll = jnp.sum(jnp.where(real, lse - picked, 0.0))
     if smoothing == 0.0:
         return nll, nll

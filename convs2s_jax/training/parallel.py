@@ -14,17 +14,16 @@ from jax import lax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding, step
-from convs2s_jax.training.config import TrainingConfig
+from convs2s_jax.training.config import AnyModel, TrainingConfig
 from convs2s_jax.training.loss import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, row_shards
 from convs2s_jax.training.step import Step, StepSums, TrainState
 
 
 def compile_steps(
-    model: ModelConfig, cfg: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
+    model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
 ) -> Step:
     """Compiled functions of an update; each compiles once for each batch shape. The state given is consumed.
 
@@ -39,7 +38,7 @@ def compile_steps(
     return _WAYS[parallel](model, cfg, mesh)
 
 
-def _jit(model: ModelConfig, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
+def _jit(model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
     shards = 1 if mesh is None else row_shards(mesh)
     gradients = partial(step.gradients, model=model, cfg=cfg, shards=shards)
     if mesh is not None:
@@ -71,7 +70,7 @@ def _jit(model: ModelConfig, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
     )
 
 
-def _pmap(model: ModelConfig, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
+def _pmap(model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
@@ -111,7 +110,7 @@ def _pmap(model: ModelConfig, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
     )
 
 
-_WAYS: dict[str, Callable[[ModelConfig, TrainingConfig, Mesh | None], Step]] = {"jit": _jit, "pmap": _pmap}
+_WAYS: dict[str, Callable[[AnyModel, TrainingConfig, Mesh | None], Step]] = {"jit": _jit, "pmap": _pmap}
 
 
 def _added(total: Tree, more: Tree) -> Tree:

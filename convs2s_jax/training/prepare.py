@@ -11,24 +11,12 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus, plan, shapes, store, vocabulary
 from convs2s_jax.data.corpus import ParallelText
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training import scoring
+from convs2s_jax.metrics import scoring
+from convs2s_jax.training import tasks
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """One split: its text and its token ids, side by side."""
-
-    text: ParallelText
-    src: TokenStore
-    tgt: TokenStore
-
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each source and target, end symbols counted."""
-        return self.src.lengths + 1, self.tgt.lengths + 1
+from convs2s_jax.training.split import Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +67,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         tgt,
         max_source=min(most, cfg.model.max_source),
         max_target=min(most, cfg.model.max_target),
-        one_sided=not cfg.model.reads_source,
+        one_sided=cfg.data.one_sided,
     )
     tell(
         f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
@@ -101,11 +89,13 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
 def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:
     """Token ids of a split, from the cache where an earlier run left them."""
     folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
-    return Split(
+    split = Split(
         text=text,
         src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src"),
         tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt"),
     )
+    tasks.of(cfg.model).check(split, vocabularies)
+    return split
 
 
 def _vocabularies(
@@ -120,7 +110,7 @@ def _vocabularies(
         made = vocabulary.load(Path(cfg.data.vocabulary.dir))
     else:
         tell("learning the vocabularies from the training text")
-        made = vocabulary.build(cfg.data.vocabulary, text, cfg.seed)
+        made = tasks.of(cfg.model).vocabularies(cfg.data.vocabulary, text, cfg.seed)
     vocabulary.save(made, folder)
     return made
 

@@ -10,13 +10,14 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import checkpoint, distributed, restoring, schedule, validation
+from convs2s_jax.training import checkpoint, distributed, restoring, schedule, tasks, validation
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.interrupts import InterruptedWorkError, Interrupts
-from convs2s_jax.training.prepare import Run, Split
+from convs2s_jax.training.prepare import Run
 from convs2s_jax.training.reports import Reports
 from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.split import Split
 from convs2s_jax.training.step import Step, TrainState
 
 
@@ -50,7 +51,7 @@ class Session:
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
-    """Loss and BLEU on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
+    """Loss and scores on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
 
     A validation that is not `scheduled`, at the end of a run, does not count for the learning rate: a run that is
     continued from there has the rate of one that never ended.
@@ -75,7 +76,7 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
 
 
 def score_test(session: Session, state: TrainState) -> None:
-    """Loss and BLEU of the best parameters on the test set, where the corpus has one and it was not done before."""
+    """Loss and scores of the best parameters on the test set, where the corpus has one and it was not done before."""
     run, reports = session.run, session.reports
     if run.test is None:
         return
@@ -87,38 +88,39 @@ def score_test(session: Session, state: TrainState) -> None:
     if distributed.of_leader(reports.has(split="test", step=saved["step"])):
         return
     try:
-        loss, scores, _ = measure(session, params, run.test, name=f"test {saved['step']}")
+        loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")
     except InterruptedWorkError:
         return
+    if outputs:
+        scores |= tasks.of(run.cfg.model).details(run.test, outputs)
     reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
 
 
 def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
-    """Loss of a split, and where the configuration asks for it, its translations and their scores.
+    """Loss of a split, and where the configuration asks for it, what the model makes of it and the scores of that.
 
     `name` is of this measurement; see `distributed.meet`.
 
     Raises:
-      InterruptedWorkError: a signal came while translating.
+      InterruptedWorkError: a signal came meanwhile.
     """
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
     found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
-    hypotheses = validation.translate_split(
+    task = tasks.of(cfg.model)
+    outputs = task.outputs(
         merged,
         cfg.model,
-        cfg.search,
+        cfg,
         session.mesh,
         split,
         run.vocabularies,
         name=name,
         progress=session.interrupts.check,
     )
-    result = validation.bleu(split, hypotheses, tokenize=cfg.training.bleu_tokenize)
-    scores = {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
-    return found.loss, scores, hypotheses
+    return found.loss, task.scores(cfg, split, outputs), outputs
 
 
 def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:

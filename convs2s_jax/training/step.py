@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import optimizer
-from convs2s_jax.training.config import TrainingConfig
-from convs2s_jax.training.loss import Batch, LossSums, loss
+from convs2s_jax.training import optimizer, tasks
+from convs2s_jax.training.config import AnyModel, TrainingConfig
+from convs2s_jax.training.loss import Batch, LossSums
 
 
 @flax.struct.dataclass
@@ -40,17 +38,17 @@ class StepSums:
     finite: Array
 
 
-def init(key: Key, model: ModelConfig, cfg: TrainingConfig, *, source: int, target: int) -> TrainState:
+def init(key: Key, model: AnyModel, cfg: TrainingConfig, *, source: int, target: int) -> TrainState:
     """A fresh state for vocabularies of `source` and `target` entries."""
-    params = encoder_decoder.init(key, model, source_vocabulary=source, target_vocabulary=target)
-    params = encoder_decoder.split(params, model)
+    task = tasks.of(model)
+    params = task.split(task.init(key, model, source=source, target=target), model)
     state = optimizer.transformation(cfg.optimizer).init(params)
     return TrainState(params=params, optimizer=state, step=jnp.zeros((), jnp.int32))
 
 
 def gradients(
     params: Tree,
-    model: ModelConfig,
+    model: AnyModel,
     cfg: TrainingConfig,
     batch: Batch,
     *,
@@ -72,6 +70,7 @@ def gradients(
     """
     B = len(batch.tgt)
     keys = None if key is None else row_keys(key, B, first)
+    loss = tasks.of(model).loss
 
     def summed(params: Tree) -> tuple[Array, LossSums]:
         merged = gather(weight_norm.merge(params))

@@ -32,7 +32,7 @@ class Format(NamedTuple):
       alignments: whether alignments are shown.
     """
 
-    render: Callable[[Result], str]
+    render: Callable[[Any], str]
     read: Callable[[bytes, Sequence[str], int], Written]
     alignments: bool
 
@@ -107,18 +107,23 @@ def read_text(data: bytes, lines: Sequence[str], nbest: int) -> Written:
 def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
     """Whole lines of JSON; each names its line and source."""
     del nbest
+    return read_records(data, lines, lambda record: record["hypotheses"][0]["text"])
+
+
+def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) -> Written:
+    """Whole lines of JSON; `best` takes the best text out of a record."""
     found = _whole_lines(data)
     _check_count(len(found), lines)
     texts = []
     for i, line in enumerate(found):
         record = _record(line, i + 1)
         try:
-            number, source, best = record["line"], record["source"], record["hypotheses"][0]["text"]
+            number, source, text = record["line"], record["source"], best(record)
         except (KeyError, IndexError, TypeError) as error:
             raise UserError(f"line {i + 1} was not written by --format=json") from error
         if (number, source) != (i, lines[i]):
             raise UserError(f"line {i + 1} has line {number!r}, source {source!r}; the input has {lines[i]!r} there")
-        texts.append(str(best))
+        texts.append(str(text))
     return Written(texts, sum(map(len, found)))
 
 

@@ -1,24 +1,25 @@
-"""Whole files: read, translate window by window, write, score. What decode.py does when it is not interactive."""
+"""Whole files: read, work off window by window, write, score. What decode.py does when it is not interactive."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
+from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training import scoring
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.translation import labelling, output, requests
 from convs2s_jax.translation import lines as library
-from convs2s_jax.translation import output, requests
 from convs2s_jax.translation.formats import FORMATS, Format, Written
+from convs2s_jax.translation.jobs import Job, Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator, fuse, load, ready
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Work:
 
 
 def decode(options: Options, *, tell: Tell) -> None:
-    """Translate, or score, every line of a file.
+    """Translate, score or label every line of a file, whichever the model can do.
 
     Args:
       options: see there.
@@ -46,12 +47,9 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: of the user; whole lines are written then.
     """
     check_early(options)
-    translator = translator_of(options, tell)
-    search = options.resolve(translator.cfg.search)
-    work = read(options, translator, search)
-    style = FORMATS["scores" if options.score and options.format == "text" else options.format]
-    written = read_back(options, style, work)
-    total, texts = len(work.lines), written.texts
+    job = JOBS[layout.read_config(Path(options.workdir[0])).model.kind](options, tell=tell)
+    written = read_back(options, job.style, job.lines)
+    total, texts = len(job.lines), written.texts
     if options.resume:
         what = "nothing is left to do" if len(texts) == total else "going on with the next"
         tell(f"{options.output} has {len(texts)} of {total} lines: {what}")
@@ -61,16 +59,35 @@ def decode(options: Options, *, tell: Tell) -> None:
     ):
         try:
             while len(texts) < total:
-                results = translate_window(options, translator, search, work, style, len(texts), bar.update)
+                results = job.window(len(texts), bar.update)
                 with output.held_interrupts():
-                    write([style.render(result) for result in results])
+                    write([job.style.render(result) for result in results])
                     texts += [result.best.text for result in results]
-                warn(work.name, results, tell)
+                job.warn(results)
         except KeyboardInterrupt:
             rest = "--resume goes on after them" if options.output != "-" else "the rest was not translated"
             tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
             raise
-    report(options, translator, work, texts, tell)
+    job.report(texts)
+
+
+def translation(options: Options, *, tell: Tell) -> Job:
+    """The file that the options name, to be translated or scored."""
+    translator = translator_of(options, tell)
+    search = options.resolve(translator.cfg.search)
+    work = read(options, translator, search)
+    style = FORMATS["scores" if options.score and options.format == "text" else options.format]
+    return Job(
+        lines=work.lines,
+        style=style,
+        window=lambda first, progress: translate_window(options, translator, search, work, style, first, progress),
+        warn=lambda results: warn(work.name, results, tell),
+        report=lambda texts: report(options, translator, work, texts, tell),
+    )
+
+
+JOBS: Mapping[str, Callable[..., Job]] = MappingProxyType({"encoder_decoder": translation, "classifier": labelling.job})
+"""By the kind of model."""
 
 
 def translator_of(options: Options, tell: Tell) -> Translator:
@@ -98,7 +115,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     elif options.score and not translator.reads_source and options.input == "-":
         work = Work("no source", [""] * len(corpus.read_lines(options.score)))
     else:
-        work = Work("standard input" if options.input == "-" else options.input, corpus.read_lines(options.input))
+        work = Work(options.input_name, corpus.read_lines(options.input))
     if not translator.reads_source:
         requests.check_empty(work.name, work.lines)
 
@@ -132,7 +149,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     )
 
 
-def read_back(options: Options, style: Format, work: Work) -> Written:
+def read_back(options: Options, style: Format, lines: Sequence[str]) -> Written:
     """What an interrupted call left in the output file."""
     path = Path(options.output)
     if not options.resume or not path.exists():
@@ -140,7 +157,7 @@ def read_back(options: Options, style: Format, work: Work) -> Written:
     if not path.is_file():
         raise UserError(f"--resume with --output={path}: what went into a pipe or device cannot be read back")
     try:
-        return style.read(path.read_bytes(), work.lines, options.nbest)
+        return style.read(path.read_bytes(), lines, options.nbest)
     except UserError as error:
         raise UserError(
             f"--resume: {path} is not the beginning of this call's output: {error}. Give the same input and options, "

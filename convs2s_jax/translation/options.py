@@ -121,6 +121,11 @@ class Options:
         unused = [name for name in self.search if name not in _SCORING] if self.score else []
         check(not unused, f"--score with --{', --'.join(unused)}: given translations are scored, nothing is searched")
 
+    @property
+    def input_name(self) -> str:
+        """The input, for messages."""
+        return "standard input" if self.input == "-" else self.input
+
     def resolve(self, own: SearchConfig) -> SearchConfig:
         """The run's own search options with the given ones put in; as many samples as are wanted.
 

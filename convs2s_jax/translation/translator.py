@@ -3,24 +3,17 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import jax
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.average import average
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import restoring
-from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
-
-Dtype = Literal["float32", "bfloat16"]
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.trained import Dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +75,6 @@ def load(
         whose members have different vocabularies.
     """
     workdirs = [workdirs] if isinstance(workdirs, Path) else list(workdirs)
-    for step in steps:
-        if steps.count(step) > 1:
-            raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
     members = [_load(workdir, steps, dtype, tell) for workdir in workdirs]
     first = members[0]
     for workdir, member in zip(workdirs[1:], members[1:], strict=True):
@@ -99,7 +89,7 @@ def load(
         return first
     return dataclasses.replace(
         first,
-        models=tuple(member.cfg.model for member in members),
+        models=tuple(member.cfg.translator for member in members),
         params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is no ensemble
         steps=tuple(member.steps[0] for member in members),
     )
@@ -145,28 +135,8 @@ def ready(translator: Translator) -> Translator:
 
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
-    cfg = layout.read_config(workdir)
-    if dtype is not None:
-        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
-    vocabularies = vocabulary.load(layout.vocabulary(workdir))
-
-    def fresh(key: jax.Array) -> Tree:
-        params = encoder_decoder.init(
-            key, cfg.model, source_vocabulary=vocabularies.src.size, target_vocabulary=vocabularies.tgt.size
-        )
-        return encoder_decoder.split(params, cfg.model)
-
-    abstract = jax.eval_shape(fresh, jax.random.key(0))
-    restore = partial(
-        restoring.restore_params,
-        layout.checkpoints(workdir),
-        abstract,
-        check=partial(layout.check_vocabularies, workdir, vocabularies),
-        tell=tell,
-    )
-    found = [restore(step=step) for step in steps or (None,)]
-    params = jax.jit(average)([tree for tree, _ in found])
-    return Translator(cfg, cfg.model, params, vocabularies, (tuple(position["step"] for _, position in found),))
+    found = trained.restore(workdir, steps, dtype, tell)
+    return Translator(found.cfg, found.cfg.translator, found.params, found.vocabularies, (found.steps,))
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:

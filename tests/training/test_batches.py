@@ -8,7 +8,7 @@ from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.prepare import Split
+from convs2s_jax.training.split import Split
 
 SPLIT = Split(
     text=None, src=[np.array([5, 6, 7]), np.array([], int), np.array([8])], tgt=[np.array([20 + i]) for i in range(3)]

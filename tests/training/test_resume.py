@@ -10,7 +10,7 @@ import time
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import schedule, validation
+from convs2s_jax.training import schedule, translating
 from convs2s_jax.training.loop import train
 from tests import tiny
 
@@ -77,14 +77,14 @@ def test_a_signal_saves_and_ends_cleanly(tmp_path, undisturbed):
 
 
 def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
-    translate = validation.translate_split
+    translate = translating.translate
 
     def signalled(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
         return translate(*args, **kwargs)
 
     options = {**OPTIONS, "training__validate_bleu": True}
-    monkeypatch.setattr(validation, "translate_split", signalled)
+    monkeypatch.setattr(translating, "translate", signalled)
     train(tiny.config(**options), tmp_path)
     lines = tiny.metrics(tmp_path)
     assert lines[-1]["split"] == "train"

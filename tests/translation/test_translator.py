@@ -80,7 +80,7 @@ def test_an_average_has_the_mean_of_the_merged_kernels(trained):
         return tree, position
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.restoring, "restore_params", spy)
+        patch.setattr(restoring, "restore_params", spy)
         averaged = load(trained, steps=[1, 3], tell=print)
     assert averaged.steps == ((1, 3),)
 

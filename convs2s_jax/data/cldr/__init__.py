@@ -9,7 +9,7 @@ decimal commas, 12 and 24 hours), though no free language.
 `phrases` holds the kinds of phrase, `corpus` makes train, valid and test out of them.
 """
 
-from convs2s_jax.data.cldr.corpus import CldrConfig, generate
+from convs2s_jax.data.cldr.corpus import CldrConfig, generate, generate_kinds
 from convs2s_jax.data.cldr.phrases import PHRASES, Phrase
 
-__all__ = ["PHRASES", "CldrConfig", "Phrase", "generate"]
+__all__ = ["PHRASES", "CldrConfig", "Phrase", "generate", "generate_kinds"]

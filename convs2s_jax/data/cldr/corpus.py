@@ -11,7 +11,7 @@ One stream of phrases, drawn by the seed, is cut into splits:
 import dataclasses
 import difflib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 
 from babel import Locale
@@ -57,9 +57,29 @@ def generate(
       UserError: a locale that CLDR does not know, or more pairs than there are.
     """
     src, tgt = _locale("src_locale", src_locale), _locale("tgt_locale", tgt_locale)
+    drawn = ((source, target) for _, source, target in _unseen(src, tgt, cfg.seed, phrases))
+    return _cut(drawn, cfg, f"{src_locale}-{tgt_locale}")
+
+
+def generate_kinds(
+    locale: str, cfg: CldrConfig, *, phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES
+) -> dict[str, Pairs]:
+    """Make a corpus of phrases with their kinds, for classification: {"train": (phrases, names of kinds), ...}.
+
+    No phrase occurs twice; all else is as of `generate`.
+
+    Raises:
+      UserError: a locale that CLDR does not know, or more phrases than there are.
+    """
+    src = _locale("src", locale)
+    return _cut(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, phrases)), cfg, locale)
+
+
+def _cut(pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name_of_corpus: str) -> dict[str, Pairs]:
+    """Deal pairs out to the splits until all have as many as asked for."""
     sizes = {"train": cfg.train, "valid": cfg.valid, "test": cfg.test}
     splits: dict[str, Pairs] = {name: ([], []) for name in sizes}
-    for pair in _pairs(src, tgt, cfg.seed, phrases):
+    for pair in pairs:
         name = _split(pair)
         if len(splits[name][0]) < sizes[name]:
             for lines, text in zip(splits[name], pair, strict=True):
@@ -67,13 +87,13 @@ def generate(
             if all(len(splits[name][0]) == size for name, size in sizes.items()):
                 return splits
     found = ", ".join(f"{name} {len(lines)}" for name, (lines, _) in splits.items())
-    raise UserError(f"the built-in corpus {src_locale}-{tgt_locale} has no more than {found} pairs: ask for fewer")
+    raise UserError(f"the built-in corpus {name_of_corpus} has no more than {found} pairs: ask for fewer")
 
 
-def _pairs(
+def _unseen(
     src: Locale, tgt: Locale, seed: int, phrases: Mapping[str, Callable[[Random], Phrase]]
-) -> Iterator[tuple[str, str]]:
-    """Draw pairs, each with a source and a target that have not occurred before, until none is left."""
+) -> Iterator[tuple[str, str, str]]:
+    """Draw kind, source and target, neither of which has occurred before, until none is left."""
     rng, kinds = Random(seed), tuple(phrases)
     sources: set[str] = set()
     targets: set[str] = set()
@@ -88,7 +108,7 @@ def _pairs(
         misses = 0
         sources.add(source)
         targets.add(target)
-        yield source, target
+        yield kind, source, target
 
 
 def _write(kind: str, phrase: Phrase, locale: Locale) -> str:

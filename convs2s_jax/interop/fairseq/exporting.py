@@ -47,7 +47,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
-    args = recipe.args_of_training(cfg) | args_from_config(cfg.model)
+    args = recipe.args_of_training(cfg) | args_from_config(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
     vocabularies = vocabulary.load(layout.vocabulary(order.workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
@@ -75,7 +75,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
         save(
             folder / order.output.name,
             args=args,
-            tensors=whole_state_dict(params, tied=cfg.model.decoder.tied_output),
+            tensors=whole_state_dict(params, tied=cfg.translator.decoder.tied_output),
             names=recipe.names(cfg.training),
             updates=position["step"],
             epoch=position["epoch"],

@@ -141,7 +141,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     vocabularies = dictionaries.read(order.dicts, (source, target), order.models)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     try:
-        params = params_from_state_dict(cfg.model, found.tensors)
+        params = params_from_state_dict(cfg.translator, found.tensors)
     except UserError as error:
         raise UserError(f"{found.where}: {error}") from None
     rows = (len(params.encoder.embedding.table), len(params.decoder.embedding.table))
@@ -155,7 +155,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         if cfg.training.optimizer.kind != "nesterov":
             why = f"training.optimizer is '{cfg.training.optimizer.kind}'"
         elif found.momentum is not None:
-            moments = moments._replace(trace=momentum.trace(cfg.model, params, found.momentum, found.where))
+            moments = moments._replace(trace=momentum.trace(cfg.translator, params, found.momentum, found.where))
         if why:
             tell(f"{found.where}: momentum starts afresh: {why}")
     state = TrainState(params=params, optimizer=moments, step=jnp.asarray(found.updates, jnp.int32))

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.scoring import PACKAGES, TOKENIZERS, Scores, report, score
+from convs2s_jax.metrics.scoring import PACKAGES, TOKENIZERS, Scores, report, score
 
 HYPOTHESES = ["the cat sat on the mat", "there is a dog here", "the the the the the", "yes it is so"]
 REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man and the sea again", "yes it is so"]

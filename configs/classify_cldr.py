@@ -1,0 +1,30 @@
+"""python train.py --config=configs/classify_cldr.py --workdir=runs/kinds
+
+Which kind of phrase is it? Dates, prices, measurements and 15 others of the built-in corpus, in English; no download.
+The classifier of Kim 2014, small. Expected: see below.
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "corpus": "cldr_kinds",
+            "src": "en",
+            "cldr": {"train": 18_000},
+            "vocabulary": {"src_size": 1000, "split_digits": True},
+            "batch": {"tokens": 2000, "shapes": 4},
+        },
+        "model": {
+            "kind": "classifier",
+            "embedding_dim": 64,
+            "dropout": 0.5,
+            "features": {"kind": "kim", "widths": (3, 4, 5), "maps": 50},
+        },
+        "training": {
+            "optimizer": {"kind": "adam"},
+            "schedule": {"kind": "fixed", "rates": [0.001], "force_anneal": 4},
+            "clip": 0.0,
+            "max_epochs": 4,
+            "report_every": 100,
+        },
+    }

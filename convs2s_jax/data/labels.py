@@ -1,0 +1,85 @@
+"""Labels as a vocabulary: a line is one token, whatever it holds."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import SPECIAL, UNK
+from convs2s_jax.data.corpus import read_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """A vocabulary of labels: `names[i]` has id i + 4. White space around a label is not part of it."""
+
+    names: tuple[str, ...]
+
+    suffix = ".labels"
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+        return len(SPECIAL) + len(self.names)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of the list as it is saved."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.names, len(SPECIAL))}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The id of each label, UNK for one that is not in the list; an empty text has none."""
+        return [[self._ids.get(text.strip(), UNK)] if text.strip() else [] for text in texts]
+
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """The label of the ids, of which there is one beside special ones."""
+        names = [self.token(i) for i in ids if i >= len(SPECIAL)]
+        return " ".join(names) if names else (unknown or SPECIAL[UNK])
+
+    def surfaces(self, text: str) -> list[str]:
+        """The text itself."""
+        return [text]
+
+    def token(self, i: int) -> str:
+        """Return the label of an id."""
+        return SPECIAL[i] if i < len(SPECIAL) else self.names[i - len(SPECIAL)]
+
+    def save(self, path: Path) -> None:
+        """Write a label a line, in the order of their ids."""
+        path.write_bytes(self._content())
+
+    def _content(self) -> bytes:
+        return "".join(f"{name}\n" for name in self.names).encode("utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Labels":
+        """Read what `save` wrote.
+
+        Raises:
+          UserError: an empty line, or a label that stands there twice.
+        """
+        names = read_lines(path)
+        for number, name in enumerate(names, 1):
+            if not name.strip() or name in names[: number - 1]:
+                why = "is in the list already" if name.strip() else "is empty"
+                raise UserError(f"{path}, line {number}: the label '{name}' {why}; restore the file")
+        return cls(tuple(names))
+
+
+def learn(lines: Iterable[str]) -> Labels:
+    """List the labels of a training text in the order of their code points.
+
+    Raises:
+      UserError: there are less than two.
+    """
+    names = sorted({line.strip() for line in lines} - {""})
+    if len(names) < 2:
+        found = f"only '{names[0]}'" if names else "none"
+        raise UserError(f"the training text has less than two labels ({found}): there is nothing to tell apart")
+    return Labels(tuple(names))

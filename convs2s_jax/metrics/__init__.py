@@ -1,0 +1,1 @@
+"""Floor 3: how good texts and labels are."""

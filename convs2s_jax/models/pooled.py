@@ -1,0 +1,99 @@
+"""Any encoder with pooling over time: features of a text."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.kinds import Features
+from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.table import ENCODERS, AnyEncoder
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Array, Key, wide
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PooledConfig:
+    """An encoder whose outputs are pooled.
+
+    encoder: told apart by its `kind`; pooling: over the positions of the text, `max` or `mean`.
+    """
+
+    kind: Literal["pooled"] = "pooled"
+    encoder: AnyEncoder = ConvEncoderConfig()
+    pooling: Literal["max", "mean"] = "max"
+
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens, its end symbol counted."""
+        return self.encoder.max_length
+
+    def check_dim(self, dim: int) -> None:
+        """What the encoder asks of E."""
+        self.encoder.check_dim(dim)
+
+
+def init(key: Key, cfg: PooledConfig, *, vocabulary: int, dim: int, rate: float) -> Any:
+    """Fresh parameters of the encoder: V rows, E = dim, dropout `rate`."""
+    return ENCODERS[cfg.encoder.kind].init(key, cfg.encoder, vocabulary=vocabulary, dim=dim, rate=rate)
+
+
+def extract(
+    params: Any,
+    cfg: PooledConfig,
+    src: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Array:
+    """The values of the memory, pooled over the text.
+
+    Args:
+      params: merged kernels of the encoder.
+      cfg: encoder and pooling.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout within the encoder.
+      key: for dropout; None evaluates.
+      execution: of the layers.
+
+    Returns:
+      [B, E].
+    """
+    encode = ENCODERS[cfg.encoder.kind].encode
+    memory = encode(params, cfg.encoder, src, rate=rate, gradient_scale=1.0, key=key, execution=execution)
+    return POOLINGS[cfg.pooling](memory.values, memory.mask)
+
+
+def maximum(x: Array, mask: Array) -> Array:
+    """The largest x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
+    least = jnp.finfo(x.dtype).min
+    largest = jnp.max(jnp.where(mask[:, :, None], x, jnp.full_like(x, least)), axis=1)
+    return jnp.where(jnp.any(mask, axis=1)[:, None], largest, jnp.zeros_like(largest))
+
+
+def mean(x: Array, mask: Array) -> Array:
+    """The mean of x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
+    dtype = wide(x.dtype)
+    total = jnp.sum(jnp.where(mask[:, :, None], x, jnp.zeros_like(x)), axis=1, dtype=dtype)
+    count = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(dtype)
+    return (total / count[:, None]).astype(x.dtype)
+
+
+POOLINGS: dict[str, Callable[[Array, Array], Array]] = {"max": maximum, "mean": mean}
+
+
+def size(cfg: PooledConfig, dim: int) -> int:
+    """F = E."""
+    del cfg
+    return dim
+
+
+def split(params: Any, cfg: PooledConfig) -> Any:
+    """Kernels as direction and length where the encoder is trained so."""
+    return weight_norm.split(params) if ENCODERS[cfg.encoder.kind].normalised else params
+
+
+KIND = Features(config=PooledConfig, init=init, split=split, extract=extract, size=size)

@@ -1,0 +1,64 @@
+"""Texts in, probabilities of labels out: in the batches and on the devices of translations."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.models import classifier
+from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
+from convs2s_jax.nn.types import Array
+from convs2s_jax.search.buckets import Bucket, batches
+from convs2s_jax.search.spread import placed, put, spread
+from convs2s_jax.search.translate import source_rows
+
+
+def classify(
+    params: ClassifierParams,
+    cfg: ClassifierConfig,
+    sources: Sequence[np.ndarray],
+    *,
+    rows: int = 64,
+    tokens: int = 16384,
+    least_width: int = 16,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[np.ndarray]:
+    """Probabilities of all labels for each text, in the order of the texts.
+
+    Of a text that is longer than the model allows the beginning counts. An empty text has probabilities too: those of
+    an end symbol alone. No result depends on the other texts.
+
+    Args:
+      params: merged kernels.
+      cfg: the model.
+      sources: token ids without the end symbol.
+      rows, tokens, least_width, devices, progress: as in `translate.translate`.
+
+    Returns:
+      [L] each, float32; they sum to 1.
+    """
+    room = cfg.max_source - 1
+    on = placed(params)
+
+    def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
+        indices = [i for bucket in group for i in bucket.padded]
+        src = put(source_rows(sources, indices, group[0].width, room), mesh)
+        return probabilities(on(mesh), cfg, src), None
+
+    results = [np.zeros(0, np.float32)] * len(sources)
+    plan = batches(
+        [min(len(source), room) + 1 for source in sources], rows=rows, tokens=tokens, least_width=least_width
+    )
+    for i, found, _ in spread(plan, run, devices, progress):
+        results[i] = np.asarray(found)
+    return results
+
+
+@partial(jax.jit, static_argnums=1)
+def probabilities(params: ClassifierParams, cfg: ClassifierConfig, src: Array) -> Array:
+    """p(label | text): [B, S] -> [B, L]."""
+    return jax.nn.softmax(classifier.logits(params, cfg, src), axis=-1)

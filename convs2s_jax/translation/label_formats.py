@@ -1,0 +1,70 @@
+"""Labels of lines as text or JSON, and such lines read back."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from convs2s_jax.translation.formats import Format, Written, read_records, read_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A label (its text) and its probability."""
+
+    text: str
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """A line and its labels.
+
+    Attributes:
+      line: its number, from 0.
+      source: the text.
+      labels: all there are, the most probable first.
+      cut: tokens at the end that were left out.
+    """
+
+    line: int
+    source: str
+    labels: tuple[Choice, ...]
+    cut: int = 0
+
+    @property
+    def best(self) -> Choice:
+        """The most probable label."""
+        return self.labels[0]
+
+
+def text(result: Labelled) -> str:
+    """The most probable label, TAB, its probability."""
+    return f"{result.best.text}\t{result.best.probability:.4f}\n"
+
+
+def json_line(result: Labelled) -> str:
+    """A JSON object: line, source, labels (each label, probability; the most probable first)."""
+    labels = [{"label": choice.text, "probability": choice.probability} for choice in result.labels]
+    record = {"line": result.line, "source": result.source, "labels": labels}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_labels(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+    """Whole lines of text; whether they belong to these sources cannot be seen."""
+    written = read_text(data, lines, nbest)
+    return written._replace(texts=[line.rpartition("\t")[0] for line in written.texts])
+
+
+def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+    """Whole lines of JSON; each names its line and source."""
+    del nbest
+    return read_records(data, lines, lambda record: record["labels"][0]["label"])
+
+
+LABEL_FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "text": Format(text, read_labels, alignments=False),
+        "json": Format(json_line, read_json, alignments=False),
+    }
+)

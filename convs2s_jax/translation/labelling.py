@@ -1,0 +1,177 @@
+"""Lines of text in, labels with their probabilities out: what decode.py does with a classifier."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data import corpus
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics import labels
+from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
+from convs2s_jax.search.classify import classify
+from convs2s_jax.translation import requests, trained
+from convs2s_jax.translation.jobs import Job, Tell
+from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
+from convs2s_jax.translation.lines import encode
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.trained import Trained
+
+_USED = (
+    "workdir",
+    "checkpoint",
+    "dtype",
+    "input",
+    "output",
+    "reference",
+    "split",
+    "show",
+    "format",
+    "batch_size",
+    "batch_tokens",
+    "window",
+    "resume",
+)
+"""The options that have a part in labelling."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A trained classifier, ready for `label`."""
+
+    model: ClassifierConfig
+    params: ClassifierParams
+    vocabularies: Vocabularies
+
+    @property
+    def labels(self) -> list[str]:
+        """All labels, in the order of `classify`'s probabilities."""
+        return [self.vocabularies.tgt.token(i) for i in range(len(SPECIAL), self.vocabularies.tgt.size)]
+
+
+def of(found: Trained) -> Classifier:
+    """The classifier that was trained in a workdir.
+
+    Raises:
+      UserError: it is a model of another kind.
+    """
+    if not isinstance(found.cfg.model, ClassifierConfig):
+        raise UserError(f"model.kind is '{found.cfg.model.kind}': it gives no labels; use a run of a classifier")
+    return Classifier(found.cfg.model, found.params, found.vocabularies)
+
+
+def label(
+    classifier: Classifier,
+    lines: Sequence[str],
+    *,
+    first: int = 0,
+    batch_size: int = 64,
+    batch_tokens: int = 16384,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Labelled]:
+    """All labels of each line with their probabilities, the most probable first; one result a line, in their order.
+
+    Args:
+      classifier: of `of`.
+      lines: text; an empty line has labels too.
+      first: number of the first line.
+      batch_size, batch_tokens, devices, progress: as in `lines.translate`.
+    """
+    sources = encode(classifier.vocabularies.src, lines)
+    found = classify(
+        classifier.params,
+        classifier.model,
+        sources,
+        rows=batch_size,
+        tokens=batch_tokens,
+        devices=devices,
+        progress=progress,
+    )
+    names, room = classifier.labels, classifier.model.max_source - 1
+
+    def choices(probabilities: np.ndarray) -> tuple[Choice, ...]:
+        order = np.argsort(-probabilities, kind="stable")
+        return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
+
+    return [
+        Labelled(first + i, line, choices(p), max(0, len(ids) - room))
+        for i, (line, ids, p) in enumerate(zip(lines, sources, found, strict=True))
+    ]
+
+
+def job(options: Options, *, tell: Tell) -> Job:
+    """The file that the options name, to be labelled.
+
+    Raises:
+      UserError: options of translation, or something that cannot be read.
+    """
+    _check(options)
+    run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
+    classifier = of(run)
+    if options.split:
+        text = corpus.read(run.cfg.data, options.split)
+        name, lines, right = options.split, text.src, text.tgt
+    else:
+        name, lines, right = options.input_name, corpus.read_lines(options.input), None
+    if options.reference:
+        right = requests.read_parallel(options.reference, lines, name=name, what="label")
+
+    def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
+        part = lines[first : first + options.window]
+        return label(
+            classifier,
+            part,
+            first=first,
+            batch_size=options.batch_size,
+            batch_tokens=options.batch_tokens,
+            progress=progress,
+        )
+
+    return Job(
+        lines=lines,
+        style=LABEL_FORMATS[options.format],
+        window=window,
+        warn=partial(_warn, name, tell),
+        report=partial(_report, options.show, lines, right, tell),
+    )
+
+
+def _check(options: Options) -> None:
+    """Refuse what has no meaning for labels."""
+    if len(options.workdir) > 1:
+        raise UserError(f"--workdir names {len(options.workdir)} folders: a classifier works alone; name one")
+    if options.format not in LABEL_FORMATS:
+        raise UserError(
+            f"--format={options.format} is for translations: of labels there are {' and '.join(LABEL_FORMATS)}"
+        )
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name not in _USED and value and value != field.default:
+            names = ", --".join(value) if field.name == "search" else field.name
+            raise UserError(
+                f"--{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"
+            )
+
+
+def _warn(name: str, tell: Tell, results: Sequence[Labelled]) -> None:
+    for result in results:
+        if result.cut:
+            tell(f"{name}, line {result.line + 1}: the last {result.cut} tokens exceed the model's length: left out")
+
+
+def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: Tell, found: Sequence[str]) -> None:
+    for i, (line, text) in enumerate(zip(lines[:show], found, strict=False)):
+        tell(f"  text        {line}\n  label       {text}")
+        tell(f"  reference   {right[i]}\n" if right is not None else "")
+    if right:
+        right = [line.strip() for line in right]
+        tell(f"accuracy    {labels.accuracy(found, right):6.2f}  % of {len(right)} texts")
+        tell(f"macro F1    {labels.macro_f1(found, right):6.2f}")
+        for name, value in labels.f1(found, right).items():
+            tell(f"F1          {value:6.2f}  {name}")

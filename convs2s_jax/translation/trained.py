@@ -1,0 +1,61 @@
+"""What train.py left in a workdir: configuration, vocabularies, parameters."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import jax
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.models.average import average
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import restoring, tasks
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.config import Config
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A model of any kind: the configuration of its run, its vocabularies, merged parameters.
+
+    steps: the checkpoints that the parameters are the mean of.
+    """
+
+    cfg: Config
+    vocabularies: Vocabularies
+    params: Tree
+    steps: tuple[int, ...]
+
+
+def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
+    """The model of a workdir; arguments and errors as of `translator.load`."""
+    for step in steps:
+        if steps.count(step) > 1:
+            raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
+    cfg = layout.read_config(workdir)
+    if dtype is not None:
+        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
+    vocabularies = vocabulary.load(layout.vocabulary(workdir))
+    task = tasks.of(cfg.model)
+
+    def fresh(key: jax.Array) -> Tree:
+        params = task.init(key, cfg.model, source=vocabularies.src.size, target=vocabularies.tgt.size)
+        return task.split(params, cfg.model)
+
+    abstract = jax.eval_shape(fresh, jax.random.key(0))
+    one = partial(
+        restoring.restore_params,
+        layout.checkpoints(workdir),
+        abstract,
+        check=partial(layout.check_vocabularies, workdir, vocabularies),
+        tell=tell,
+    )
+    found = [one(step=step) for step in steps or (None,)]
+    params = jax.jit(average)([tree for tree, _ in found])
+    return Trained(cfg, vocabularies, params, tuple(position["step"] for _, position in found))
