@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import check
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Features
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
@@ -24,6 +25,12 @@ class PooledConfig:
     kind: Literal["pooled"] = "pooled"
     encoder: AnyEncoder = ConvEncoderConfig()
     pooling: Literal["max", "mean"] = "max"
+
+    def __post_init__(self) -> None:
+        check(
+            ENCODERS[self.encoder.kind].speaks,
+            f"features.encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
+        )
 
     @property
     def max_length(self) -> int:
