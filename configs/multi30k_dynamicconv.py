@@ -1,0 +1,42 @@
+"""python train.py --config=configs/multi30k_dynamicconv.py --config.data.dir=DIR --workdir=runs/multi30k_dynamicconv
+
+DynamicConv (Wu et al. 2019) on Multi30k: the kernels of four heads predicted at each position, of growing width.
+Data, vocabularies and batches are those of configs/multi30k_de_en.py, to be compared with it. DIR holds train.de,
+train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
+
+Neither score nor time was measured yet.
+"""
+
+
+def get_config():
+    side = {
+        "kind": "light",
+        "convolution": "dynamic",
+        "conv_dim": 256,
+        "heads": 4,
+        "ffn_dim": 512,
+        "weight_dropout": 0.1,
+    }
+    return {
+        "data": {
+            "src": "de",
+            "tgt": "en",
+            "vocabulary": {"src_size": 10_000, "tgt_size": 7_000},
+            "batch": {"tokens": 2000, "shapes": 12},
+        },
+        "model": {
+            "embedding_dim": 256,
+            "dropout": 0.3,
+            "encoder": {**side, "layers": [3, 7, 15, 31]},
+            "decoder": {**side, "layers": [3, 7, 15], "attention_dropout": 0.1},
+        },
+        "training": {
+            "optimizer": {"kind": "adam", "b2": 0.98},
+            "schedule": {"kind": "inverse_sqrt", "rate": 1e-3, "warmup": 800},
+            "clip": 0.0,
+            "label_smoothing": 0.1,
+            "max_epochs": 16,
+            "bleu_tokenize": "none",
+        },
+        "search": {"beam_size": 5},
+    }

@@ -1,0 +1,51 @@
+"""Layer normalisation against its formula in numpy and against PyTorch's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.nn import layer_norm
+from convs2s_jax.nn.layer_norm import LayerNorm, normalise
+
+RNG = np.random.default_rng(0)
+X, SCALE, BIAS, DY = (3.0 + 2.0 * RNG.normal(size=shape) for shape in ((2, 4, 6), (6,), (6,), (2, 4, 6)))
+
+
+def params(dtype=jnp.float32):
+    return LayerNorm(scale=jnp.asarray(SCALE, dtype), bias=jnp.asarray(BIAS, dtype))
+
+
+def test_each_position_is_normalised_alone():
+    expected = np.zeros_like(X)
+    for at in np.ndindex(2, 4):
+        x = X[at]
+        expected[at] = SCALE * (x - x.mean()) / np.sqrt(x.var() + 1e-5) + BIAS
+    np.testing.assert_allclose(normalise(params(), jnp.asarray(X, jnp.float32)), expected, rtol=1e-5)
+
+
+def test_gradients_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    leaves = [torch.tensor(a, requires_grad=True) for a in (X, SCALE, BIAS)]
+    torch.nn.functional.layer_norm(leaves[0], (6,), *leaves[1:]).backward(torch.tensor(DY))
+    dy = jnp.asarray(DY, jnp.float32)
+    by_params, by_x = jax.grad(lambda p, x: jnp.sum(dy * normalise(p, x)), (0, 1))(
+        params(), jnp.asarray(X, jnp.float32)
+    )
+    for ours, leaf in zip((by_x, by_params.scale, by_params.bias), leaves, strict=True):
+        np.testing.assert_allclose(ours, leaf.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_is_normalised_in_float32():
+    """A mean of 1000 has no deviation left in eight bits."""
+    x = jnp.asarray(1000.0 + RNG.choice([-8.0, 8.0], size=(5, 64)), jnp.bfloat16)
+    fresh = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer_norm.init(64))
+    y = normalise(fresh, x)
+    assert y.dtype == jnp.bfloat16
+    wide = np.asarray(x, np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(y, np.float64), expected, atol=0.01)
+
+
+def test_a_constant_input_gives_the_bias():
+    np.testing.assert_allclose(normalise(params(), jnp.full((1, 6), 7.0)), BIAS[None], rtol=1e-6)

@@ -1,0 +1,107 @@
+"""Multi-head attention against PyTorch's own module and against loops over heads."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.nn import multihead
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.multihead import Multihead
+
+B, W, T, S, E, H = 2, 3, 4, 5, 8, 2
+RNG = np.random.default_rng(0)
+X, MEMORY, VALUES, DY = (
+    RNG.normal(size=shape).astype(np.float32) for shape in ((B * W, T, E), (B, S, E), (B, S, E), (B * W, T, E))
+)
+MASK = np.arange(S)[None] < np.array([[S], [2]])
+
+
+def params():
+    """Nothing is zero: biases would hide mistakes."""
+    shapes = jax.eval_shape(lambda: multihead.init(jax.random.key(0), E))
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
+
+
+def ours(params, x, keys, values, **options):
+    source = multihead.prepare(params, H, jnp.asarray(keys), jnp.asarray(values))
+    return multihead.attend(params, source, jnp.asarray(x), jnp.asarray(MASK), **options)
+
+
+def affine(map: Affine, x):
+    return x @ np.asarray(map.w) + np.asarray(map.b)
+
+
+def test_outputs_and_weights_equal_loops_over_heads_and_queries():
+    maps = params()
+    y, a = ours(maps, X, MEMORY, VALUES)
+    q, k, v = affine(maps.query, X), affine(maps.key, MEMORY), affine(maps.value, VALUES)
+    for n, t in np.ndindex(B * W, T):
+        b, parts, weights = n // W, [], []
+        for head in range(H):
+            block = slice(head * E // H, (head + 1) * E // H)
+            scores = np.array([q[n, t, block] @ k[b, s, block] / np.sqrt(E / H) for s in range(S)])
+            p = np.where(MASK[b], np.exp(scores), 0.0)
+            weights.append(p / p.sum())
+            parts.append(weights[-1] @ v[b, :, block])
+        np.testing.assert_allclose(y[n, t], affine(maps.out, np.concatenate(parts)), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(a[n, t], np.mean(weights, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    maps = params()
+    module = torch.nn.MultiheadAttention(E, H, batch_first=True)
+    stacked = (maps.query, maps.key, maps.value)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.tensor(np.concatenate([np.asarray(m.w).T for m in stacked])))
+        module.in_proj_bias.copy_(torch.tensor(np.concatenate([np.asarray(m.b) for m in stacked])))
+        module.out_proj.weight.copy_(torch.tensor(np.asarray(maps.out.w).T.copy()))
+        module.out_proj.bias.copy_(torch.tensor(np.asarray(maps.out.b)))
+    x, memory = (torch.tensor(a, requires_grad=True) for a in (X[::W], MEMORY))
+    y, _ = module(x, memory, memory, key_padding_mask=torch.tensor(~MASK))
+    y.backward(torch.tensor(DY[::W]))
+
+    def total(maps, x, memory):
+        return jnp.sum(jnp.asarray(DY[::W]) * ours(maps, x, memory, memory)[0])
+
+    by_maps, by_x, by_memory = jax.grad(total, (0, 1, 2))(maps, jnp.asarray(X[::W]), jnp.asarray(MEMORY))
+    expected = [*np.split(module.in_proj_weight.grad.numpy(), 3), module.out_proj.weight.grad.numpy()]
+    found = [by_maps.query.w.T, by_maps.key.w.T, by_maps.value.w.T, by_maps.out.w.T]
+    for a, b in zip((*found, by_x, by_memory), (*expected, x.grad.numpy(), memory.grad.numpy()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_dropout_falls_on_weights_and_not_on_those_returned():
+    """At rate 1/2 with values of one, what is fetched of a head is the sum of twice the weights that are kept."""
+    maps = dataclasses.replace(params(), value=Affine(w=jnp.zeros((E, E)), b=jnp.ones(E)))
+    maps = dataclasses.replace(maps, out=Affine(w=jnp.eye(E), b=jnp.zeros(E)))
+    plain, a = ours(maps, X, MEMORY, VALUES)
+    dropped, same = ours(maps, X, MEMORY, VALUES, rate=0.5, key=jax.random.key(0))
+    np.testing.assert_allclose(plain, 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(a, same)
+    assert np.std(dropped) > 0.2
+    assert np.mean(dropped) == pytest.approx(1.0, abs=0.2)
+
+
+def test_rows_with_keys_of_their_own_lose_the_same_weights_in_any_order():
+    keys = jax.random.split(jax.random.key(0), B)
+    maps, order = params(), np.array([1, 0])
+    x = jnp.asarray(X[:B])
+    source = multihead.prepare(maps, H, jnp.asarray(MEMORY), jnp.asarray(VALUES))
+    y, _ = multihead.attend(maps, source, x, jnp.asarray(MASK), rate=0.5, key=keys)
+    turned = jax.tree.map(lambda leaf: leaf[order], source)
+    z, _ = multihead.attend(maps, turned, x[order], jnp.asarray(MASK)[order], rate=0.5, key=keys[order])
+    np.testing.assert_allclose(z, y[order], rtol=1e-5, atol=1e-5)
+
+
+def test_fresh_maps_are_smaller_by_the_root_of_a_half_but_for_the_last():
+    """U(-r, r) has the deviation r / sqrt(3): 40,000 draws, known to 0.5 %."""
+    fresh = multihead.init(jax.random.key(0), 200)
+    assert isinstance(fresh, Multihead)
+    for map, gain in ((fresh.query, 0.5), (fresh.key, 0.5), (fresh.value, 0.5), (fresh.out, 1.0)):
+        assert float(jnp.std(map.w)) == pytest.approx((gain * 6 / 400 / 3) ** 0.5, rel=0.02)
+        np.testing.assert_array_equal(map.b, 0.0)
