@@ -73,3 +73,8 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
+        check(
+            self.model.attends or self.search.coverage_penalty == 0,
+            f"search.coverage_penalty is {self.search.coverage_penalty}: a decoder without attention has none to cover "
+            "the source with; use 0",
+        )

@@ -53,7 +53,7 @@ def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[in
     """A function of a line's number, from 0, and its text."""
     workdirs = [Path(workdir) for workdir in options.workdir]
     translator = ready(load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell))
-    search = options.resolve(translator.cfg.search)
+    search = options.resolve(translator.cfg.search, attends=translator.attends)
     dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 
     def translate(number: int, line: str) -> Result:

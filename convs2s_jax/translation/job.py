@@ -48,7 +48,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     check_early(options)
     workdirs = [Path(workdir) for workdir in options.workdir]
     translator = ready(load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell))
-    search = options.resolve(translator.cfg.search)
+    search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     written = read_back(options, style, work)
