@@ -48,11 +48,6 @@ class ClassifierConfig:
         self.features.check_dim(self.embedding_dim)
 
     @property
-    def reads_source(self) -> bool:
-        """A classifier reads its text."""
-        return True
-
-    @property
     def max_source(self) -> int:
         """Longest text in tokens, its end symbol counted."""
         return self.features.max_length

@@ -78,7 +78,12 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
-        reads, src = self.model.reads_source, self.data.src
+        if isinstance(self.model, ModelConfig):
+            self._check_sides(self.model)
+
+    def _check_sides(self, model: ModelConfig) -> None:
+        """Refuse a source that nobody reads, and what a model without a source or an attention cannot do."""
+        reads, src = model.reads_source, self.data.src
         check(
             not reads or not self.data.one_sided,
             "data.src is not given: name the side that is translated, as in src='de', or set model.encoder.kind to "
@@ -92,6 +97,11 @@ class Config:
         check(
             self.search.lm_weight == 0,
             f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",
+        )
+        check(
+            model.attends or self.search.coverage_penalty == 0,
+            f"search.coverage_penalty is {self.search.coverage_penalty}: a decoder without attention has none to cover "
+            "the source with; use 0",
         )
 
     @property

@@ -29,11 +29,13 @@ def pairs(attention: np.ndarray | None) -> tuple[tuple[int, int], ...]:
       attention: [T + 1, S + 1], or None where there is none; empty for an empty source.
 
     Returns:
-      A pair for each target token, in their order; of equal weights the first source token counts.
+      A pair for each target token, in their order; of equal weights the first source token counts. A decoder without
+      attention has weights of zero, and its tokens have no pair.
     """
     if attention is None or min(attention.shape) < 2:
         return ()
-    return tuple((int(s), t) for t, s in enumerate(attention[:-1, :-1].argmax(axis=1)))
+    looked = attention.any(axis=1)
+    return tuple((int(s), t) for t, s in enumerate(attention[:-1, :-1].argmax(axis=1)) if looked[t])
 
 
 def words(text: str) -> list[Span]:

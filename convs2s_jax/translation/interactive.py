@@ -50,7 +50,7 @@ def interact(options: Options, *, tell: Callable[[str], None]) -> None:
 def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
     """A function of a line's number, from 0, and its text."""
     translator = job.translator_of(options, tell)
-    search = options.resolve(translator.cfg.search)
+    search = options.resolve(translator.cfg.search, attends=translator.attends)
     dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 
     def translate(number: int, line: str) -> Result:

@@ -74,7 +74,7 @@ def decode(options: Options, *, tell: Tell) -> None:
 def translation(options: Options, *, tell: Tell) -> Job:
     """The file that the options name, to be translated or scored."""
     translator = translator_of(options, tell)
-    search = options.resolve(translator.cfg.search)
+    search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     return Job(

@@ -126,8 +126,12 @@ class Options:
         """The input, for messages."""
         return "standard input" if self.input == "-" else self.input
 
-    def resolve(self, own: SearchConfig) -> SearchConfig:
+    def resolve(self, own: SearchConfig, *, attends: bool = True) -> SearchConfig:
         """The run's own search options with the given ones put in; as many samples as are wanted.
+
+        Args:
+          own: of the run.
+          attends: whether its model has an attention to read.
 
         Raises:
           UserError: values no search can run with, or options that contradict them.
@@ -158,6 +162,16 @@ class Options:
         check(
             self.seed is None or cfg.sampling,
             f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
+        )
+        check(
+            attends or not self.replace_unk,
+            "--replace_unk with a model without attention: nothing says which source word an unknown word stands for; "
+            "leave it out",
+        )
+        check(
+            attends or cfg.coverage_penalty == 0,
+            f"search.coverage_penalty is {cfg.coverage_penalty} and the model has no attention to cover the source; "
+            "use --coverage_penalty=0",
         )
         return cfg
 

@@ -50,6 +50,11 @@ class Translator:
         return any(model.reads_source for model in self._members)
 
     @property
+    def attends(self) -> bool:
+        """Whether every member has an attention that says which source tokens it looked at."""
+        return all(model.attends for model in self._members)
+
+    @property
     def _members(self) -> tuple[ModelConfig, ...]:
         return self.models if isinstance(self.models, tuple) else (self.models,)
 

@@ -9,6 +9,8 @@ import pytest
 from convs2s_jax.core.config import build, check, literal, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.layers import ConvLayer
+from convs2s_jax.models.recurrent_encoder import RecurrentEncoderConfig
+from convs2s_jax.models.recurrent_records import RecurrentDecoderConfig
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 
@@ -69,6 +71,52 @@ def test_records_are_taken_as_they_are():
 def test_what_does_not_fit_is_refused_with_its_whole_path(values, message):
     with pytest.raises(UserError, match=message):
         build(Config, {"data": DATA, **values})
+
+
+CONV = {"encoder": {"layers": [(8, 3)]}, "decoder": {"layers": [(8, 3)], "out_dim": 8}}
+
+
+def test_an_override_chooses_the_kind_of_a_record():
+    values = {"data": DATA}
+    for side in ("encoder", "decoder"):
+        values = override(override(values, f"model.{side}.kind", "recurrent"), f"model.{side}.units", "24")
+    model = build(Config, values).model
+    assert model.encoder == RecurrentEncoderConfig(units=24)
+    assert model.decoder == RecurrentDecoderConfig(units=24)
+    assert build(Config, json.loads(json.dumps(to_dict(build(Config, values))))) == build(Config, values)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "text", "message"),
+    [
+        ({}, "encoder.kind", "recurent", r"^config\.model\.encoder\.kind is 'recurent'; did you mean 'recurrent'\?$"),
+        (
+            CONV,
+            "encoder.kind",
+            "recurrent",
+            r"^config\.model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number",
+        ),
+        (CONV, "encoder.units", "8", r"^config\.model\.encoder\.units: there is no field 'units'; there are: kind,"),
+        (
+            {},
+            "encoder",
+            "recurrent",
+            r"^config\.model\.encoder is 'recurrent': expected fields, with 'kind' one of conv",
+        ),
+    ],
+)
+def test_fields_of_another_kind_are_refused(model, path, text, message):
+    with pytest.raises(UserError, match=message):
+        build(Config, override({"data": DATA, "model": model}, f"model.{path}", text))
+
+
+def test_a_search_for_coverage_needs_an_attention():
+    decoder = {"kind": "recurrent", "attention": "none"}
+    values = {"data": DATA, "model": {"decoder": decoder}, "search": {"coverage_penalty": 0.2}}
+    with pytest.raises(
+        UserError, match=r"^config\.search\.coverage_penalty is 0\.2: a decoder without attention .*; use 0"
+    ):
+        build(Config, values)
 
 
 def test_a_field_without_default_must_be_given():

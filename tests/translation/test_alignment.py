@@ -45,6 +45,15 @@ def test_nothing_is_aligned_with_nothing(shape):
     assert pairs(None) == ()
 
 
+def test_a_token_that_looked_at_nothing_has_no_pair():
+    """As all tokens of a decoder without attention; one that looked at the end symbol alone did look somewhere."""
+    attention = np.zeros((4, 3), np.float32)
+    attention[1] = [0.0, 1.0, 0.0]
+    attention[2, -1] = 1.0
+    assert pairs(attention) == ((1, 1), (0, 2))
+    assert pairs(np.zeros((4, 3), np.float32)) == ()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

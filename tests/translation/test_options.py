@@ -111,6 +111,21 @@ def test_options_that_no_search_can_follow_are_refused(values, message):
         Options(workdir=("a",), **values).resolve(SearchConfig())
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replace_unk": True}, "^--replace_unk with a model without attention: .*; leave it out$"),
+        ({"search": {"coverage_penalty": 0.2}}, r"^search\.coverage_penalty is 0\.2 .*; use --coverage_penalty=0$"),
+    ],
+    ids=str,
+)
+def test_what_needs_attention_is_refused_where_a_model_has_none(values, message):
+    options = Options(workdir=("a",), **values)
+    assert options.resolve(SearchConfig(), attends=True).beam_size == 5
+    with pytest.raises(UserError, match=message):
+        options.resolve(SearchConfig(), attends=False)
+
+
 @pytest.mark.parametrize("name", ["reference", "prefix", "constraints", "score"])
 def test_no_file_that_is_read_is_written(tmp_path, name):
     path = tmp_path / "x"

@@ -7,6 +7,7 @@ from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq import arguments, recipe
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.config import Config
 from tests import tiny
@@ -71,6 +72,15 @@ def test_models_that_fairseq_cannot_hold_are_refused():
         cfg = tiny.config(**{f"model__{side}__positions": False}).model
         with pytest.raises(UserError, match=f"model.{side}.positions is False: fairseq's fconv always adds positions"):
             arguments.args_from_config(cfg)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_only_convolutions_are_fconv(side):
+    cfg = build(ModelConfig, {side: {"kind": "recurrent"}})
+    with pytest.raises(
+        UserError, match=rf"^model\.{side}\.kind is 'recurrent': fairseq's fconv has convolutions only$"
+    ):
+        arguments.args_from_config(cfg)
 
 
 SCHEDULES = [

@@ -1,0 +1,28 @@
+"""The table of small models that the laws of `test_laws.py` hold for: a new kind adds one line and gets them all.
+
+Sizes suit E = 32. A name is what a failing test shows; several lines of one kind are for what differs inside it.
+"""
+
+from typing import Any
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "conv": {"kind": "conv", "layers": [(32, 3)] * 2},
+    "gru": {"kind": "recurrent", "units": 24},
+    "lstm": {"kind": "recurrent", "cell": "lstm", "layers": 2, "units": 24, "bidirectional": 0, "residual": 2},
+}
+
+DECODERS: dict[str, dict[str, Any]] = {
+    "conv": {"kind": "conv", "layers": [(32, 3)] * 2, "out_dim": 16},
+    "bahdanau": {"kind": "recurrent", "units": 32, "out_dim": 24},
+    "gnmt": {"kind": "recurrent", "cell": "lstm", "layers": 2, "units": 24, "residual": 2, "out_dim": 24},
+    "luong": {"kind": "recurrent", "cell": "lstm", "units": 32, "attention": "dot", "wiring": "current", "out_dim": 24},
+    "feeding": {
+        "kind": "recurrent",
+        "layers": 2,
+        "units": 32,
+        "attention": "general",
+        "wiring": "feeding",
+        "out_dim": 24,
+    },
+    "cho": {"kind": "recurrent", "units": 32, "attention": "none", "tied_output": True, "out_dim": 32},
+}
