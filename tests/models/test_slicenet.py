@@ -1,0 +1,288 @@
+"""SliceNet against its equations in numpy, and its laws."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training import sharding
+from convs2s_jax.training.loss import Batch, loss
+from convs2s_jax.training.mesh import MeshConfig
+
+V, E, B, S, T = 13, 6, 2, 5, 7
+VALUES = {
+    "embedding_dim": E,
+    "dropout": 0.2,
+    "encoder": {"kind": "slicenet", "modules": 2, "kernels": [3, 2, 4, 9], "dilations": [1, 2, 1, 1]},
+    "decoder": {"kind": "slicenet", "modules": 2, "kernels": [3, 2, 5, 9], "dilations": [1, 1, 2, 1]},
+}
+
+
+def config(**fields):
+    return build(ModelConfig, {**VALUES, **fields})
+
+
+def setup(cfg=None):
+    """A config and parameters in which nothing is zero and no normalisation is the identity."""
+    cfg = cfg or config()
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+SRC = jnp.asarray([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD]], jnp.int32)
+TGT = jnp.asarray([[5, 9, 10, 11, 6, 7, EOS], [10, 11, EOS, PAD, PAD, PAD, PAD]], jnp.int32)
+INPUTS = encoder_decoder.decoder_inputs(TGT)
+
+
+# --- the reference: one sentence, float64, position by position
+
+
+def normalised(p, x):
+    return p.scale * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + p.bias
+
+
+def step(p, x, dilation, first):
+    """LN(separable(relu(x))); tap j of position t reads t + first + j * dilation."""
+    x = np.maximum(x, 0)
+    y = np.zeros_like(x)
+    for t, at in np.ndindex(len(x), len(x)):
+        offset = at - t - first
+        if offset % dilation == 0 and 0 <= offset // dilation < len(p.conv.depthwise.w):
+            y[t] += p.conv.depthwise.w[offset // dilation] * x[at]
+    return normalised(p.norm, y @ p.conv.pointwise.w + p.conv.pointwise.b)
+
+
+def centre(width, dilation):
+    return -((width - 1) * dilation // 2)
+
+
+def past(width, dilation):
+    return -(width - 1) * dilation
+
+
+def module(steps, shapes, x, begin):
+    h = [step_of(s, k, d, begin) for s, (k, d) in zip(steps, shapes, strict=True)]
+    hidden = x + h[1](h[0](x))
+    return x + h[3](h[2](hidden))
+
+
+def step_of(p, width, dilation, begin):
+    return lambda x: step(p, x, dilation, begin(width, dilation))
+
+
+def signal(n):
+    """Of the n first places, which begin at row 2 of the sines and cosines."""
+    half = E // 2
+    rates = [10000 ** (-i / (half - 1)) for i in range(half)]
+    return np.array([[f(p * r) for f in (math.sin, math.cos) for r in rates] for p in range(2, n + 2)])
+
+
+def attend(p, x, m):
+    q = x + signal(len(x))
+    for one, (width, dilation) in zip(p.steps, ((5, 1), (5, 4)), strict=True):
+        q = step(one, q, dilation, past(width, dilation))
+    scores = q @ m.T / math.sqrt(E)
+    a = np.exp(scores - scores.max(-1, keepdims=True))
+    a /= a.sum(-1, keepdims=True)
+    return normalised(p.norm, x + a @ m), a
+
+
+def reference(cfg, params, src, inputs):
+    """Logits and attention of one pair without padding."""
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    x = p.encoder.embedding.table[src] * math.sqrt(E) + signal(len(src))
+    for steps in p.encoder.modules:
+        x = module(steps, cfg.encoder.shapes, x, centre)
+    g = p.decoder.embedding.table[inputs] * math.sqrt(E)
+    fetched, a = attend(p.decoder.attention, g, x)
+    y, weights = step(p.decoder.merge[0], np.concatenate([fetched, g], axis=1), 1, past(3, 1)), [a]
+    return x, decoded(cfg, p, x, y, weights)
+
+
+def decoded(cfg, p, x, y, weights):
+    for block in p.decoder.blocks:
+        y = module(block.steps, cfg.decoder.shapes, y, past)
+        fetched, a = attend(block.attention, y, x)
+        y = y + fetched
+        weights.append(a)
+    return y @ p.decoder.embedding.table.T + p.decoder.output, np.mean(weights, axis=0)
+
+
+@partial(jax.jit, static_argnums=1)
+def encode(params, cfg, src):
+    return encoder_decoder.encode(params, cfg, src)
+
+
+@partial(jax.jit, static_argnums=1)
+def decode(params, cfg, memory, cache, tokens):
+    return encoder_decoder.decode(params, cfg, memory, cache, tokens)
+
+
+def close(a, b, tolerance=2e-5):
+    """Every leaf, relative to its largest element."""
+
+    def leaf(a, b):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=0.0))
+
+    jax.tree.map(leaf, a, b)
+
+
+def test_encoder_and_decoder_follow_the_equations():
+    cfg, params = setup()
+    memory = encode(params, cfg, SRC)
+    logits, attention, _ = decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, B), INPUTS)
+    for b, (m, n) in enumerate(((5, 7), (3, 3))):
+        keys, (expected, weights) = reference(cfg, params, np.asarray(SRC[b, :m]), np.asarray(INPUTS[b, :n]))
+        close(memory.keys[b, :m], keys)
+        close((logits[b, :n], attention[b, :n, :m]), (expected, weights))
+    np.testing.assert_array_equal(memory.keys[1, 3:], 0.0)
+    np.testing.assert_array_equal(attention[1, :, 3:], 0.0)
+
+
+@pytest.mark.parametrize("cuts", [[1] * 7, [3, 1, 3], [6, 1]], ids=str)
+def test_any_cut_of_the_target_equals_one_call(cuts):
+    cfg, params = setup()
+    memory = encode(params, cfg, SRC)
+    start = encoder_decoder.start(params, cfg, memory, B)
+    whole = decode(params, cfg, memory, start, INPUTS)
+    cache, at, parts = start, 0, []
+    for cut in cuts:
+        *part, cache = decode(params, cfg, memory, cache, INPUTS[:, at : at + cut])
+        parts.append(part)
+        at += cut
+    close((*(jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)), cache), whole)
+    assert {len(leaf) for leaf in jax.tree.leaves(cache)} == {B}
+
+
+def test_padding_on_the_left_changes_nothing():
+    cfg, params = setup()
+    alone = encode(params, cfg, SRC[1:, :3]).keys[0]
+    left = encode(params, cfg, jnp.asarray([[PAD] * 4 + [9, 4, EOS]], jnp.int32)).keys[0]
+    close(left[4:], alone)
+
+
+def test_hypotheses_share_the_memory_of_their_sentence():
+    cfg, params = setup()
+    memory = encode(params, cfg, SRC)
+    tokens = jnp.asarray(np.random.default_rng(3).integers(4, V, (3 * B, 4)), jnp.int32)
+    shared = decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, 3 * B), tokens)
+    copies: Memory = jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), memory)
+    close(shared, decode(params, cfg, copies, encoder_decoder.start(params, cfg, copies, 3 * B), tokens))
+
+
+def test_no_logit_reads_a_later_token():
+    """The first t logits stay bit for bit when later tokens change."""
+    cfg, params = setup()
+    memory = encode(params, cfg, SRC)
+    start = encoder_decoder.start(params, cfg, memory, B)
+    whole = decode(params, cfg, memory, start, INPUTS)[0]
+    for t in range(1, T):
+        changed = INPUTS.at[0, t].set(12)
+        logits = decode(params, cfg, memory, start, changed)[0]
+        np.testing.assert_array_equal(logits[0, :t], whole[0, :t])
+        assert np.abs(logits[0, t] - whole[0, t]).max() > 1e-4
+
+
+@partial(jax.jit, static_argnums=2)
+def loss_and_gradients(params, batch, cfg, key=None):
+    return jax.value_and_grad(lambda params: loss(params, cfg, batch, smoothing=0.1, key=key).loss)(params)
+
+
+def test_every_parameter_is_trained_and_recomputation_changes_no_gradient():
+    cfg, params = setup()
+    key = jax.random.key(4)
+    value, gradients = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg, key)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
+    again = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), config(execution={"remat": True}), key)
+    close(again, (value, gradients))
+    assert abs(float(value - loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg)[0])) > 1e-3
+
+
+def test_bfloat16_is_close_and_its_gradients_are_float32():
+    params = jax.tree.map(lambda leaf: 0.3 * leaf, setup()[1])
+    exact, near = (
+        loss_and_gradients(params, Batch(src=SRC, tgt=TGT), config(dtype=d)) for d in ("float32", "bfloat16")
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(near)} == {jnp.dtype("float32")}
+    assert 0 < abs(float(near[0] / exact[0]) - 1) < 0.02
+
+
+def test_gradients_on_a_mesh_of_three_axes_are_those_of_one_device():
+    cfg, params = setup()
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x[::-1]]), Batch(src=SRC, tgt=TGT))
+    expected = loss_and_gradients(params, batch, cfg)
+    mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2))
+    gather = sharding.gatherer(mesh)
+
+    def summed(params, batch):
+        return loss(gather(params), cfg, batch, smoothing=0.1, shards=4).loss
+
+    spread = jax.device_put(params, sharding.shardings(params, mesh))
+    rows = jax.device_put(batch, sharding.batch_sharding(mesh))
+    close(jax.jit(jax.value_and_grad(summed))(spread, rows), expected, 2e-4)
+
+
+def test_a_thousand_positions_have_finite_gradients():
+    cfg, params = setup()
+    tokens = jnp.asarray(np.random.default_rng(3).integers(4, V, size=(1, 1000)), jnp.int32)
+    value, gradients = loss_and_gradients(params, Batch(src=tokens, tgt=tokens), cfg)
+    assert jnp.isfinite(value)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.all(jnp.isfinite(leaf))), gradients))
+
+
+def test_parameters_are_counted_as_in_the_documentation():
+    """A step K E + E E + 3 E; module 4 of them; attention two of width 5 and 2 E; merging 3 * 2E + 2 E E + 3 E."""
+    cfg, params = setup()
+
+    def step(width):
+        return width * E + E * E + 3 * E
+
+    encoder, decoder = (
+        sum(step(k) for k, _ in side.shapes) * side.modules + V * E for side in (cfg.encoder, cfg.decoder)
+    )
+    decoder += 3 * (2 * step(5) + 2 * E) + 3 * 2 * E + 2 * E * E + 3 * E + V
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(side)) for side in (params.encoder, params.decoder)]
+    assert sizes == [encoder, decoder]
+
+
+def test_it_goes_with_other_encoders_and_decoders():
+    conv = {"kind": "conv", "layers": [[6, 3]], "max_positions": 16}
+    for other in (
+        {"encoder": conv},
+        {"decoder": {**conv, "out_dim": 6}},
+        {"decoder": {**VALUES["decoder"], "tied_output": False}},
+    ):
+        cfg, params = setup(config(**other))
+        assert jnp.isfinite(loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg)[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"encoder": {**VALUES["encoder"], "modules": 0}}, r"^model\.encoder\.modules is 0: use 1 or more"),
+        ({"encoder": {**VALUES["encoder"], "kernels": [3, 3, 0, 3]}}, r"^model\.encoder\.kernels has 0: use 1 or more"),
+        ({"decoder": {**VALUES["decoder"], "kernels": [3]}}, r"^model\.decoder\.kernels is \[3\]: expected 4 values"),
+        ({"decoder": {**VALUES["decoder"], "max_positions": 3}}, r"^model\.decoder\.max_positions is 3: two rows are"),
+        ({"embedding_dim": 7}, r"^model\.embedding_dim is 7: half of the timing signal are sines"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(values, message):
+    with pytest.raises(UserError, match=message):
+        build(ModelConfig, {**VALUES, **values}, "model")
+
+
+def test_a_configuration_comes_back_from_its_dictionary():
+    assert build(ModelConfig, to_dict(config())) == config()
