@@ -264,7 +264,7 @@ def test_fresh_bias_of_a_tied_output_is_uniform():
         ({"layers": []}, r"^model\.decoder\.layers is empty"),
         ({"out_dim": 0}, r"^model\.decoder\.out_dim is 0: use 1 or more"),
         ({"max_positions": 3}, r"^model\.decoder\.max_positions is 3: two rows are reserved; use 4 or more"),
-        ({"attention_layers": []}, r"^model\.decoder\.attention_layers is empty: .*name one, such as \[1\]"),
+        ({"attention_layers": []}, r"^model\.decoder reads no source, and there is an encoder: .* such as .*=\[1\]"),
         ({"attention_layers": [0]}, r"^model\.decoder\.attention_layers has 0: layers are counted from 1 to 3"),
         ({"attention_layers": [1, 4]}, r"^model\.decoder\.attention_layers has 4: layers are counted from 1 to 3"),
         ({"attention_layers": 1}, r"^model\.decoder\.attention_layers is 1: expected a list"),

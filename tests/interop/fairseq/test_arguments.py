@@ -72,6 +72,14 @@ def test_models_that_fairseq_cannot_hold_are_refused():
         cfg = tiny.config(**{f"model__{side}__positions": False}).model
         with pytest.raises(UserError, match=f"model.{side}.positions is False: fairseq's fconv always adds positions"):
             arguments.args_from_config(cfg)
+        cfg = tiny.config(**{f"model__{side}__convolution": {"kind": "separable"}}).model
+        with pytest.raises(
+            UserError, match=f"model.{side}.convolution.kind is 'separable': .* dense convolutions only"
+        ):
+            arguments.args_from_config(cfg)
+        cfg = tiny.config(**{f"model__{side}": {"kind": "slicenet"}}).model
+        with pytest.raises(UserError, match=f"model.{side}.kind is 'slicenet': fairseq's fconv has convolutions only"):
+            arguments.args_from_config(cfg)
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

@@ -1,0 +1,31 @@
+"""python train.py --config=configs/lm_cldr.py --workdir=runs/lm
+
+A convolutional language model (Dauphin et al. 2016: gated convolutions, no encoder) of the German side of the built-in
+phrases; no download. Its vocabulary is that of configs/cldr_en_de.py, made of the same lines, so that it can stand
+beside that model:  python decode.py --workdir=runs/demo --lm=runs/lm --lm_weight=0.1
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "corpus": "cldr",
+            "tgt": "de",
+            "cldr": {"train": 72_000},
+            "vocabulary": {"tgt_size": 1500, "split_digits": True},
+            "batch": {"tokens": 2000, "shapes": 6},
+        },
+        "model": {
+            "embedding_dim": 128,
+            "dropout": 0.1,
+            "encoder": {"kind": "none"},
+            "decoder": {"layers": [(128, 4)] * 4, "out_dim": 128, "attention_layers": []},
+        },
+        "training": {
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 3},
+            "max_epochs": 3,
+            "report_every": 200,
+            "validate_bleu": False,
+        },
+        "search": {"beam_size": 1, "sampling": True, "max_length_a": 0.0, "max_length_b": 60},
+    }

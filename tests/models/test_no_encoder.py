@@ -1,0 +1,86 @@
+"""A decoder without an encoder: a language model, its loss and its laws."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import conv_decoder, encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.training.loss import Batch, loss
+
+V, E, B, T = 13, 6, 2, 6
+VALUES = {
+    "embedding_dim": E,
+    "encoder": {"kind": "none"},
+    "decoder": {"layers": [(8, 3)] * 3, "out_dim": 5, "max_positions": 16, "attention_layers": []},
+}
+TGT = jnp.asarray([[5, 9, 10, 11, 6, EOS], [10, 11, EOS, PAD, PAD, PAD]], jnp.int32)
+SRC = jnp.full((B, 1), EOS, jnp.int32)
+
+
+def setup(**fields):
+    cfg = build(ModelConfig, {**VALUES, **fields})
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.4 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+def start(params, cfg, rows=B):
+    memory = encoder_decoder.encode(params, cfg, SRC)
+    return memory, encoder_decoder.start(params, cfg, memory, rows)
+
+
+def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
+    cfg, params = setup()
+    assert jax.tree.leaves(params.encoder) == []
+    assert conv_decoder.gradient_scale(cfg.decoder) == 1.0
+    memory, cache = start(params, cfg)
+    assert not memory.mask.any()
+    other = encoder_decoder.encode(params, cfg, jnp.full((B, 9), 7, jnp.int32))
+    jax.tree.map(np.testing.assert_array_equal, memory, other)
+    _, attention, _ = encoder_decoder.decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(TGT))
+    np.testing.assert_array_equal(attention, np.zeros((B, T, 1)))
+
+
+def test_the_loss_is_that_of_one_token_after_another():
+    """- log p(y) = - sum_t log p(y_t | y_<t), each from a call of its own, over plain and over ready parameters."""
+    cfg, params = setup()
+    expected = 0.0
+    for p in (params, encoder_decoder.ready(params, cfg)):
+        total = 0.0
+        for row in np.asarray(TGT):
+            memory, cache = start(p, cfg)
+            memory = encoder_decoder.prepare(p, cfg, jax.tree.map(lambda x: x[:1], memory))
+            cache, last = jax.tree.map(lambda x: x[:1], cache), EOS
+            for token in row[row != PAD]:
+                logits, _, cache = encoder_decoder.decode(p, cfg, memory, cache, jnp.asarray([[last]], jnp.int32))
+                logits = np.asarray(logits[0, 0], np.float64)
+                total += np.log(np.exp(logits).sum()) - logits[token]
+                last = token
+        expected = expected or total
+        assert total == pytest.approx(expected, rel=1e-5)
+    assert float(loss(params, cfg, Batch(src=SRC, tgt=TGT)).nll) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_parameter_is_trained_and_the_source_changes_nothing(dtype):
+    cfg, params = setup(dtype=dtype, execution={"scan_layers": 2})
+
+    def gradient(src):
+        return jax.jit(jax.grad(lambda p: loss(p, cfg, Batch(src=src, tgt=TGT)).loss))(params)
+
+    gradients = gradient(SRC)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
+    jax.tree.map(np.testing.assert_array_equal, gradients, gradient(jnp.full((B, 4), 5, jnp.int32)))
+
+
+def test_a_configuration_comes_back_from_its_dictionary():
+    cfg, _ = setup()
+    assert build(ModelConfig, to_dict(cfg)) == cfg
+    assert not cfg.reads_source
