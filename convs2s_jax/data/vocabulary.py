@@ -63,20 +63,21 @@ class Vocabularies:
         return self.src is self.tgt
 
 
-def build(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
+def build(
+    cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bool = False, progress: bool = True
+) -> Vocabularies:
     """Learn the vocabularies of both sides; the same text and seed give the same.
-
-    Where all sources are empty there is one vocabulary, of tgt_size, for both.
 
     Args:
       seed: draws the lines to learn from where a side has more than `cfg.sample`.
+      one_sided: sources are empty in this corpus: the target's vocabulary is that of both sides.
       progress: show a bar on standard error, if that is a terminal.
 
     Raises:
       UserError: the text does not allow the sizes asked for.
     """
     src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
-    if not any(text.src):
+    if one_sided:
         only = _train(cfg, tgt, "tgt", cfg.tgt_size, progress)
         return Vocabularies(only, only)
     if cfg.joint:

@@ -13,6 +13,8 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.corpus import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
 from convs2s_jax.models import classifier
@@ -47,6 +49,11 @@ def loss(
     ids = jnp.where(real, labels - len(SPECIAL), 0)
     total, nll = cross_entropy(classifier.logits(params, cfg, batch.src, key=key), ids, smoothing, real=real)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(real))
+
+
+def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Of the texts, and the labels."""
+    return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 
 def check(split: Split, vocabularies: Vocabularies) -> None:
@@ -101,7 +108,7 @@ TASK = Task(
     init=init,
     split=classifier.split,
     loss=loss,
-    vocabularies=vocabulary.build_labelled,
+    vocabularies=vocabularies_of,
     check=check,
     outputs=outputs,
     scores=scores,

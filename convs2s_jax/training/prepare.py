@@ -110,7 +110,7 @@ def _vocabularies(
         made = vocabulary.load(Path(cfg.data.vocabulary.dir))
     else:
         tell("learning the vocabularies from the training text")
-        made = tasks.of(cfg.model).vocabularies(cfg.data.vocabulary, text, cfg.seed)
+        made = tasks.of(cfg.model).vocabularies(cfg.data, text, cfg.seed)
     vocabulary.save(made, folder)
     return made
 

@@ -15,7 +15,7 @@ class Task(NamedTuple):
     init(key, cfg, *, source, target) -> params, for vocabularies of so many entries.
     split(params, cfg) -> what is trained, kernels as direction and length where they are trained so.
     loss(params, cfg, batch, *, smoothing, shards, key) -> LossSums.
-    vocabularies(cfg of vocabularies, text, seed) -> Vocabularies, learned from the training text.
+    vocabularies(cfg of the data, text, seed) -> Vocabularies, learned from the training text.
     check(split, vocabularies): raises UserError where a line of a split cannot be a target.
     outputs(params, cfg, cfg of the run, mesh, split, vocabularies, *, name, progress) -> what the model makes of each
         line of a split, as text. Each process does its share, and all get all.

@@ -6,6 +6,8 @@ import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.corpus import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
@@ -22,6 +24,11 @@ from convs2s_jax.training.task import Task
 def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
     """Fresh parameters for vocabularies of so many entries."""
     return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
+
+
+def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Of both sides, or of the target for both where it is the only one."""
+    return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
 
 
 def check(split: Split, vocabularies: Vocabularies) -> None:
@@ -80,7 +87,7 @@ TASK = Task(
     init=init,
     split=encoder_decoder.split,
     loss=loss,
-    vocabularies=vocabulary.build,
+    vocabularies=vocabularies_of,
     check=check,
     outputs=outputs,
     scores=scores,
