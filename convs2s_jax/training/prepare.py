@@ -52,7 +52,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
         where checkpoints of it exist.
     """
-    scoring.check_tokenizer(cfg.training.bleu_tokenize)
+    scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
     text = corpus.read(cfg.data, "train")
     valid_text = corpus.read(cfg.data, "valid")
     test_text = corpus.read(cfg.data, "test", optional=True)
