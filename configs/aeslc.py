@@ -6,8 +6,8 @@ plain or with .gz; test.ann0 to test.ann2 are three more subjects that people wr
 python decode.py --workdir=runs/aeslc --input=DIR/test.body.gz --output=out --metrics=rouge \\
     --reference=DIR/test.subject.gz,DIR/test.ann0.gz,DIR/test.ann1.gz,DIR/test.ann2.gz
 
-Needs pip install rouge-score. Half the bodies have 74 words or more, the longest 3,136: those of more than 400 tokens are
-cut there, in training (data.batch.cut_source) and in decoding (encoder.max_positions).
+Needs pip install rouge-score. Half the bodies have 74 words or more, the longest 3,136: those of more than 400 tokens
+are cut there, in training (data.batch.cut_source) and in decoding (encoder.max_positions).
 
 Published, against test.subject: ROUGE-1/2/L 23.67 / 10.29 / 23.44 (extractor and abstractor), about 15 / 7.4 / 14.9 (a
 Transformer from scratch). Neither score nor time was measured here.
