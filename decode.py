@@ -13,6 +13,7 @@ from tqdm import tqdm
 from convs2s_jax.core.command_line import run
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
+from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import LengthPenalty, Stop
 from convs2s_jax.translation import interactive, job
 from convs2s_jax.translation.options import Options
@@ -28,7 +29,12 @@ FILES: dict[str, Any] = {  # model and files
     "output": flags.DEFINE_string("output", "-", "where translations go; - is standard output"),
     "resume": flags.DEFINE_bool("resume", False, "go on with an --output that was interrupted"),
     "interactive": flags.DEFINE_bool("interactive", False, "translate each line as it is typed"),
-    "reference": flags.DEFINE_string("reference", "", "reference translations; scores are printed on standard error"),
+    "reference": flags.DEFINE_list(
+        "reference", [], "reference translations, or right labels; scores are printed on standard error; A,B: several"
+    ),
+    "metrics": flags.DEFINE_list(
+        "metrics", [], f"what to score by: {', '.join(scoring.METRICS)}; without it, what the run was told"
+    ),
     "bleu_tokenize": flags.DEFINE_string("bleu_tokenize", None, "sacreBLEU's tokeniser; without it, the run's own"),
     "split": flags.DEFINE_enum("split", None, corpus.SPLITS, "translate and score this split of the run's own corpus"),
     "show": flags.DEFINE_integer("show", 0, "print this many sources with translation and reference", lower_bound=0),
@@ -90,7 +96,8 @@ def options() -> Options:
     search = {name: flag.value for name, flag in SEARCH.items() if flag.value is not None}
     if UNNORMALIZED.value is not None:
         search["normalize"] = not UNNORMALIZED.value
-    return Options(**values | {"workdir": tuple(values["workdir"]), "search": search})
+    lists = {name: tuple(values[name]) for name in ("workdir", "reference", "metrics")}
+    return Options(**values | lists | {"search": search})
 
 
 def main(overrides: list[tuple[str, str]]) -> None:

@@ -75,6 +75,8 @@ class BatchConfig:
     # Longest side of a training pair, its end symbol included; longer pairs are skipped and counted.
     # fairseq has room for 1024 positions and keeps two of them.
     max_length: int = 1022
+    # Longer sources are cut to it in training instead (and counted), as the texts of summaries are; targets never.
+    cut_source: bool = False
 
     def __post_init__(self) -> None:
         check(self.tokens >= 2, f"tokens is {self.tokens}: a batch holds a token and its end symbol; use 2 or more")
@@ -102,6 +104,9 @@ class DataConfig:
     dir: str = ""
     files: SplitFiles = dataclasses.field(default_factory=SplitFiles)
     cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
+    # Where a corpus has no split "valid": this share of train, the same lines for every seed, is held out for it; 0
+    # trains without validation. None: a corpus has to have one.
+    hold_out: float | None = None
     # Where TensorFlow Datasets keeps its data; empty: its own default, ~/tensorflow_datasets.
     tfds_dir: str = ""
     # Where tokenised text is kept; empty: inside the workdir.
@@ -116,6 +121,10 @@ class DataConfig:
         check(
             bool(name) == (kind == "tfds"),
             f"corpus is '{self.corpus}': write 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
+        )
+        check(
+            self.hold_out is None or 0 <= self.hold_out <= 0.5,
+            f"hold_out is {self.hold_out}: a share of train, from 0 (no validation) to 0.5",
         )
         for side in SIDES[kind][-1:]:
             check(getattr(self, side) != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")

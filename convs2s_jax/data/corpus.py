@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data import cldr
 from convs2s_jax.data.config import DataConfig
@@ -55,12 +57,16 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, not one of {SPLITS}")
-    kind, _, _ = cfg.corpus.partition(":")
-    sides = _KINDS[kind](cfg, split)
+    sides = _sides(cfg, split)
     if sides is None:
         if optional:
             return ParallelText((), (), split)
-        raise UserError(_missing(cfg, split))
+        way = (
+            "; data.hold_out=0.05 takes a part of train for it, data.hold_out=0 does without"
+            if split == "valid"
+            else ""
+        )
+        raise UserError(_missing(cfg, split) + way)
     if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
     return ParallelText([""] * len(sides.tgt) if cfg.one_sided else sides.src, sides.tgt, split, sides.files)
@@ -125,6 +131,30 @@ class Sides(NamedTuple):
     src: Sequence[str]
     tgt: Sequence[str]
     files: tuple[tuple[str, int], ...] = ()
+
+
+def _sides(cfg: DataConfig, split: str) -> Sides | None:
+    """What the corpus has, or the part of train that is held out where it has no split "valid", or the rest of it."""
+    kind, _, _ = cfg.corpus.partition(":")
+    read = _KINDS[kind]
+    sides = read(cfg, split)
+    if not cfg.hold_out or split == "test":
+        return sides
+    own = sides if split == "valid" else read(cfg, "valid")
+    whole = sides if split == "train" else read(cfg, "train")
+    return sides if own is not None or whole is None else _cut(whole, cfg.hold_out)[split]
+
+
+def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:
+    """Two parts of train, drawn at random; all lines stay in their order."""
+    count = len(whole.src)
+    held = np.zeros(count, bool)
+    held[np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]] = True
+
+    def part(rows: np.ndarray) -> Sides:
+        return Sides([whole.src[i] for i in rows], [whole.tgt[i] for i in rows])
+
+    return {"train": part(np.flatnonzero(~held)), "valid": part(np.flatnonzero(held))}
 
 
 def _read_files(cfg: DataConfig, split: str) -> Sides | None:

@@ -5,6 +5,7 @@ import dataclasses
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
+from convs2s_jax.metrics.scoring import DEFAULT
 from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
@@ -27,6 +28,7 @@ class TrainingConfig:
     report_every: updates between two lines of metrics.
     validate_every: updates between validations; None validates after each epoch.
     validate_bleu: translate the validation set at each validation, or give its texts their labels, and score that.
+    metrics: of the translations: names of `metrics.scoring.METRICS`. (Labels have accuracy and F1.)
     bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
     save_every: updates between checkpoints beside those of validations; None saves there only.
     keep: how many of the last checkpoints stay, beside the best.
@@ -43,6 +45,7 @@ class TrainingConfig:
     report_every: int = 50
     validate_every: int | None = None
     validate_bleu: bool = True
+    metrics: tuple[str, ...] = DEFAULT
     bleu_tokenize: str = "13a"
     save_every: int | None = None
     keep: int = 2

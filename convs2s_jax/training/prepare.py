@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus, plan, shapes, store, vocabulary
 from convs2s_jax.data.corpus import ParallelText
@@ -16,6 +17,7 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.training import tasks
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
+from convs2s_jax.training.schedule import PlateauConfig
 from convs2s_jax.training.split import Split
 
 
@@ -31,7 +33,7 @@ class Run:
     workdir: Path
     vocabularies: Vocabularies
     train: Split
-    valid: Split
+    valid: Split | None
     test: Split | None
     rows: np.ndarray
     shapes: tuple[Shape, ...]
@@ -52,26 +54,31 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
         where checkpoints of it exist.
     """
-    scoring.check_tokenizer(cfg.training.bleu_tokenize)
+    scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
     text = corpus.read(cfg.data, "train")
-    valid_text = corpus.read(cfg.data, "valid")
+    valid_text = corpus.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
     test_text = corpus.read(cfg.data, "test", optional=True)
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
     train = tokenize(cfg, workdir, vocabularies, text)
-    valid = tokenize(cfg, workdir, vocabularies, valid_text)
+    valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
-    src, tgt = train.lengths()
+    if valid is None:
+        check(
+            not isinstance(cfg.training.schedule, PlateauConfig),
+            "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
+            "kind, or data.hold_out=0.05",
+        )
+        tell("there is no validation set: the last parameters count")
     most = cfg.data.batch.max_length
-    rows, skipped = plan.usable(
-        src,
-        tgt,
-        max_source=min(most, cfg.model.max_source),
-        max_target=min(most, cfg.model.max_target),
-        one_sided=cfg.data.one_sided,
-    )
+    max_source, max_target = min(most, cfg.model.max_source), min(most, cfg.model.max_target)
+    if cfg.data.batch.cut_source:
+        tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
+        train = dataclasses.replace(train, longest=max_source)
+    src, tgt = train.lengths()
+    rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
     tell(
         f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
-        f"longer than {min(most, cfg.model.max_source)} source or {min(most, cfg.model.max_target)} target tokens"
+        f"longer than {max_source} source or {max_target} target tokens"
     )
     if len(rows) == 0:
         raise UserError(

@@ -53,10 +53,14 @@ class Session:
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
     """Loss and scores on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
 
-    A validation that is not `scheduled`, at the end of a run, does not count for the learning rate: a run that is
-    continued from there has the rate of one that never ended.
+    Without a validation set there is only the checkpoint. A validation that is not `scheduled`, at the end of a run,
+    does not count for the learning rate: a run that is continued from there has the rate of one that never ended.
     """
     run, cfg = session.run, session.run.cfg
+    if run.valid is None:
+        position = dataclasses.replace(position, validated=position.step)
+        save(session, state, position)
+        return position
     try:
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:

@@ -71,9 +71,10 @@ _ready = jax.jit(encoder_decoder.ready, static_argnums=1)
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-    """BLEU, chrF and exact match against the split's targets."""
-    result = score(outputs, split.text.tgt, bleu_tokenize=cfg.training.bleu_tokenize)
-    return {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
+    """What the configuration asks for, against the split's targets."""
+    asked = cfg.training
+    found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
+    return {key: s.value for key, s in found.items()}
 
 
 def details(split: Split, outputs: list[str]) -> dict[str, float]:

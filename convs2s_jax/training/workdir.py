@@ -27,6 +27,7 @@ FREE = (
     "training.report_every",
     "training.validate_every",
     "training.validate_bleu",
+    "training.metrics",
     "training.bleu_tokenize",
     "training.save_every",
     "training.keep",

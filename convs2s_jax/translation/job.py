@@ -24,11 +24,11 @@ from convs2s_jax.translation.translator import Translator, fuse, load, ready
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a file, line by line; `name` is the source's in messages."""
+    """What is asked of a file, line by line; `name` is the source's in messages. One list of references or several."""
 
     name: str
     lines: Sequence[str]
-    references: Sequence[str] | None = None
+    references: Sequence[Sequence[str]] | None = None
     prefix: Sequence[str] | None = None
     constraints: Sequence[Sequence[str]] | None = None
     targets: Sequence[str] | None = None
@@ -102,8 +102,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
 
 def check_early(options: Options) -> None:
     """What can be found out before a model is loaded."""
-    if options.bleu_tokenize:
-        scoring.check_tokenizer(options.bleu_tokenize)
+    scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     output.check_writable(options.output)
 
 
@@ -111,7 +110,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     """Source lines and all that comes with them, checked."""
     if options.split:
         text = corpus.read(translator.cfg.data, options.split)
-        work = Work(options.split, text.src, text.tgt)
+        work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
         work = Work("no source", [""] * len(corpus.read_lines(options.score)))
     else:
@@ -122,12 +121,14 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     def parallel(path: str, what: str) -> list[str] | None:
         return requests.read_parallel(path, work.lines, name=work.name, what=what) if path else None
 
-    references = parallel(options.reference, "reference")
+    references = [found for path in options.reference if (found := parallel(path, "reference")) is not None]
     prefix = parallel(options.prefix, "prefix (an empty one asks for nothing)")
     wanted = parallel(options.constraints, "constraints (an empty line asks for nothing)")
     constraints = None if wanted is None else requests.phrases_of(wanted)
     targets = parallel(options.score, "translation to score")
-    if references is not None and not references:
+    if references or work.references:
+        scoring.check_metrics(options.metrics or translator.cfg.training.metrics, "none")
+    if references and not work.lines:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
     if prefix is not None or constraints is not None:
         requests.check_fit(
@@ -141,7 +142,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
         requests.check_targets(translator, options.score, targets)
     return replace(
         work,
-        references=references if references is not None else work.references,
+        references=references or work.references,
         prefix=prefix,
         constraints=constraints,
         targets=targets,
@@ -208,7 +209,7 @@ def translate_window(
     )
     if work.references is None:
         return results
-    return [replace(result, reference=work.references[result.line]) for result in results]
+    return [replace(result, reference=work.references[0][result.line]) for result in results]
 
 
 def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
@@ -225,7 +226,8 @@ def report(options: Options, translator: Translator, work: Work, texts: Sequence
     references = work.references
     for i, (source, text) in enumerate(zip(work.lines[: options.show], texts, strict=False)):
         tell(f"  source      {source}\n  translation {text}")
-        tell(f"  reference   {references[i]}\n" if references is not None else "")
+        tell(f"  reference   {references[0][i]}\n" if references is not None else "")
     if references is not None:
-        tokenize = options.bleu_tokenize or translator.cfg.training.bleu_tokenize
-        tell(scoring.report(scoring.score(texts, references, bleu_tokenize=tokenize)))
+        own = translator.cfg.training
+        metrics, tokenize = options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize
+        tell(scoring.report(scoring.score(texts, references, metrics=metrics, bleu_tokenize=tokenize)))

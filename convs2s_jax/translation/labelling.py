@@ -119,8 +119,8 @@ def job(options: Options, *, tell: Tell) -> Job:
         name, lines, right = options.split, text.src, text.tgt
     else:
         name, lines, right = options.input_name, corpus.read_lines(options.input), None
-    if options.reference:
-        right = requests.read_parallel(options.reference, lines, name=name, what="label")
+    for path in options.reference:
+        right = requests.read_parallel(path, lines, name=name, what="label")
 
     def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
         part = lines[first : first + options.window]
@@ -146,6 +146,8 @@ def _check(options: Options) -> None:
     """Refuse what has no meaning for labels."""
     if len(options.workdir) > 1:
         raise UserError(f"--workdir names {len(options.workdir)} folders: a classifier works alone; name one")
+    if len(options.reference) > 1:
+        raise UserError(f"--reference names {len(options.reference)} files: a text has one label; name one")
     if options.format not in LABEL_FORMATS:
         raise UserError(
             f"--format={options.format} is for translations: of labels there are {' and '.join(LABEL_FORMATS)}"

@@ -31,9 +31,10 @@ class Options:
       dtype: of products and activations, "float32" or "bfloat16"; None for the run's own.
       lm: workdir of a language model whose scores are added with the search's `lm_weight`, or "".
       input, output: files, "-" for standard input and output.
-      reference: file of reference translations, or "".
+      reference: files of reference translations; none, one or several.
       split: of the run's own corpus, instead of input and reference.
       show: sources with translation and reference to print.
+      metrics: names of `metrics.scoring.METRICS`; none for the run's own.
       bleu_tokenize: of sacreBLEU; None for the run's own.
       nbest: hypotheses of a line.
       prefix, constraints, score: files with a line for each line, or "".
@@ -54,9 +55,10 @@ class Options:
     lm: str = ""
     input: str = "-"
     output: str = "-"
-    reference: str = ""
+    reference: tuple[str, ...] = ()
     split: str | None = None
     show: int = 0
+    metrics: tuple[str, ...] = ()
     bleu_tokenize: str | None = None
     nbest: int = 1
     prefix: str = ""
@@ -183,13 +185,13 @@ class Options:
 
     def _check_files(self) -> None:
         """Standard input is read once, and no file that is read is written."""
-        names = ("input", "reference", "prefix", "constraints", "score", "unk_dictionary")
-        given = {name: getattr(self, name) for name in names}
-        twice = [f"--{name}" for name in names if given[name] == "-"]
+        names = ("input", "prefix", "constraints", "score", "unk_dictionary")
+        given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
+        twice = [f"--{name}" for name, path in given if path == "-"]
         once = len(twice) < 2 or bool(self.split)
         check(once, f"{' and '.join(twice)} are all standard input, which is read once; give files")
         target = Path(self.output)
-        for name, path in given.items():
+        for name, path in given:
             read = path not in ("", "-") and self.output != "-" and Path(path).is_file() and target.is_file()
             check(
                 not (read and Path(path).samefile(target)),

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 import sys
 from collections import Counter
@@ -6,10 +5,18 @@ from collections import Counter
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.metrics.scoring import PACKAGES, TOKENIZERS, Scores, report, score
+from convs2s_jax.metrics import scoring
+from convs2s_jax.metrics.record import Score
+from convs2s_jax.metrics.sacre import PACKAGES, TOKENIZERS
+from convs2s_jax.metrics.scoring import report
 
 HYPOTHESES = ["the cat sat on the mat", "there is a dog here", "the the the the the", "yes it is so"]
 REFERENCES = ["the cat sat on a mat today", "there is a dog here", "the old man and the sea again", "yes it is so"]
+
+
+def score(hypotheses, *references, **options):
+    """Values by key."""
+    return {key: s.value for key, s in scoring.score(hypotheses, references, **options).items()}
 
 
 def ngrams(items, n):
@@ -44,49 +51,49 @@ def chrf_by_hand(hypotheses, references):
 
 
 def test_bleu_is_papinenis():
-    bleu = score(HYPOTHESES, REFERENCES).bleu
+    bleu = score(HYPOTHESES, REFERENCES)["bleu"]
     assert 10 < bleu < 90
     assert bleu == pytest.approx(bleu_by_hand(HYPOTHESES, REFERENCES), rel=1e-9)
 
 
 def test_a_long_hypothesis_is_not_rewarded():
     long = [text + " and so on" for text in REFERENCES]
-    assert score(long, REFERENCES).bleu == pytest.approx(bleu_by_hand(long, REFERENCES), rel=1e-9)
+    assert score(long, REFERENCES)["bleu"] == pytest.approx(bleu_by_hand(long, REFERENCES), rel=1e-9)
 
 
 def test_chrf_is_popovics():
-    chrf = score(HYPOTHESES, REFERENCES).chrf
+    chrf = score(HYPOTHESES, REFERENCES)["chrf"]
     assert 10 < chrf < 90
     assert chrf == pytest.approx(chrf_by_hand(HYPOTHESES, REFERENCES), rel=1e-9)
 
 
 def test_exact_match_counts_whole_sentences():
     scores = score(HYPOTHESES, REFERENCES)
-    assert (scores.exact_match, scores.sentences) == (50.0, 4)
-    assert score(["a b"], ["a\N{NO-BREAK SPACE}b"]).exact_match == 0
+    assert scores["exact_match"] == 50
+    assert score(["a b"], ["a\N{NO-BREAK SPACE}b"])["exact_match"] == 0
 
 
 def test_perfect_translations_score_100():
     scores = score(REFERENCES, REFERENCES)
-    assert (scores.bleu, scores.chrf, scores.exact_match) == pytest.approx((100, 100, 100))
+    assert scores == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
 
 
 def test_the_order_of_sentences_changes_nothing():
     turned = score(HYPOTHESES[::-1], REFERENCES[::-1])
-    assert dataclasses.astuple(turned) == pytest.approx(dataclasses.astuple(score(HYPOTHESES, REFERENCES)))
+    assert turned == pytest.approx(score(HYPOTHESES, REFERENCES))
 
 
 def test_the_tokeniser_is_used_and_signed():
     hypotheses, references = ["so it is, yes!"], ["so it is , yes !"]
-    plain, split = (score(hypotheses, references, bleu_tokenize=name) for name in ("none", "13a"))
-    assert plain.bleu < 50 < split.bleu == pytest.approx(100)
-    assert "tok:none" in plain.bleu_signature
-    assert "tok:13a" in split.bleu_signature
+    plain, split = (scoring.score(hypotheses, [references], bleu_tokenize=name)["bleu"] for name in ("none", "13a"))
+    assert plain.value < 50 < split.value == pytest.approx(100)
+    assert "tok:none" in plain.note
+    assert "tok:13a" in split.note
 
 
 @pytest.mark.parametrize("name", sorted(set(TOKENIZERS) - set(PACKAGES)))
 def test_tokenisers_need_no_download(name):
-    assert score(REFERENCES, REFERENCES, bleu_tokenize=name).bleu == pytest.approx(100)
+    assert score(REFERENCES, REFERENCES, bleu_tokenize=name)["bleu"] == pytest.approx(100)
 
 
 @pytest.mark.parametrize(("name", "extra"), [("ja-mecab", "ja"), ("ko-mecab", "ko")])
@@ -117,16 +124,38 @@ def test_nothing_to_score_is_refused():
 
 
 def test_the_report_shows_scores_and_signatures():
-    scores = Scores(
-        bleu=34.567,
-        bleu_signature="nrefs:1|tok:13a",
-        chrf=60.0,
-        chrf_signature="nc:6",
-        exact_match=99.1,
-        sentences=1000,
-    )
-    assert report(scores).splitlines() == [
+    scores = [
+        Score("bleu", "BLEU", 34.567, "nrefs:1|tok:13a"),
+        Score("chrf", "chrF2", 60.0, "nc:6"),
+        Score("exact_match", "exact match", 99.1, "% of 1000 sentences"),
+    ]
+    assert report({s.key: s for s in scores}).splitlines() == [
         "BLEU         34.57  nrefs:1|tok:13a",
         "chrF2        60.00  nc:6",
         "exact match  99.10  % of 1000 sentences",
     ]
+
+
+def test_metrics_are_chosen_by_name_and_misspelt_ones_refused():
+    assert list(score(HYPOTHESES, REFERENCES, metrics=["exact", "d2l_bleu"])) == ["exact_match", "d2l_bleu"]
+    with pytest.raises(UserError, match=r"^metrics has 'rogue'; did you mean 'rouge'\?$"):
+        score(HYPOTHESES, REFERENCES, metrics=["rogue"])
+
+
+def test_of_several_references_any_may_be_met():
+    """Exact match: any; BLEU: each n-gram as often as in the reference that has most; chrF: the best of each line."""
+    one, other = ["a b c d e", "x"], ["e d c b a", "the cat sat on the mat"]
+    hypotheses = ["a b c d e", "the cat sat on the mat"]
+    both = scoring.score(hypotheses, [one, other])
+    assert {key: s.value for key, s in both.items()} == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
+    assert "nrefs:2" in both["bleu"].note
+    assert score(hypotheses, one)["exact_match"] == 50
+    assert (
+        score(["the the cat"], ["the dog the"], ["a cat"])["bleu"]
+        == score(["the the cat"], ["a cat"], ["the dog the"])["bleu"]
+    )
+
+
+def test_a_line_is_missing_in_one_of_several_references():
+    with pytest.raises(UserError, match="there are 4 hypotheses for 3 references: each line needs its line"):
+        score(HYPOTHESES, REFERENCES, REFERENCES[:3])

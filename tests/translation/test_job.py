@@ -44,7 +44,8 @@ class Desk:
     def decode(self, *, output="out", **options):
         for name in ("reference", "prefix", "score"):
             if options.get(name) is True:
-                options[name] = self.path("reference" if name == "score" else name)
+                path = self.path("reference" if name == "score" else name)
+                options[name] = (path,) if name == "reference" else path
         self.told = []
         given = {"workdir": (str(self.workdir),), "input": self.path("in"), "output": self.path(output), **options}
         job.decode(Options(**given), tell=self.told.append)
@@ -177,7 +178,7 @@ def test_a_device_cannot_be_resumed(desk):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reference": "/no/such"}, "^/no/such cannot be read"),
+        ({"reference": ("/no/such",)}, "^/no/such cannot be read"),
         ({"prefix": "/no/such"}, "^/no/such cannot be read"),
         ({"unk_dictionary": "/no/such", "replace_unk": True}, "^/no/such cannot be read"),
         ({"bleu_tokenize": "moses"}, "^bleu_tokenize is 'moses'"),
@@ -199,8 +200,9 @@ def test_a_mistake_leaves_the_output_as_it_was(desk, options, message):
 )
 def test_files_of_other_lengths_are_refused(desk, name, what):
     desk.write("short", ["a", "b"])
+    path = desk.path("short")
     with pytest.raises(UserError, match=f"^.*/in has 8 lines, .*/short 2: each line needs its {what}"):
-        desk.decode(**{name: desk.path("short")})
+        desk.decode(**{name: (path,) if name == "reference" else path})
 
 
 def test_nothing_to_score_is_refused(desk):

@@ -17,7 +17,7 @@ from convs2s_jax.translation.options import Options
         ({"batch_tokens": -1}, "^--batch_tokens is -1: use 1 or more$"),
         ({"window": 0}, "^--window is 0: use 1 or more$"),
         ({"split": "test", "input": "x"}, "^--split brings its own source and reference: leave out --input and --ref"),
-        ({"split": "test", "reference": "x"}, "^--split brings its own"),
+        ({"split": "test", "reference": ("x",)}, "^--split brings its own"),
         ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: unknown words are replaced only where"),
         ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line for each line; use --format=json or fairseq$"),
         ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; give --out"),
@@ -30,7 +30,7 @@ from convs2s_jax.translation.options import Options
                 "prefix": "x",
                 "constraints": "x",
                 "replace_unk": True,
-                "reference": "x",
+                "reference": ("x",),
                 "split": "test",
                 "show": 1,
                 "seed": 0,
@@ -47,7 +47,7 @@ from convs2s_jax.translation.options import Options
             for name, value in {
                 "input": "x",
                 "output": "x",
-                "reference": "x",
+                "reference": ("x",),
                 "show": 1,
                 "split": "test",
                 "score": "x",
@@ -131,7 +131,7 @@ def test_no_file_that_is_read_is_written(tmp_path, name):
     path = tmp_path / "x"
     path.write_text("\n")
     with pytest.raises(UserError, match=f"is the file of --{name}: it would be overwritten; give another"):
-        Options(workdir=("w",), output=str(path), **{name: str(path)})
+        Options(workdir=("w",), output=str(path), **{name: (str(path),) if name == "reference" else str(path)})
 
 
 def test_standard_input_is_read_once():

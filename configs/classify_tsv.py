@@ -1,0 +1,34 @@
+"""python train.py --config=configs/classify_tsv.py --config.data.dir=DIR --workdir=runs/labels
+
+Your own texts with labels: the classifier of Kim 2014 in the paper's size, words as tokens, nothing pretrained. DIR
+holds train.tsv, valid.tsv and, if you have one, test.tsv, plain or with .gz: a label, TAB and a text on each line.
+Where there is no valid.tsv, a tenth of train.tsv is held out.
+
+python decode.py --workdir=runs/labels --input=texts --output=labels
+
+gives a label and its probability for each line. For a convolutional encoder with pooling in place of Kim's features:
+--config.model.features.kind=pooled. No score was measured: it is your data.
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "corpus": "tsv",
+            "hold_out": 0.1,
+            "vocabulary": {"kind": "words", "src_size": 30_000},
+            "batch": {"tokens": 2000},
+        },
+        "model": {
+            "kind": "classifier",
+            "embedding_dim": 300,
+            "dropout": 0.5,
+            "features": {"kind": "kim", "widths": (3, 4, 5), "maps": 100},
+        },
+        "training": {
+            "optimizer": {"kind": "adam"},
+            "schedule": {"kind": "plateau", "rate": 0.001, "minimum": 1e-5},
+            "clip": 0.0,
+            "max_epochs": 25,
+        },
+    }

@@ -1,0 +1,49 @@
+"""BLEU of a sentence as "Dive into Deep Learning" has it (Zhang et al., chapter on sequence to sequence learning).
+
+    BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
+
+p_n is the share of the hypothesis's n-grams that the reference has, each as often at most as the reference has it. The
+power halves from n to n + 1, which lets longer n-grams weigh more. It is no number to publish: that is sacrebleu's,
+which is of a corpus and weighs all n alike.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from convs2s_jax.metrics.record import Metric, Score
+
+
+def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
+    """BLEU of one hypothesis, from 0 to 1.
+
+    A hypothesis of less than k words has no n-grams of some orders: those leave the product as it is, so that a
+    sentence equal to its reference always has 1. (The formula says nothing of it.) One without words has 0.
+
+    Args:
+      hypothesis, reference: words.
+      k: longest n-gram.
+    """
+    if not hypothesis:
+        return 0.0
+    score = math.exp(min(0.0, 1 - len(reference) / len(hypothesis)))
+    for n in range(1, min(k, len(hypothesis)) + 1):
+        ours, theirs = _ngrams(hypothesis, n), _ngrams(reference, n)
+        score *= ((ours & theirs).total() / ours.total()) ** (0.5**n)
+    return score
+
+
+def corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
+    """The mean over all sentences, in percent; words stand between spaces, k = 4, and the best reference counts."""
+    del tokenize
+    total = 0.0
+    for hypothesis, *given in zip(hypotheses, *references, strict=True):
+        total += max(sentence(hypothesis.split(), reference.split()) for reference in given)
+    return [Score("d2l_bleu", "d2l BLEU", 100 * total / len(hypotheses), "mean of sentences, tok:none, k:4")]
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+METRIC = Metric(corpus)

@@ -1,0 +1,59 @@
+"""BLEU (Papineni et al. 2002) and chrF (Popović 2015) of a whole corpus, by sacrebleu.
+
+The numbers are sacrebleu's and come with its signatures, so that they can be compared with published ones. Of several
+references BLEU counts an n-gram as often as the reference that has most of it, and takes the length nearest to the
+hypothesis; chrF takes for each sentence the reference of the best score.
+"""
+
+from collections.abc import Sequence
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.metrics.record import Metric, Score
+
+TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
+"""sacrebleu's tokenisers that need no download."""
+
+PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+"""What has to be installed for some of them."""
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
+    """BLEU of words as the tokeniser finds them.
+
+    Raises:
+      UserError: an unknown tokeniser, or one whose package is missing.
+    """
+    metric = _bleu(tokenize)
+    value = metric.corpus_score(hypotheses, references).score
+    return [Score("bleu", "BLEU", value, str(metric.get_signature()))]
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
+    """chrF2 of the text as it is."""
+    del tokenize
+    metric = CHRF()
+    value = metric.corpus_score(hypotheses, references).score
+    return [Score("chrf", "chrF2", value, str(metric.get_signature()))]
+
+
+def _bleu(tokenize: str) -> BLEU:
+    check(tokenize in TOKENIZERS, f"bleu_tokenize is '{tokenize}'{did_you_mean(tokenize, TOKENIZERS)}")
+    try:
+        return BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError) as error:
+        if tokenize not in PACKAGES:
+            raise
+        raise UserError(
+            f"bleu_tokenize is '{tokenize}', which needs another package: pip install '{PACKAGES[tokenize]}'"
+        ) from error
+
+
+def _check(tokenize: str) -> None:
+    _bleu(tokenize)
+
+
+BLEU_METRIC = Metric(bleu, _check)
+CHRF_METRIC = Metric(chrf)

@@ -1,0 +1,79 @@
+"""Labels as a vocabulary, and corpora that have labels."""
+
+import gzip
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, UNK
+from convs2s_jax.data import cldr, corpus, labels, vocabulary
+from convs2s_jax.data.config import DataConfig, VocabularyConfig
+from convs2s_jax.data.corpus import ParallelText
+
+
+def test_a_label_is_one_token_whatever_it_holds():
+    found = labels.learn(["not spam", "spam", " not spam ", ""])
+    assert found.names == ("not spam", "spam")
+    assert found.size == 6
+    assert found.encode(["spam", " not spam", "", "eggs"]) == [[5], [4], [], [UNK]]
+    assert found.decode([5, EOS]) == "spam"
+    assert found.token(4) == "not spam"
+
+
+def test_labels_come_back_from_their_folder(tmp_path):
+    text = ParallelText(["a b", "b c"] * 5, ["x y", "z"] * 5, "train")
+    made = vocabulary.build_labelled(VocabularyConfig(kind="words"), text, 1)
+    vocabulary.save(made, tmp_path / "vocab")
+    again = vocabulary.load(tmp_path / "vocab")
+    assert again.tgt == made.tgt
+    assert again.tgt.fingerprint == made.tgt.fingerprint
+    assert again.src.fingerprint == made.src.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a\n\nb\n", "line 2: the label '' is empty"), ("a\nb\na\n", "line 3: .*")]
+)
+def test_a_damaged_list_is_refused(tmp_path, text, message):
+    (tmp_path / "tgt.labels").write_text(text)
+    with pytest.raises(UserError, match=message):
+        labels.Labels.load(tmp_path / "tgt.labels")
+
+
+def test_one_label_is_too_few():
+    with pytest.raises(UserError, match=r"^the training text has less than two labels \(none\)"):
+        labels.learn(["", " "])
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_tsv_has_label_tab_text(tmp_path, ending):
+    text = "good\ta nice\tday\n bad \t\n"
+    data = gzip.compress(text.encode()) if ending else text.encode()
+    (tmp_path / f"train.tsv{ending}").write_bytes(data)
+    cfg = DataConfig(corpus="tsv", dir=str(tmp_path))
+    found = corpus.read(cfg, "train")
+    assert (list(found.src), list(found.tgt)) == (["a nice\tday", ""], ["good", "bad"])
+    assert found.where(1) == f"{tmp_path}/train.tsv{ending}, line 2"
+    assert len(corpus.read(cfg, "test", optional=True)) == 0
+    with pytest.raises(UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz$"):
+        corpus.read(cfg, "valid")
+    with pytest.raises(UserError, match=r"^data.dir is empty: name the folder of the files$"):
+        corpus.read(DataConfig(corpus="tsv"), "train")
+
+
+def test_lines_are_named_in_the_file_that_holds_them():
+    text = ParallelText("abcde", "vwxyz", "train", files=(("one", 2), ("two", 3)))
+    assert [text.where(i) for i in (0, 1, 2, 4)] == ["one, line 1", "one, line 2", "two, line 1", "two, line 3"]
+    assert ParallelText("ab", "cd", "valid").where(1) == "valid split, line 2"
+
+
+def test_kinds_of_phrases_are_balanced_disjoint_and_the_same_every_time():
+    cfg = cldr.CldrConfig(train=900, valid=60, test=60)
+    made = cldr.generate_kinds("en", cfg)
+    assert made == cldr.generate_kinds("en", cfg)
+    texts = [set(made[name][0]) for name in ("train", "valid", "test")]
+    assert [len(part) for part in texts] == [900, 60, 60]
+    assert len(set.union(*texts)) == 1020
+    kinds = made["train"][1]
+    assert set(kinds) == set(cldr.PHRASES)
+    assert max(map(kinds.count, cldr.PHRASES)) < 3 * min(map(kinds.count, cldr.PHRASES))
+    assert corpus.read(DataConfig(corpus="cldr_kinds", src="en", cldr=cfg), "valid").tgt == made["valid"][1]

@@ -1,0 +1,40 @@
+"""BLEU of "Dive into Deep Learning": its worked example, and the formula written out."""
+
+import math
+
+import pytest
+
+from convs2s_jax.metrics.d2l_bleu import sentence
+from convs2s_jax.metrics.scoring import score
+
+
+def test_the_worked_example():
+    """Reference ABCDEF, hypothesis ABBCD: p_1 = 4/5, p_2 = 3/4, p_3 = 1/3, p_4 = 0."""
+    penalty = math.exp(1 - 6 / 5)
+    precisions = [4 / 5, 3 / 4, 1 / 3, 0]
+    for k in range(1, 5):
+        expected = penalty * math.prod(p ** (1 / 2**n) for n, p in enumerate(precisions[:k], 1))
+        assert sentence("ABBCD", "ABCDEF", k) == pytest.approx(expected)
+    assert sentence("ABBCD", "ABCDEF", 3) > 0.5
+    assert sentence("ABBCD", "ABCDEF", 4) == 0
+
+
+def test_a_short_hypothesis_is_punished_and_the_reference_itself_has_one():
+    """Hypothesis AB, k = 2: p_1 = p_2 = 1, BLEU = exp(1 - 6/2) = exp(-2) = 0.135 (printed: exp(1 - 6/3) = 0.37)."""
+    assert sentence("AB", "ABCDEF", 2) == pytest.approx(math.exp(-2))
+    assert sentence("ABC", "ABCDEF", 2) == pytest.approx(0.37, abs=0.005)
+    assert sentence("ABCDEF", "ABCDEF", 2) == 1
+    assert sentence("A", "A") == 1
+    assert sentence("ABCDEFG", "ABCDEF", 1) == pytest.approx((6 / 7) ** 0.5)  # too long: no penalty beside p_1
+
+
+def test_an_ngram_counts_no_more_often_than_in_the_reference():
+    assert sentence("AAAA", "AB", 1) == pytest.approx((1 / 4) ** 0.5)
+
+
+def test_a_corpus_has_the_mean_of_its_sentences_and_the_best_reference():
+    def value(hypotheses, *references):
+        return score(hypotheses, references, metrics=["d2l_bleu"])["d2l_bleu"].value
+
+    assert value(["a b", ""], ["a b", "c"]) == pytest.approx(50)
+    assert value(["a b", "c d e f"], ["x", "c d e f"], ["a b", "y"]) == pytest.approx(100)

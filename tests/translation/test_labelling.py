@@ -1,0 +1,142 @@
+"""Labels of lines through the whole of decode.py, short of its flags."""
+
+import json
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.classifier import logits
+from convs2s_jax.training.loop import train
+from convs2s_jax.translation import job, labelling, trained
+from convs2s_jax.translation.options import Options
+from tests import tiny
+
+LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6 " * 30, "at 12:30", "Norway", "Norway"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("labelled") / "run"
+    options = {
+        "data__corpus": "cldr_kinds",
+        "data__tgt": "",
+        "model": {"kind": "classifier", "embedding_dim": 8, "features": {"maps": 4, "max_length": 40}},
+        "training__max_steps": 2,
+        "training__validate_bleu": True,
+        "training__save_every": 1,
+    }
+    train(tiny.config(**options), folder)
+    return folder
+
+
+class Desk:
+    def __init__(self, folder, workdir):
+        self.folder, self.workdir, self.told = folder, workdir, []
+        (folder / "in").write_text("".join(f"{line}\n" for line in LINES))
+
+    def decode(self, output="out", **options):
+        self.told = []
+        given = {"workdir": (str(self.workdir),), "output": str(self.folder / output), **options}
+        if "split" not in given:
+            given = {"input": str(self.folder / "in"), **given}
+        job.decode(Options(**given), tell=self.told.append)
+        return (self.folder / output).read_text()
+
+
+@pytest.fixture
+def desk(tmp_path, workdir):
+    return Desk(tmp_path, workdir)
+
+
+def test_one_line_in_gives_one_label_with_its_probability(desk):
+    lines = desk.decode().split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(LINES)
+    assert lines[5] == lines[6]
+    for line in lines:
+        label, tab, probability = line.partition("\t")
+        assert tab
+        assert label.isidentifier()
+        assert 1 / 18 <= float(probability) <= 1
+    [cut] = desk.told
+    assert "in, line 4: the last " in cut
+    assert "tokens exceed the model's length: left out" in cut
+
+
+def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):
+    records = [json.loads(line) for line in desk.decode(format="json", batch_size=2).splitlines()]
+    found = trained.restore(workdir, (), None, print)
+    names = labelling.of(found).labels
+    assert len(names) == 18
+    for i, record in enumerate(records):
+        assert (record["line"], record["source"]) == (i, LINES[i])
+        values = [item["probability"] for item in record["labels"]]
+        assert values == sorted(values, reverse=True)
+        assert sum(values) == pytest.approx(1, abs=1e-4)
+        [ids] = found.vocabularies.src.encode([LINES[i]])
+        src = np.array([[*ids[:39], 2]], np.int32)
+        scores = np.asarray(logits(found.params, found.cfg.model, src), np.float64)[0]
+        expected = dict(zip(names, np.exp(scores) / np.exp(scores).sum(), strict=True))
+        assert {item["label"]: item["probability"] for item in record["labels"]} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_windows_and_resuming_change_nothing(desk, style):
+    whole = desk.decode(format=style, batch_size=1)
+    assert desk.decode(output="windows", format=style, batch_size=1, window=2) == whole
+    for size in (0, len(whole) // 2, len(whole) - 1):
+        (desk.folder / "part").write_text(whole[:size])
+        assert desk.decode(output="part", format=style, batch_size=1, window=3, resume=True) == whole
+
+
+def best_of(workdir):
+    [line] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
+    return line["step"]
+
+
+def test_a_split_is_scored_like_the_final_test(desk, workdir):
+    out = desk.decode(split="test", show=1, checkpoint=(best_of(workdir),))
+    [right] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
+    told = "\n".join(desk.told)
+    assert len(out.splitlines()) == 8
+    assert "  text        " in told
+    assert "  reference   " in told
+    assert f"accuracy    {right['accuracy']:6.2f}  % of 8 texts" in told
+    assert f"macro F1    {right['macro_f1']:6.2f}" in told
+    assert all(f"F1          {right[name]:6.2f}  {name[3:]}" in told for name in right if name.startswith("f1/"))
+
+
+def test_right_labels_score_full(desk):
+    found = [line.partition("\t")[0] for line in desk.decode().splitlines()]
+    (desk.folder / "labels").write_text("".join(f"{label}\n" for label in found))
+    desk.decode(reference=(str(desk.folder / "labels"),))
+    assert "accuracy    100.00  % of 7 texts" in desk.told
+    assert "macro F1    100.00" in desk.told
+    (desk.folder / "labels").write_text("x\n")
+    with pytest.raises(UserError, match=r"in has 7 lines, .*labels 1: each line needs its label$"):
+        desk.decode(reference=(str(desk.folder / "labels"),))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": {"beam_size": 3}}, r"^--beam_size: for translations only, and --workdir=.*run gives labels; leave"),
+        ({"prefix": "x"}, "^--prefix: for translations only"),
+        ({"score": "x"}, "^--score: for translations only"),
+        ({"replace_unk": True}, "^--replace_unk: for translations only"),
+        ({"format": "fairseq"}, "^--format=fairseq is for translations: of labels there are text and json$"),
+        ({"metrics": ("exact",)}, "^--metrics: for translations only"),
+        ({"reference": ("a", "b")}, "^--reference names 2 files: a text has one label; name one$"),
+        ({"format": "json", "nbest": 2}, "^--nbest: for translations only"),
+    ],
+    ids=str,
+)
+def test_what_is_for_translations_is_refused(desk, options, message):
+    with pytest.raises(UserError, match=message):
+        desk.decode(**options)
+
+
+def test_a_classifier_has_no_ensemble(desk, workdir):
+    with pytest.raises(UserError, match=r"^--workdir names 2 folders: a classifier works alone; name one$"):
+        desk.decode(workdir=(str(workdir), str(workdir)))
