@@ -21,10 +21,10 @@ from machine import describe, product_rate
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import corpus
+from convs2s_jax.metrics.scoring import score
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.prepare import prepare
-from convs2s_jax.training.scoring import score
 from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]
@@ -131,14 +131,14 @@ def row(one: Kind, arguments: argparse.Namespace) -> str:
             rates.append(len(sources) / (time.perf_counter() - before))
             peaks.append(peak / 1e9)
     hypotheses = [trained.vocabularies.tgt.decode(one.best.tokens.tolist()) for one in found]
-    scores = score(hypotheses, text.tgt, bleu_tokenize=trained.cfg.training.bleu_tokenize)
+    scores = score(hypotheses, [text.tgt], bleu_tokenize=trained.cfg.training.bleu_tokenize)
     best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
     train = lines(one.workdir, "train")
     speed = statistics.median(line["tokens_per_second"] for line in train[1:])
     seconds = target_tokens(one) / speed
     return (
         f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "
-        f"| {best:.2f} | {scores.bleu:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"
+        f"| {best:.2f} | {scores['bleu'].value:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"
     )
 
 

@@ -12,7 +12,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.conv_encoder import zero_padding
 from convs2s_jax.models.kinds import Features
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
-from convs2s_jax.nn import convolution, embedding
+from convs2s_jax.nn import convolution, embedding, pooling
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.types import Array, Key
@@ -107,7 +107,7 @@ def extract(
             convolution.valid(bank.conv, jnp.pad(x, ((0, 0), (0, width - 1), (0, 0))), execution.form(False))
         )
         inside = mask & ((left >= width) | (begun == 1))
-        return jnp.max(jnp.where(inside[:, :, None], c, jnp.zeros_like(c)), axis=1)  # c >= 0: zero is below all
+        return pooling.maximum(c, inside)
 
     return jnp.concatenate([pooled(bank) for bank in params.banks], axis=-1)
 

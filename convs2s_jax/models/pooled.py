@@ -4,15 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-import jax.numpy as jnp
-
 from convs2s_jax.core.config import check
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.kinds import Features
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
 from convs2s_jax.models.table import ENCODERS, AnyEncoder
-from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn import pooling, weight_norm
+from convs2s_jax.nn.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,22 +72,7 @@ def extract(
     return POOLINGS[cfg.pooling](memory.values, memory.mask)
 
 
-def maximum(x: Array, mask: Array) -> Array:
-    """The largest x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
-    least = jnp.finfo(x.dtype).min
-    largest = jnp.max(jnp.where(mask[:, :, None], x, jnp.full_like(x, least)), axis=1)
-    return jnp.where(jnp.any(mask, axis=1)[:, None], largest, jnp.zeros_like(largest))
-
-
-def mean(x: Array, mask: Array) -> Array:
-    """The mean of x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
-    dtype = wide(x.dtype)
-    total = jnp.sum(jnp.where(mask[:, :, None], x, jnp.zeros_like(x)), axis=1, dtype=dtype)
-    count = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(dtype)
-    return (total / count[:, None]).astype(x.dtype)
-
-
-POOLINGS: dict[str, Callable[[Array, Array], Array]] = {"max": maximum, "mean": mean}
+POOLINGS: dict[str, Callable[[Array, Array], Array]] = {"max": pooling.maximum, "mean": pooling.mean}
 
 
 def size(cfg: PooledConfig, dim: int) -> int:

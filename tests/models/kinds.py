@@ -7,12 +7,34 @@ from typing import Any
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "conv": {"kind": "conv", "layers": [(32, 3)] * 2},
+    "separable": {"kind": "conv", "layers": [(32, 3)] * 2, "convolution": {"kind": "separable", "dilations": [1, 2]}},
+    "lightweight": {"kind": "conv", "layers": [(32, 3)], "convolution": {"kind": "lightweight", "heads": 4}},
+    "dynamic": {"kind": "conv", "layers": [(32, 3)], "convolution": {"kind": "dynamic", "heads": 4}},
+    "lightconv": {"kind": "light", "layers": [3, 5], "convolution": "lightweight", "conv_dim": 32, "ffn_dim": 32},
+    "dynamicconv": {"kind": "light", "layers": [3], "convolution": "dynamic", "conv_dim": 32, "ffn_dim": 32},
+    "slicenet": {"kind": "slicenet", "modules": 1, "kernels": [3, 3, 5, 5], "dilations": [1, 2, 1, 1]},
     "gru": {"kind": "recurrent", "units": 24},
     "lstm": {"kind": "recurrent", "cell": "lstm", "layers": 2, "units": 24, "bidirectional": 0, "residual": 2},
 }
 
 DECODERS: dict[str, dict[str, Any]] = {
     "conv": {"kind": "conv", "layers": [(32, 3)] * 2, "out_dim": 16},
+    "separable": {
+        "kind": "conv",
+        "layers": [(32, 3)] * 2,
+        "convolution": {"kind": "separable", "dilations": [1, 2]},
+        "out_dim": 16,
+    },
+    "lightweight": {
+        "kind": "conv",
+        "layers": [(32, 3)],
+        "convolution": {"kind": "lightweight", "heads": 4},
+        "out_dim": 16,
+    },
+    "dynamic": {"kind": "conv", "layers": [(32, 3)], "convolution": {"kind": "dynamic", "heads": 4}, "out_dim": 16},
+    "lightconv": {"kind": "light", "layers": [3, 5], "convolution": "lightweight", "conv_dim": 32, "ffn_dim": 32},
+    "dynamicconv": {"kind": "light", "layers": [3], "convolution": "dynamic", "conv_dim": 32, "ffn_dim": 32},
+    "slicenet": {"kind": "slicenet", "modules": 1, "kernels": [3, 3, 5, 5], "dilations": [1, 2, 1, 1]},
     "bahdanau": {"kind": "recurrent", "units": 32, "out_dim": 24},
     "gnmt": {"kind": "recurrent", "cell": "lstm", "layers": 2, "units": 24, "residual": 2, "out_dim": 24},
     "luong": {"kind": "recurrent", "cell": "lstm", "units": 32, "attention": "dot", "wiring": "current", "out_dim": 24},
