@@ -25,7 +25,7 @@ BLOCK = 64
 
 
 def softmax(scores: Array) -> Array:
-    """Kernels that sum to one over their taps (equation 4 of Wu et al.): softmax over K of [..., K, H], same dtype."""
+    """Kernels that sum to one over their taps (Wu et al., section 3): softmax over K of [..., K, H], same dtype."""
     return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
@@ -45,7 +45,7 @@ def valid(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
 
 
 def dynamic(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
-    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (equation 5 of Wu et al.).
+    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (Wu et al., section 4).
 
     Args:
       w: [B, T, K, H]; C is a multiple of H.
@@ -152,7 +152,7 @@ FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "pro
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
-    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; `reach` is no longer than one of many."""
+    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; `reach` is no longer than one."""
     if count == 1:
         return x
     B, U, *rest = x.shape
