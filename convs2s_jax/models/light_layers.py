@@ -1,4 +1,4 @@
-"""Layers of lightweight and dynamic convolutions, on both sides (Wu et al. 2019, section 3 and 4; figure 2)."""
+"""Layers of lightweight and dynamic convolutions, on both sides (Wu et al. 2019, sections 3 and 4)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def _init_lightweight(key: Key, width: int, channels: int, heads: int) -> Lightw
 
 
 def _lightweight_weights(params: Lightweight, x: Array, *, rate: float, key: Key | None) -> Array:
-    """softmax_K(w), equations 3 and 4; with dropout each sentence loses taps of its own, the same at all positions."""
+    """softmax_K(w), section 3; with dropout each sentence loses taps of its own, the same at all positions."""
     w = depthwise.softmax(params.scores)
     if key is None or rate == 0.0:
         return w
@@ -109,7 +109,7 @@ def _init_dynamic(key: Key, width: int, channels: int, heads: int) -> Dynamic:
 
 
 def _dynamic_weights(params: Dynamic, x: Array, *, rate: float, key: Key | None) -> Array:
-    """softmax_K(sum_c W_{c,k,h} x_{t,c}), equation 5."""
+    """softmax_K(sum_c W_{c,k,h} x_{t,c}), section 4."""
     return dropout(depthwise.softmax(jnp.einsum("NTC,CKH->NTKH", x, params.predictor)), rate, key)
 
 

@@ -25,7 +25,7 @@ BLOCK = 64
 
 
 def softmax(scores: Array) -> Array:
-    """Kernels that sum to one over their taps (equation 4 of Wu et al.): softmax over K of [..., K, H], same dtype."""
+    """Kernels that sum to one over their taps (Wu et al., section 3): softmax over K of [..., K, H], same dtype."""
     return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
@@ -45,7 +45,7 @@ def valid(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
 
 
 def dynamic(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
-    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (equation 5 of Wu et al.).
+    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (Wu et al., section 4).
 
     Args:
       w: [B, T, K, H]; C is a multiple of H.
@@ -97,11 +97,11 @@ def _apply(w: Array, x: Array, dilation: int, form: Form) -> Array:
     if T == 1:
         kernels = w if w.ndim == 4 else w[None, None]
         taps = kernels[:, 0, :, :, None] * x[:, ::dilation]
-        y = jnp.sum(taps, axis=1, dtype=wide(w.dtype))
+        y = jnp.sum(taps, axis=1, dtype=wide(w.dtype)).astype(w.dtype)
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
         y = FORMS[chosen](w, x, dilation)
-    return y.astype(w.dtype).reshape(B, T, C)
+    return y.reshape(B, T, C)
 
 
 @partial(jax.checkpoint, static_argnums=(2,), prevent_cse=False)
@@ -114,16 +114,14 @@ def shifts(w: Array, x: Array, dilation: int) -> Array:
       dilation: D.
 
     Returns:
-      [B, T, H, C / H], in float32 or better.
+      [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
     """
     kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
     x = x.astype(kernels.dtype)
     K = w.shape[-2]
     T = x.shape[1] - (K - 1) * dilation
-    return sum(
-        (kernels[:, :, j, :, None] * x[:, j * dilation : j * dilation + T] for j in range(K)),
-        jnp.zeros((), x.dtype),
-    )
+    taps = (kernels[:, :, j, :, None] * x[:, j * dilation : j * dilation + T] for j in range(K))
+    return sum(taps, jnp.zeros((), x.dtype)).astype(w.dtype)
 
 
 @partial(jax.checkpoint, static_argnums=(2,))
@@ -141,11 +139,11 @@ def products(w: Array, x: Array, dilation: int) -> Array:
     x = _blocks(x, count, L, reach)
     if w.ndim == 2:
         band = _band(jnp.broadcast_to(w.T[:, None], (H, L, K)), dilation)
-        y = jnp.einsum("HTU,BUHR->BTHR", band, x, preferred_element_type=wide(w.dtype))
+        y = jnp.einsum("HTU,BUHR->BTHR", band, x)
     else:
         w = jnp.pad(w, ((0, 0), (0, count * L - T), (0, 0), (0, 0))).reshape(B * count, L, K, H)
         band = _band(jnp.moveaxis(w, 3, 1), dilation)
-        y = jnp.einsum("BHTU,BUHR->BTHR", band, x, preferred_element_type=wide(w.dtype))
+        y = jnp.einsum("BHTU,BUHR->BTHR", band, x)
     return y.reshape(B, count * L, H, R)[:, :T]
 
 
@@ -154,7 +152,7 @@ FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "pro
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
-    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...], `reach` no longer than two blocks."""
+    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; `reach` is no longer than one."""
     if count == 1:
         return x
     B, U, *rest = x.shape
