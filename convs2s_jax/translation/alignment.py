@@ -34,7 +34,7 @@ def pairs(attention: np.ndarray | None) -> tuple[tuple[int, int], ...]:
     """
     if attention is None or min(attention.shape) < 2:
         return ()
-    looked = attention.any(axis=1)
+    looked = attention.max(axis=1) > 0
     return tuple((int(s), t) for t, s in enumerate(attention[:-1, :-1].argmax(axis=1)) if looked[t])
 
 
