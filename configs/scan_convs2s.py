@@ -7,7 +7,11 @@ train is trained on and the last parameters count. The score is exact match on t
 python decode.py --workdir=runs/scan --split=test --output=out --metrics=exact
 
 Published for ConvS2S (Dessi and Baroni 2019), means of several seeds: 100 % on simple, 69.2 +- 8.2 on jump, 56.7 +-
-10.2 on around right. MEASURED
+10.2 on around right. Measured here, on simple only and with less: 3 layers of 64 channels on each side (300,116
+parameters), seed 1, 7 minutes on 2 busy cores: 99.3 %. The sizes below were not run:
+
+--config.model.embedding_dim=64 --config.model.decoder.out_dim=64 --config.model.encoder.layers="[(64, 5)] * 3" \\
+    --config.model.decoder.layers="[(64, 5)] * 3"
 
 The paper takes fairseq's fconv as it is and searches its sizes; the settings it found best were not at hand. These here
 are ours, in a size that a CPU trains.
@@ -21,7 +25,7 @@ def get_config():
             "tgt": "out",
             "hold_out": 0.0,
             "vocabulary": {"kind": "words", "min_count": 1},
-            "batch": {"tokens": 4000, "shapes": 4},
+            "batch": {"tokens": 4000, "shapes": 4, "max_length": 62},
         },
         "model": {
             "embedding_dim": 128,
@@ -31,7 +35,7 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "nesterov", "momentum": 0.99},
-            "schedule": {"kind": "fixed", "rates": [0.1], "force_anneal": 12},
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 12},
             "clip": 0.1,
             "max_epochs": 14,
             "metrics": ("exact",),
