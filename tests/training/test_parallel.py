@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.conv_decoder import ConvDecoderConfig
 from convs2s_jax.models.conv_encoder import ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
@@ -18,10 +17,9 @@ from convs2s_jax.training import parallel, sharding
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.digest import path_of
-from convs2s_jax.training.loss import Batch
-from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.parallel import compile_steps
+from tests.meshes import assert_equal_each, batch, mesh_of
 
 MODEL = ModelConfig(
     embedding_dim=8,
@@ -34,21 +32,6 @@ VOCABULARIES = {"source": 24, "target": 20}
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (4, 1, 2), (1, 2, 4)]
 WAYS = [("jit", mesh) for mesh in MESHES] + [("pmap", (1, 1, 1)), ("pmap", (8, 1, 1))]
 KEY = jax.random.key(7)
-
-
-def mesh_of(sizes):
-    return make(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))))
-
-
-def sentences(rng, count, longest, vocabulary):
-    """Rows of all lengths, the last two without a token."""
-    lines = [rng.integers(4, vocabulary, rng.integers(1, longest)).tolist() + [EOS] for _ in range(count - 2)]
-    return np.array([line + [PAD] * (longest - len(line)) for line in [*lines, [], []]], np.int32)
-
-
-def batch(seed, rows, source, target):
-    rng = np.random.default_rng(seed)
-    return Batch(src=sentences(rng, rows, source, 24), tgt=sentences(rng, rows, target, 20))
 
 
 BATCHES = [batch(0, 8, 7, 9), batch(1, 8, 7, 9)]
@@ -82,14 +65,6 @@ def expected():
     state, steps, batches = on_one_device()
     gradients = steps.first(state.params, batches[0], KEY)
     return jax.device_get((gradients, three_updates(state, steps, batches)))
-
-
-def assert_equal_each(ours, theirs, tolerance=1e-5):
-    """Relative to the norm of each array."""
-    leaves = jax.tree_util.tree_leaves_with_path(ours)
-    for (path, a), b in zip(leaves, jax.tree.leaves(theirs), strict=True):
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), path_of(path)
 
 
 @pytest.mark.parametrize(("way", "sizes"), WAYS, ids=str)

@@ -1,0 +1,49 @@
+"""Every kind of encoder and decoder on a mesh: each parameter's gradient is that of one device."""
+
+import itertools
+from functools import partial
+
+import jax
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.models.classifier import ClassifierConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.training import sharding
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training.config import TrainingConfig
+from convs2s_jax.training.parallel import compile_steps
+from tests.meshes import assert_equal_each, batch, mesh_of
+from tests.models.kinds import DECODERS, ENCODERS
+
+COUNT = max(len(ENCODERS), len(DECODERS))
+TOGETHER = list(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), range(COUNT), strict=False))
+"""Each encoder and each decoder at least once."""
+TRAINING = TrainingConfig(clip=0.1)
+BATCH = batch(0, 8, 7, 9)
+KEY = jax.random.key(7)
+LEAST = 1e-3
+"""What adds the same to all scores of an attention has no gradient but rounding: such a one is compared with all."""
+
+
+def gradients(cfg, mesh=None):
+    """Of the first part of an update, with dropout."""
+    init = partial(stepping.init, model=cfg, cfg=TRAINING, source=24, target=20)
+    params, given = jax.jit(init)(jax.random.key(1)).params, BATCH
+    if mesh is not None:
+        params = jax.device_put(params, sharding.shardings(params, mesh))
+        given = jax.device_put(given, sharding.batch_sharding(mesh))
+    return jax.device_get(compile_steps(cfg, TRAINING, mesh).first(params, given, KEY))
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [pair[:2] for pair in TOGETHER])
+def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
+    values = {"embedding_dim": 32, "dropout": 0.3, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
+    cfg = build(ModelConfig, values)
+    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg), least=LEAST)
+
+
+@pytest.mark.parametrize("features", [{"kind": "kim", "maps": 8}, {"kind": "pooled", "encoder": ENCODERS["conv"]}])
+def test_gradients_of_classifiers_on_a_mesh_are_those_of_one_device(features):
+    cfg = build(ClassifierConfig, {"embedding_dim": 32, "dropout": 0.3, "features": features})
+    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg))
