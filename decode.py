@@ -1,4 +1,4 @@
-"""Translate with a trained model:  python decode.py --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE].
+"""Translate, or label:  python decode.py --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE].
 
 Reads standard input and writes standard output unless told otherwise; one line in, one line out. docs/decoding.md has
 an example for every flag.

@@ -1,4 +1,4 @@
-"""Train a translator:  python train.py --config=configs/FILE.py --workdir=DIR [--config.path.to.field=value ...].
+"""Train a model:  python train.py --config=configs/FILE.py --workdir=DIR [--config.path.to.field=value ...].
 
 Running the same command again continues the run. SIGINT or SIGTERM saves and ends it. It uses all devices of a machine
 (--config.mesh.data=1 uses one), and of several machines where each runs it: docs/distributed.md.
