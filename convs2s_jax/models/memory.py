@@ -10,7 +10,8 @@ class Memory:
     """The encoded source.
 
     keys: [B, S, E], what attention compares with (z of the paper); values: [B, S, E], what it fetches (z + e);
-    mask: [B, S], True at real positions; summary: [B, E], the mean of keys, for decoders that need a first state.
+    mask: [B, S], True at real positions; summary: [B, E], for decoders that need a first state: the mean of keys,
+    or the last states of a recurrent encoder.
     """
 
     keys: Array
