@@ -16,11 +16,12 @@ from convs2s_jax.models.pooled import PooledConfig
 
 V, L, E = 30, 5, 8
 KEY = jax.random.key(3)
+SMALL = {"conv": {"kind": "conv", "layers": [(12, 3), (8, 3)]}}
 CASES = {
     "kim": {"kind": "kim", "widths": (2, 3, 5), "maps": 7},
     **{
-        f"{encoder}-{pooling}": {"kind": "pooled", "pooling": pooling, "encoder": {"kind": encoder}}
-        for encoder in ENCODERS
+        f"{encoder}-{pooling}": {"kind": "pooled", "pooling": pooling, "encoder": values}
+        for encoder, values in SMALL.items()
         for pooling in ("max", "mean")
     },
 }
