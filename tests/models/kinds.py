@@ -48,3 +48,8 @@ DECODERS: dict[str, dict[str, Any]] = {
     },
     "cho": {"kind": "recurrent", "units": 32, "attention": "none", "tied_output": True, "out_dim": 32},
 }
+
+
+def firsts(table: dict[str, dict[str, Any]]) -> list[str]:
+    """The first line of each kind."""
+    return list({values["kind"]: name for name, values in reversed(table.items())}.values())[::-1]

@@ -21,7 +21,7 @@ KEY = jax.random.key(3)
 CASES = {
     "kim": {"kind": "kim", "widths": (2, 3, 5), "maps": 7},
     "mean": {"kind": "pooled", "pooling": "mean", "encoder": kinds.ENCODERS["conv"]},
-    **{name: {"kind": "pooled", "encoder": encoder} for name, encoder in kinds.ENCODERS.items()},
+    **{name: {"kind": "pooled", "encoder": kinds.ENCODERS[name]} for name in kinds.firsts(kinds.ENCODERS)},
 }
 
 
