@@ -5,7 +5,7 @@
     attend(x, m) = LN(x + softmax(q m' / sqrt(E)) m),  q = step6(step5(x + timing))
 
 E channels everywhere. Steps are centred in the encoder and causal in the decoder. What differs from the paper
-and from its published code stands in docs/models_convolutions.md.
+and from its published code stands in docs/models.md.
 """
 
 import dataclasses
