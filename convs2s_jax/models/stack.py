@@ -21,7 +21,8 @@ class ExecutionConfig:
 
     scan_layers: so many neighbouring layers of equal shape or more are compiled once, as the body of a `lax.scan`, 0
     for never (decision 0008); remat: gradients compute each layer again from its input (`jax.checkpoint`) in place of
-    keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere.
+    keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere
+    (other kinds of convolution than dense ones choose for themselves).
     """
 
     scan_layers: int = 8

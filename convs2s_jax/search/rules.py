@@ -24,7 +24,7 @@ def log_probabilities(logits: Array | Fused, cfg: SearchConfig) -> Array:
     """log_softmax(logits / temperature) over the last axis, in float32 nats; -inf where that is no number.
 
     The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
-    log (1/M) sum_m p_m.  With a language model,  log p + lm_weight log p_lm  (Gulcehre et al. 2015, equation 7), which
+    log (1/M) sum_m p_m.  With a language model,  log p + lm_weight log p_lm  (Gulcehre et al. 2015, section 4.1), which
     is not normalised.
 
     Args:
