@@ -3,6 +3,7 @@
 Sizes suit E = 32. A name is what a failing test shows; several lines of one kind are for what differs inside it.
 """
 
+import itertools
 from typing import Any
 
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -53,3 +54,9 @@ DECODERS: dict[str, dict[str, Any]] = {
 def firsts(table: dict[str, dict[str, Any]]) -> list[str]:
     """The first line of each kind."""
     return list({values["kind"]: name for name, values in reversed(table.items())}.values())[::-1]
+
+
+def together() -> list[tuple[str, str]]:
+    """Pairs with each encoder and each decoder at least once, as few as can be."""
+    count = max(len(ENCODERS), len(DECODERS))
+    return list(itertools.islice(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), strict=False), count))

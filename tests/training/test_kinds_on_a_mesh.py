@@ -1,6 +1,5 @@
 """Every kind of encoder and decoder on a mesh: each parameter's gradient is that of one device."""
 
-import itertools
 from functools import partial
 
 import jax
@@ -14,11 +13,8 @@ from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.parallel import compile_steps
 from tests.meshes import assert_equal_each, batch, mesh_of
-from tests.models.kinds import DECODERS, ENCODERS
+from tests.models.kinds import DECODERS, ENCODERS, together
 
-COUNT = max(len(ENCODERS), len(DECODERS))
-TOGETHER = list(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), range(COUNT), strict=False))
-"""Each encoder and each decoder at least once."""
 TRAINING = TrainingConfig(clip=0.1)
 BATCH = batch(0, 8, 7, 9)
 KEY = jax.random.key(7)
@@ -36,7 +32,7 @@ def gradients(cfg, mesh=None):
     return jax.device_get(compile_steps(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), [pair[:2] for pair in TOGETHER])
+@pytest.mark.parametrize(("encoder", "decoder"), together())
 def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
     values = {"embedding_dim": 32, "dropout": 0.3, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
     cfg = build(ModelConfig, values)
