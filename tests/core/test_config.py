@@ -96,7 +96,7 @@ def test_an_override_chooses_the_kind_of_a_record():
             "recurrent",
             r"^config\.model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number",
         ),
-        (CONV, "encoder.units", "8", r"^config\.model\.encoder\.units: there is no field 'units'; there are: kind,"),
+        (CONV, "encoder.units", "8", r"^config\.model\.encoder\.units: there is no field 'units'; there are: c"),
         (
             {},
             "encoder",

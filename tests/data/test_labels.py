@@ -54,7 +54,9 @@ def test_tsv_has_label_tab_text(tmp_path, ending):
     assert (list(found.src), list(found.tgt)) == (["a nice\tday", ""], ["good", "bad"])
     assert found.where(1) == f"{tmp_path}/train.tsv{ending}, line 2"
     assert len(corpus.read(cfg, "test", optional=True)) == 0
-    with pytest.raises(UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz$"):
+    with pytest.raises(
+        UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz; data.hold_"
+    ):
         corpus.read(cfg, "valid")
     with pytest.raises(UserError, match=r"^data.dir is empty: name the folder of the files$"):
         corpus.read(DataConfig(corpus="tsv"), "train")
