@@ -17,7 +17,7 @@ def get_config():
             "corpus": "tsv",
             "hold_out": 0.1,
             "vocabulary": {"kind": "words", "src_size": 30_000},
-            "batch": {"tokens": 2000},
+            "batch": {"tokens": 4096, "max_length": 4096, "cut_source": True},
         },
         "model": {
             "kind": "classifier",

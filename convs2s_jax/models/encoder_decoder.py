@@ -103,7 +103,9 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Parameters in the dtype of the computation; tables stay, since gradients add up in them row by row.
+    """Parameters in the dtype of the computation.
+
+    Tables stay, since gradients add up in them row by row, and so do the scale and bias of layer normalisation.
 
     Args:
       params: of any model.
@@ -113,7 +115,7 @@ def cast(params: T, cfg: Any) -> T:
         return params
 
     def convert(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf if path[-1].name in ("table", "positions") else leaf.astype(cfg.dtype)
+        return leaf if path[-1].name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
 
     converted: T = jax.tree_util.tree_map_with_path(convert, params)
     return converted

@@ -27,7 +27,7 @@ class PooledConfig:
     def __post_init__(self) -> None:
         check(
             ENCODERS[self.encoder.kind].speaks,
-            f"features.encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
+            f"encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
         )
 
     @property

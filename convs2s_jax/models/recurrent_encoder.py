@@ -48,10 +48,11 @@ class RecurrentEncoderConfig:
             f"bidirectional is {self.bidirectional}: so many of {self.layers} layers run in both directions; use 0 to "
             f"{self.layers}",
         )
+        odd = [i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i)]
         check(
-            self.residual is None or self.bidirectional == 0 or self.residual > self.bidirectional + 1,
-            f"residual is {self.residual}: a layer adds its input to its output, which have the same size from layer "
-            f"{self.bidirectional + 2} on; use that or more, or fewer bidirectional layers",
+            not odd,
+            f"residual is {self.residual}: a layer adds its input to its output, and in layer {[*odd, 0][0] + 1} their "
+            f"sizes differ; use {self.bidirectional + 2} or more, or another number of bidirectional layers",
         )
 
     def check_dim(self, dim: int) -> None:
@@ -71,9 +72,9 @@ def check_stack(layers: int, units: int, residual: int | None, max_length: int) 
     check(layers >= 1, f"layers is {layers}: a recurrent stack has at least one; use 1 or more")
     check(units >= 1, f"units is {units}: use 1 or more")
     check(
-        residual is None or residual >= 2,
-        f"residual is {residual}: the first layer reads words, so that layer 2 is the first with a residual; use 2 or "
-        "more, or None",
+        residual is None or 2 <= residual <= layers,
+        f"residual is {residual}: the first of {layers} layers reads words, and layer 2 is the first that can add its "
+        "input; use 2 or more, to the number of layers, or None",
     )
     check(max_length >= 2, f"max_length is {max_length}: a word and its end symbol need two; use 2 or more")
 

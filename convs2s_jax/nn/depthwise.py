@@ -18,7 +18,7 @@ from convs2s_jax.nn.types import Array, wide
 Form = Literal["auto", "shifts", "products"]
 
 WIDE = 8
-"""From this width on `auto` takes products: at width 7 shifts are faster, at 15 products."""
+"""From this width on `auto` takes products: at width 7 the two are about even, at 15 products are faster."""
 
 BLOCK = 64
 """Products are made of so many positions at a time or more, twice that at most: their arithmetic grows with it."""

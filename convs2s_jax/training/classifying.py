@@ -15,6 +15,7 @@ from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
 from convs2s_jax.models import classifier
@@ -57,8 +58,11 @@ def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabular
 
 
 def check(split: Split, vocabularies: Vocabularies) -> None:
-    """Refuse lines whose label is empty or does not occur in training."""
-    del vocabularies
+    """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
+    if not isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is no list of labels: leave data.vocabulary.dir out, or name that of a classifier"
+        )
     empty = np.flatnonzero(split.tgt.lengths == 0)
     if len(empty):
         raise UserError(f"{split.text.where(int(empty[0]))}: there is no label; write one, or drop the line")

@@ -3,9 +3,9 @@
 import dataclasses
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.metrics.scoring import DEFAULT
+from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
@@ -59,6 +59,9 @@ class TrainingConfig:
         for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+        check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
+        for metric in self.metrics:
+            check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")
         check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
 
 
@@ -83,6 +86,8 @@ class Config:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
         if isinstance(self.model, ModelConfig):
             self._check_sides(self.model)
+        else:
+            check(not self.data.one_sided, "data.src is not given: name the side of the texts, as in src='en'")
 
     def _check_sides(self, model: ModelConfig) -> None:
         """Refuse a source that nobody reads, and what a model without a source or an attention cannot do."""

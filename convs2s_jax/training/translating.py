@@ -5,9 +5,11 @@ from collections.abc import Callable
 import jax
 from jax.sharding import Mesh
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
@@ -32,8 +34,13 @@ def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabular
 
 
 def check(split: Split, vocabularies: Vocabularies) -> None:
-    """Any line can be a target."""
-    del split, vocabularies
+    """Refuse a classifier's vocabulary; any line can be a target."""
+    del split
+    if isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
+            "translator"
+        )
 
 
 def outputs(

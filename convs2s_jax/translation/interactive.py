@@ -5,6 +5,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation import job, lines, requests
 from convs2s_jax.translation.formats import FORMATS
@@ -50,6 +51,11 @@ def interact(options: Options, *, tell: Callable[[str], None]) -> None:
 def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
     """A function of a line's number, from 0, and its text."""
     translator = job.translator_of(options, tell)
+    check(
+        translator.reads_source,
+        f"--interactive with a language model: it reads no source, and --workdir={options.workdir[0]} is one; use "
+        "--sampling with a file of empty lines",
+    )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 

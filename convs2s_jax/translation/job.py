@@ -127,7 +127,8 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     constraints = None if wanted is None else requests.phrases_of(wanted)
     targets = parallel(options.score, "translation to score")
     if references or work.references:
-        scoring.check_metrics(options.metrics or translator.cfg.training.metrics, "none")
+        own = translator.cfg.training
+        scoring.check_metrics(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)
     if references and not work.lines:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
     if prefix is not None or constraints is not None:

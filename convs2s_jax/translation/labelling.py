@@ -155,7 +155,7 @@ def _check(options: Options) -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.name not in _USED and value and value != field.default:
-            names = ", --".join(value) if field.name == "search" else field.name
+            names = ", --".join(value).replace("normalize", "unnormalized") if field.name == "search" else field.name
             raise UserError(
                 f"--{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"
             )

@@ -51,8 +51,8 @@ class Translator:
 
     @property
     def attends(self) -> bool:
-        """Whether every member has an attention that says which source tokens it looked at."""
-        return all(model.attends for model in self._members)
+        """Whether every member that translates has an attention that says which source tokens it looked at."""
+        return self.reads_source and all(model.attends for model in self._members if model.reads_source)
 
     @property
     def _members(self) -> tuple[ModelConfig, ...]:

@@ -66,7 +66,7 @@ def test_models_and_classifiers_take_every_encoder(kind):
 
 
 def test_what_reads_nothing_is_no_encoder_of_a_classifier():
-    with pytest.raises(UserError, match=r"^config\.features\.encoder\.kind is 'none', which reads no text: name one "):
+    with pytest.raises(UserError, match=r"^config\.encoder\.kind is 'none', which reads no text: name one "):
         build(PooledConfig, {"encoder": {"kind": "none"}})
 
 

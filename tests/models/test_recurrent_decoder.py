@@ -191,7 +191,7 @@ def test_what_dropout_takes_between_layers_is_all_that_the_upper_ones_read_of_th
     ("values", "message"),
     [
         ({"layers": 0}, r"^model\.decoder\.layers is 0: a recurrent stack has at least one"),
-        ({"residual": 1}, r"^model\.decoder\.residual is 1: the first layer reads words"),
+        ({"residual": 1}, r"^model\.decoder\.residual is 1: the first of 1 layers reads words"),
         ({"out_dim": 0}, r"^model\.decoder\.out_dim is 0: use 1 or more"),
         (
             {"attention": "bahdanau"},

@@ -128,10 +128,11 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
         ({"max_length": 1}, r"^model\.encoder\.max_length is 1: a word and its end symbol need two; use 2 or more"),
         ({"cell": "gur"}, r"^model\.encoder\.cell is 'gur'; did you mean 'gru'\?"),
         ({"bidirectional": 2}, r"^model\.encoder\.bidirectional is 2: so many of 1 layers run in both .*; use 0 to 1"),
-        ({"residual": 1}, r"^model\.encoder\.residual is 1: the first layer reads words, .*; use 2 or more, or None"),
+        ({"residual": 1}, r"^model\.encoder\.residual is 1: the first of 1 layers reads words, .*; use 2 or more, "),
+        ({"layers": 2, "residual": 9}, r"^model\.encoder\.residual is 9: the first of 2 layers reads words, "),
         (
             {"layers": 4, "residual": 2},
-            r"^model\.encoder\.residual is 2: .* same size from layer 3 on; use that or more, or fewer bidirectional",
+            r"^model\.encoder\.residual is 2: .*, and in layer 2 their sizes differ; use 3 or more, or another",
         ),
         ({"layers": [(8, 3)]}, r"^model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number"),
         (
@@ -143,3 +144,7 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
 def test_a_wrong_value_is_refused_with_its_place(values, message):
     with pytest.raises(UserError, match=message):
         build(ModelConfig, {"encoder": {"kind": "recurrent", **values}}, "model")
+
+
+def test_layers_that_all_run_in_both_directions_may_be_residual():
+    build(ModelConfig, {"encoder": {"kind": "recurrent", "layers": 3, "bidirectional": 3, "residual": 2}}, "model")

@@ -226,3 +226,18 @@ def test_labels_share_no_vocabulary_with_texts(tmp_path):
     options = files(tmp_path, train=GOOD, valid=GOOD) | {"data__vocabulary__joint": True}
     with pytest.raises(UserError, match=r"^data.vocabulary.joint is True: labels have a list of their own; leave it"):
         train(tiny.config(**options), tmp_path / "run")
+
+
+def test_texts_need_a_name_and_metrics_are_known():
+    with pytest.raises(
+        UserError, match=r"^config\.data\.src is not given: name the side of the texts, as in src='en'$"
+    ):
+        build(Config, {"data": {"tgt": "label", "dir": "d"}, "model": {"kind": "classifier"}})
+    with pytest.raises(UserError, match=r"^config\.training\.metrics has 'rougue'; did you mean 'rouge'\?$"):
+        build(Config, {"data": {"corpus": "tsv"}, "training": {"metrics": ["rougue"]}})
+
+
+def test_the_vocabularies_of_the_other_task_are_refused(workdir, tmp_path):
+    given = {"data__vocabulary__dir": str(workdir / "vocab")}
+    with pytest.raises(UserError, match=r"^the target vocabulary is a classifier's list of labels: leave data\.voc"):
+        train(tiny.config(**given), tmp_path / "run")

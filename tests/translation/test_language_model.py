@@ -8,7 +8,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
 from convs2s_jax.training.loop import train
-from convs2s_jax.translation import job
+from convs2s_jax.translation import interactive, job
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.translator import load
 from tests import tiny
@@ -154,3 +154,16 @@ def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
     both, one = tiny.config().data, config().data
     for split in corpus.SPLITS:
         assert corpus.read(one, split).tgt == corpus.read(both, split).tgt
+
+
+def test_what_reads_attention_reads_the_translators_beside_a_language_model(trained, lm, tmp_path):
+    source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
+    search = {"lm_weight": 0.1, "coverage_penalty": 0.2}
+    assert len(decode(tmp_path, trained, input=source, lm=str(lm), search=search, replace_unk=True)[0]) == 2
+    with pytest.raises(UserError, match="--replace_unk"):
+        decode(tmp_path, lm, input=written(tmp_path, "empty", ""), replace_unk=True)
+
+
+def test_a_prompt_needs_a_source(lm):
+    with pytest.raises(UserError, match=r"^--interactive with a language model: it reads no source, and --workdir="):
+        interactive.interact(Options(workdir=(str(lm),)), tell=print)
