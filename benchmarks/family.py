@@ -28,7 +28,7 @@ from convs2s_jax.training.prepare import prepare
 from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = ["de_en", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
+CONFIGS = ["convs2s", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
 PROBE = 120
 """Updates by which speed is measured before training."""
 HEAD = (

@@ -1,0 +1,31 @@
+"""python train.py --config=configs/multi30k_convs2s.py --config.data.dir=DIR --workdir=runs/convs2s
+
+ConvS2S on Multi30k in the size of fairseq's fconv_iwslt_de_en: 10.1 M parameters, about those of the other models that
+it is compared with (benchmarks/family.py). DIR as for multi30k_de_en.py, which is a smaller one with measured scores.
+
+Neither score nor time was measured here.
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "src": "de",
+            "tgt": "en",
+            "vocabulary": {"src_size": 10_000, "tgt_size": 7_000},
+            "batch": {"tokens": 2000, "shapes": 12},
+        },
+        "model": {
+            "embedding_dim": 256,
+            "dropout": 0.3,
+            "encoder": {"layers": [(256, 3)] * 4},
+            "decoder": {"layers": [(256, 3)] * 3, "out_dim": 256},
+        },
+        "training": {
+            "label_smoothing": 0.1,
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 15},
+            "max_epochs": 16,
+            "bleu_tokenize": "none",
+        },
+        "search": {"beam_size": 5},
+    }
