@@ -62,7 +62,7 @@ def test_attention_lists_name_layers(case):
     some = fairseq.config_from_args({**args, **layers, "decoder_attention": "[True, False, True]"})
     assert some.decoder.attention_layers == (1, 3)
     assert fairseq.config_from_args({**args, **layers, "decoder_attention": "True"}).decoder.attention_layers is None
-    with pytest.raises(UserError, match="without attention the decoder cannot see the source"):
+    with pytest.raises(UserError, match="decoder reads no source, and there is an encoder: let a layer attend"):
         fairseq.config_from_args({**args, **layers, "decoder_attention": "False"})
 
 
