@@ -23,6 +23,7 @@ from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
@@ -134,11 +135,6 @@ def encode(
     z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
     length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
-
-
-def zero_padding(x: Array, mask: Array) -> Array:
-    """X [B, S, C] where mask [B, S] holds, zero elsewhere."""
-    return jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
 
 
 KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode, normalised=True)

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.conv_encoder import zero_padding
 from convs2s_jax.models.kinds import Features
 from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
 from convs2s_jax.nn import convolution, embedding, pooling
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import Array, Key
 
 

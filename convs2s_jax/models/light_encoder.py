@@ -16,6 +16,7 @@ from convs2s_jax.models.stack import DEFAULT, ExecutionConfig
 from convs2s_jax.nn import depthwise
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -92,7 +93,7 @@ def encode(
     for block, width, k in zip(params.blocks, cfg.layers, keys[1:], strict=True):
         x = apply(block, width, x, k)
     x = layers.norm_after(params.norm, x)
-    z = scale_gradient(jnp.where(mask[:, :, None], x, jnp.zeros_like(x)), gradient_scale)
+    z = scale_gradient(zero_padding(x, mask), gradient_scale)
     length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
     return Memory(keys=z, values=z, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
 

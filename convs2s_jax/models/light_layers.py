@@ -16,6 +16,7 @@ from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, places
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.layer_norm import LayerNorm
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.types import Array, Key
 
@@ -204,7 +205,7 @@ def convolve(
     z = linear(params.map_in, dropout(x, cfg.input_dropout, input_key))
     z = glu(z) if cfg.glu else z
     if mask is not None:
-        z = jnp.where(mask[:, :, None], z, jnp.zeros_like(z))
+        z = zero_padding(z, mask)
     w = KERNELS[cfg.convolution].weights(params.kernel, z, rate=cfg.weight_dropout, key=weight_key)
     z, made = over(partial(depthwise.valid if w.ndim == 2 else depthwise.dynamic, w), z)
     return linear(params.map_out, z), made

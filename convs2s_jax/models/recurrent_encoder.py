@@ -19,6 +19,7 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
 from convs2s_jax.nn.types import Array, Key
 
@@ -48,10 +49,11 @@ class RecurrentEncoderConfig:
             f"bidirectional is {self.bidirectional}: so many of {self.layers} layers run in both directions; use 0 to "
             f"{self.layers}",
         )
-        odd = [i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i)]
+        changes = (i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i))
+        odd = next(changes, None)
         check(
-            not odd,
-            f"residual is {self.residual}: a layer adds its input to its output, and in layer {[*odd, 0][0] + 1} their "
+            odd is None,
+            f"residual is {self.residual}: a layer adds its input to its output, and in layer {(odd or 0) + 1} their "
             f"sizes differ; use {self.bidirectional + 2} or more, or another number of bidirectional layers",
         )
 
@@ -149,7 +151,7 @@ def encode(
         y, last = layer(cells, dropout(x, rate, k), mask)
         x = x + y if cfg.adds_input(i) else y
     z = linear(params.map_out, dropout(x, rate, keys[-1]))
-    z = scale_gradient(jnp.where(mask[:, :, None], z, jnp.zeros_like(z)), gradient_scale)
+    z = scale_gradient(zero_padding(z, mask), gradient_scale)
     return Memory(keys=z, values=z, mask=mask, summary=linear(params.map_out, last))
 
 

@@ -24,6 +24,7 @@ from convs2s_jax.nn.attention import softmax
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import places
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -114,7 +115,7 @@ def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int
 def centred_steps(steps: Sequence[Step], shapes: Shapes, x: Array, mask: Array) -> Array:
     """Steps of an encoder: padding is zero before each convolution, so that it acts like the end of the sentence."""
     for step, (_, dilation) in zip(steps, shapes, strict=True):
-        x = jnp.where(mask[:, :, None], jax.nn.relu(x), jnp.zeros_like(x))
+        x = zero_padding(jax.nn.relu(x), mask)
         x = normalise(step.norm, separable.centred(step.conv, _own(dilation), x, "xla"))
     return x
 

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import Array, wide
 
 
@@ -20,6 +21,6 @@ def maximum(x: Array, mask: Array) -> Array:
 def mean(x: Array, mask: Array) -> Array:
     """The mean of x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
     dtype = wide(x.dtype)
-    total = jnp.sum(jnp.where(mask[:, :, None], x, jnp.zeros_like(x)), axis=1, dtype=dtype)
+    total = jnp.sum(zero_padding(x, mask), axis=1, dtype=dtype)
     count = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(dtype)
     return (total / count[:, None]).astype(x.dtype)
