@@ -10,6 +10,18 @@ def always(cfg: Any) -> bool:
     return True
 
 
+def as_they_are(params: Any, cfg: Any) -> Any:
+    """Parameters of which nothing is computed beforehand."""
+    del cfg
+    return params
+
+
+def unscaled(cfg: Any) -> float:
+    """The gradient of a memory that reaches the encoder as it is."""
+    del cfg
+    return 1.0
+
+
 class Encoder(NamedTuple):
     """A kind of encoder.
 
@@ -49,13 +61,13 @@ class Decoder(NamedTuple):
 
     config: type
     init: Callable[..., Any]
-    ready: Callable[..., Any]
     prepare: Callable[..., Any]
     start: Callable[..., Any]
     advance: Callable[..., Any]
     logits: Callable[..., Any]
-    gradient_scale: Callable[..., float]
     normalised: bool
+    ready: Callable[..., Any] = as_they_are
+    gradient_scale: Callable[..., float] = unscaled
     reads: Callable[..., bool] = always
     attends: Callable[..., bool] = always
 

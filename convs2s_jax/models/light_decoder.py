@@ -70,12 +70,6 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, rate: 
     )
 
 
-def ready(params: LightDecoderParams, cfg: LightDecoderConfig) -> LightDecoderParams:
-    """Nothing is computed beforehand."""
-    del cfg
-    return params
-
-
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> PreparedMemory:
     """Map the source for the attention of each layer, once for all steps and hypotheses."""
     sources = [
@@ -165,20 +159,12 @@ def logits(params: LightDecoderParams, features: Array) -> Array:
     return jnp.einsum("...E,EV->...V", features, kernel, preferred_element_type=wide(features.dtype))
 
 
-def gradient_scale(cfg: LightDecoderConfig) -> float:
-    """Gradients reach the encoder as they are."""
-    del cfg
-    return 1.0
-
-
 KIND = Decoder(
     config=LightDecoderConfig,
     init=init,
-    ready=ready,
     prepare=prepare,
     start=start,
     advance=advance,
     logits=logits,
-    gradient_scale=gradient_scale,
     normalised=False,
 )

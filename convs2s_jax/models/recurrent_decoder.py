@@ -48,12 +48,6 @@ def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, ra
     )
 
 
-def ready(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig) -> RecurrentDecoderParams:
-    """The parameters as they are: a step has nothing that could be looked up but one product of the embedding."""
-    del cfg
-    return params
-
-
 def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory) -> Source:
     """Map the source once for all steps and hypotheses."""
     kind = ATTENTIONS[cfg.attention]
@@ -119,12 +113,6 @@ def logits(params: RecurrentDecoderParams, features: Array) -> Array:
     return output.logits(params.output, params.embedding, features)
 
 
-def gradient_scale(cfg: RecurrentDecoderConfig) -> float:
-    """There is one attention: its gradient reaches the encoder as it is."""
-    del cfg
-    return 1.0
-
-
 def attends(cfg: RecurrentDecoderConfig) -> bool:
     """Whether the attention that `advance` returns says anything."""
     return cfg.attention != "none"
@@ -133,12 +121,10 @@ def attends(cfg: RecurrentDecoderConfig) -> bool:
 KIND = Decoder(
     config=RecurrentDecoderConfig,
     init=init,
-    ready=ready,
     prepare=prepare,
     start=start,
     advance=advance,
     logits=logits,
-    gradient_scale=gradient_scale,
     normalised=False,
     attends=attends,
 )

@@ -85,12 +85,6 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
     )
 
 
-def ready(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig) -> SliceNetDecoderParams:
-    """Nothing is computed beforehand."""
-    del cfg
-    return params
-
-
 def prepare(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
     """All attentions read the memory as it is."""
     del params, cfg
@@ -172,12 +166,6 @@ def logits(params: SliceNetDecoderParams, features: Array) -> Array:
     return output.logits(params.output, params.embedding, features)
 
 
-def gradient_scale(cfg: SliceNetDecoderConfig) -> float:
-    """Gradients reach the encoder as they are."""
-    del cfg
-    return 1.0
-
-
 def _sizes(params: SliceNetDecoderParams) -> tuple[int, Any]:
     """E and the dtype of products."""
     return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
@@ -186,11 +174,9 @@ def _sizes(params: SliceNetDecoderParams) -> tuple[int, Any]:
 KIND = Decoder(
     config=SliceNetDecoderConfig,
     init=init,
-    ready=ready,
     prepare=prepare,
     start=start,
     advance=advance,
     logits=logits,
-    gradient_scale=gradient_scale,
     normalised=False,
 )
