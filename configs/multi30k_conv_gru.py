@@ -35,7 +35,7 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.999},
-            "schedule": {"kind": "plateau", "rate": 1e-3, "shrink": 0.5, "minimum": 1e-4},
+            "schedule": {"kind": "fixed", "rates": [1e-3], "force_anneal": 15},
             "clip": 1.0,
             "label_smoothing": 0.1,
             "max_epochs": 16,
