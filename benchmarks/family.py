@@ -29,8 +29,8 @@ from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ["convs2s", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
-PROBE = 120
-"""Updates by which speed is measured before training."""
+PROBE, WINDOW = 80, 20
+"""Updates by which speed is measured before training, and how many of them are a window."""
 HEAD = (
     "| model | parameters | s/epoch | tokens/s training | epochs | perplexity | BLEU | sentences/s | product, GFLOP/s |"
 )
@@ -59,12 +59,12 @@ def main() -> None:
     print(describe(), flush=True)
     kinds = [kind(name, arguments) for name in arguments.configs]
     rates = {one.name: probe(one, arguments) for one in kinds}
-    tokens = target_tokens(kinds[0])
+    tokens, batches = epoch_of(kinds[0])
     rows = []
     for one in kinds:
         seconds = tokens / rates[one.name]
         epochs = max(2, int(60 * arguments.minutes / seconds))
-        run(one, one.workdir, arguments, bounds(one, epochs))
+        run(one, one.workdir, arguments, bounds(one, epochs, batches))
         rows.append(row(one, arguments))
         print(rows[-1], flush=True)
     print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
@@ -86,27 +86,31 @@ def run(one: Kind, workdir: Path, arguments: argparse.Namespace, overrides: dict
         subprocess.run(command, check=True, stdout=log, stderr=log)
 
 
-def bounds(one: Kind, epochs: int) -> dict[str, object]:
-    """Epochs to train, the rates of a fixed schedule divided before the last two of them."""
-    found: dict[str, object] = {"training.max_epochs": epochs}
-    if one.cfg.training.schedule.kind == "fixed":
-        found["training.schedule.force_anneal"] = max(1, epochs - 1)
-    return found
+def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
+    """Epochs to train, of so many batches, and the schedule ended with them: every model ends at a low rate.
+
+    A fixed rate is divided by ten before each of the last two epochs; a cosine comes down to its end.
+    """
+    ends = {
+        "fixed": {"force_anneal": max(1, epochs - 1)},
+        "cosine": {"steps": epochs * batches},
+    }[one.cfg.training.schedule.kind]
+    return {"training.max_epochs": epochs, **{f"training.schedule.{name}": value for name, value in ends.items()}}
 
 
 def probe(one: Kind, arguments: argparse.Namespace) -> float:
-    """Target tokens a second, compilation left out: the median of windows after the first."""
+    """Target tokens a second, compilation left out: the best of the windows after the first."""
     workdir = arguments.workdir / f"{one.name}.probe"
     workdir.parent.mkdir(parents=True, exist_ok=True)
-    quick = {"training.max_steps": PROBE, "training.report_every": 20, "training.validate_bleu": False}
+    quick = {"training.max_steps": PROBE, "training.report_every": WINDOW, "training.validate_bleu": False}
     run(one, workdir, arguments, quick)
-    return statistics.median(line["tokens_per_second"] for line in lines(workdir, "train")[1:])
+    return max(line["tokens_per_second"] for line in lines(workdir, "train")[1:])
 
 
-def target_tokens(one: Kind) -> int:
-    """Of an epoch: the same for all, since their vocabularies are."""
-    probed = one.workdir.parent / f"{one.name}.probe"
-    return int(prepare(one.cfg, probed, print).train.lengths()[1].sum())
+def epoch_of(one: Kind) -> tuple[int, int]:
+    """Target tokens and batches of an epoch: the same for all, since their vocabularies are."""
+    found = prepare(one.cfg, one.workdir.parent / f"{one.name}.probe", print)
+    return int(found.train.lengths()[1].sum()), found.batches
 
 
 def lines(workdir: Path, split: str) -> list[dict]:
@@ -135,7 +139,7 @@ def row(one: Kind, arguments: argparse.Namespace) -> str:
     best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
     train = lines(one.workdir, "train")
     speed = statistics.median(line["tokens_per_second"] for line in train[1:])
-    seconds = target_tokens(one) / speed
+    seconds = epoch_of(one)[0] / speed
     return (
         f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "
         f"| {best:.2f} | {scores['bleu'].value:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"

@@ -25,25 +25,28 @@ class ParallelText:
     """Lines that belong together: `tgt[i]` is the translation, or the label, of `src[i]`.
 
     All sources of a corpus of one side are empty. name: of the split; files: names of the target files, one after
-    another, and how many lines each has; empty where the corpus has no files.
+    another, and how many lines each has, empty where the corpus has no files; rows: which of those lines these are,
+    None for all (lines are held out, the others are not).
     """
 
     src: Sequence[str]
     tgt: Sequence[str]
     name: str
     files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
+    rows: Sequence[int] | None = dataclasses.field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
 
     def where(self, i: int) -> str:
         """In which line of which file the target i stands, for messages."""
-        first = 0
+        line, first = i if self.rows is None else self.rows[i], 0
+        held = ", held out for validation" if self.rows is not None and self.name == "valid" else ""
         for file, count in self.files:
-            if i < first + count:
-                return f"{file}, line {i - first + 1}"
+            if line < first + count:
+                return f"{file}, line {line - first + 1}{held}"
             first += count
-        return f"{self.name} split, line {i + 1}"
+        return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
@@ -69,7 +72,8 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
         raise UserError(_missing(cfg, split) + way)
     if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
-    return ParallelText([""] * len(sides.tgt) if cfg.one_sided else sides.src, sides.tgt, split, sides.files)
+    src = [""] * len(sides.tgt) if cfg.one_sided else sides.src
+    return ParallelText(src, sides.tgt, split, sides.files, sides.rows)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -126,11 +130,12 @@ def _unzip(data: bytes, path: str | Path) -> bytes:
 
 
 class Sides(NamedTuple):
-    """The two sides of a split; `files` as of `ParallelText`."""
+    """The two sides of a split; `files` and `rows` as of `ParallelText`."""
 
     src: Sequence[str]
     tgt: Sequence[str]
     files: tuple[tuple[str, int], ...] = ()
+    rows: Sequence[int] | None = None
 
 
 def _sides(cfg: DataConfig, split: str) -> Sides | None:
@@ -152,7 +157,7 @@ def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:
     held[np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]] = True
 
     def part(rows: np.ndarray) -> Sides:
-        return Sides([whole.src[i] for i in rows], [whole.tgt[i] for i in rows])
+        return Sides([whole.src[i] for i in rows], [whole.tgt[i] for i in rows], whole.files, rows.tolist())
 
     return {"train": part(np.flatnonzero(~held)), "valid": part(np.flatnonzero(held))}
 
@@ -269,7 +274,8 @@ def _missing(cfg: DataConfig, split: str) -> str:
     sides = [side for side in (cfg.src, cfg.tgt) if side]
     names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, side) for side in sides))
     there = sorted(path.name.removesuffix(".gz") for path in Path(cfg.dir).iterdir())
-    return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', there)}"
+    others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
+    return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', others)}"
 
 
 # Each kind reads a split's two sides, or gives None where the corpus has no such split.

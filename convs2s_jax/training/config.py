@@ -11,7 +11,7 @@ from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
-from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
+from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
 """The config of any kind of model, told apart by `kind`, which also names its task (`training.tasks`)."""
@@ -37,7 +37,7 @@ class TrainingConfig:
     """
 
     optimizer: NesterovConfig | AdamConfig = NesterovConfig()
-    schedule: PlateauConfig | FixedConfig | InverseSqrtConfig = PlateauConfig()
+    schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
     label_smoothing: float = 0.0
     max_steps: int | None = None

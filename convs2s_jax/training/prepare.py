@@ -58,17 +58,17 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     text = corpus.read(cfg.data, "train")
     valid_text = corpus.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
     test_text = corpus.read(cfg.data, "test", optional=True)
-    vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
-    train = tokenize(cfg, workdir, vocabularies, text)
-    valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
-    test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
-    if valid is None:
+    if not len(valid_text):
         check(
             not isinstance(cfg.training.schedule, PlateauConfig),
             "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
             "kind, or data.hold_out=0.05",
         )
         tell("there is no validation set: the last parameters count")
+    vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
+    train = tokenize(cfg, workdir, vocabularies, text)
+    valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
+    test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
     most = cfg.data.batch.max_length
     max_source, max_target = min(most, cfg.model.max_source), min(most, cfg.model.max_target)
     if cfg.data.batch.cut_source:

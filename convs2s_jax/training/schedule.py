@@ -58,6 +58,28 @@ class InverseSqrtConfig:
         check(0 <= self.initial <= self.rate, f"initial is {self.initial}: use 0 up to the rate, {self.rate}")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CosineConfig:
+    """Linear warm-up to `rate`, then half a cosine down to `minimum` at `steps` (Loshchilov and Hutter 2017, eq. 5).
+
+    One period, without restarts; afterwards the rate stays at `minimum`. So train Wu et al. 2019 on WMT.
+    """
+
+    kind: Literal["cosine"] = "cosine"
+    rate: float = 1e-3
+    warmup: int = 1000
+    steps: int = 10_000  # in all, warm-up included
+    initial: float = 1e-7
+    minimum: float = 1e-7
+
+    def __post_init__(self) -> None:
+        check(self.rate > 0, f"rate is {self.rate}: use more than 0")
+        check(self.warmup >= 1, f"warmup is {self.warmup}: use 1 step or more")
+        check(self.steps > self.warmup, f"steps is {self.steps}: use more than those of warmup, {self.warmup}")
+        check(0 <= self.initial <= self.rate, f"initial is {self.initial}: use 0 up to the rate, {self.rate}")
+        check(0 <= self.minimum <= self.rate, f"minimum is {self.minimum}: use 0 up to the rate, {self.rate}")
+
+
 @dataclasses.dataclass(frozen=True)
 class ScheduleState:
     """What a schedule remembers: its rate now, the best validation loss (nats), validations since, why it stopped."""
@@ -108,11 +130,21 @@ def _fixed_rate(cfg: FixedConfig, state: ScheduleState, step: int, epoch: int) -
     return cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
 
 
+def _warming(cfg: InverseSqrtConfig | CosineConfig, step: int) -> float:
+    return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
+
+
 def _inverse_sqrt_rate(cfg: InverseSqrtConfig, state: ScheduleState, step: int, epoch: int) -> float:
     del state, epoch
+    return _warming(cfg, step) if step < cfg.warmup else cfg.rate * math.sqrt(cfg.warmup / step)
+
+
+def _cosine_rate(cfg: CosineConfig, state: ScheduleState, step: int, epoch: int) -> float:
+    del state, epoch
     if step < cfg.warmup:
-        return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
-    return cfg.rate * math.sqrt(cfg.warmup / step)
+        return _warming(cfg, step)
+    done = min(1.0, (step - cfg.warmup) / (cfg.steps - cfg.warmup))
+    return cfg.minimum + (cfg.rate - cfg.minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
 def _keep_best(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
@@ -124,6 +156,7 @@ SCHEDULES = {
     "plateau": Schedule(PlateauConfig, lambda cfg: cfg.rate, _state_rate, _plateau_validated),
     "fixed": Schedule(FixedConfig, lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
     "inverse_sqrt": Schedule(InverseSqrtConfig, lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
+    "cosine": Schedule(CosineConfig, lambda cfg: cfg.initial, _cosine_rate, _keep_best),
 }
 
 

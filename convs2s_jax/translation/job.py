@@ -94,9 +94,12 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     """The model, ensemble, and language model that the options name, ready for decoding."""
     workdirs = [Path(workdir) for workdir in options.workdir]
     translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
-    if options.search.get("lm_weight"):
+    if options.lm:
+        if not Path(options.lm).is_dir():
+            raise UserError(f"--lm={options.lm}: there is no such folder; name the workdir of a language model")
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell)
-        translator = fuse(translator, lm, names=(options.workdir[0], options.lm))
+        fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
+        translator = fused if options.search["lm_weight"] else translator
     return ready(translator)
 
 

@@ -19,7 +19,7 @@ from convs2s_jax.translation import requests, trained
 from convs2s_jax.translation.jobs import Job, Tell
 from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.lines import encode
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.options import Options, flags
 from convs2s_jax.translation.trained import Trained
 
 _USED = (
@@ -155,9 +155,9 @@ def _check(options: Options) -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.name not in _USED and value and value != field.default:
-            names = ", --".join(value).replace("normalize", "unnormalized") if field.name == "search" else field.name
+            names = flags(value) if field.name == "search" else f"--{field.name}"
             raise UserError(
-                f"--{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"
+                f"{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"
             )
 
 

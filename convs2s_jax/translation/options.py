@@ -21,6 +21,15 @@ _SCORING = (
 )
 
 
+_FLAGS = {"normalize": "unnormalized"}
+"""Fields of the search whose flag has another name."""
+
+
+def flags(search: Iterable[str]) -> str:
+    """Fields of the search as the user gave them: --beam_size, --unnormalized."""
+    return ", ".join(f"--{_FLAGS.get(name, name)}" for name in search)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The flags of decode.py of the same names; docs/decoding.md describes them.
@@ -96,6 +105,7 @@ class Options:
             not self.resume or self.output != "-",
             "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
         )
+        check(all(self.reference), "--reference names an empty file name: write --reference=FILE, or A,B for several")
         self._check_files()
         for given, missing in (("lm", "lm_weight"), ("lm_weight", "lm")):
             has = {"lm": bool(self.lm), "lm_weight": "lm_weight" in self.search}
@@ -121,7 +131,12 @@ class Options:
             "lines come from the terminal and answers go there",
         )
         unused = [name for name in self.search if name not in _SCORING] if self.score else []
-        check(not unused, f"--score with --{', --'.join(unused)}: given translations are scored, nothing is searched")
+        check(not unused, f"--score with {flags(unused)}: given translations are scored, nothing is searched")
+        for name in ("metrics", "bleu_tokenize"):
+            check(
+                not getattr(self, name) or bool(self.reference or self.split),
+                f"--{name} without --reference: there is nothing to compare with; give --reference=FILE, or --split",
+            )
 
     @property
     def input_name(self) -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, encoder_decoder
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.conv_dense import DenseConfig
 from convs2s_jax.models.conv_dynamic import DynamicConfig
 from convs2s_jax.models.conv_lightweight import LightweightConfig
@@ -21,10 +21,7 @@ from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys
-from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
-from convs2s_jax.training.mesh import MeshConfig
 
 LAYERS = {
     "dense": DenseConfig(),
@@ -224,104 +221,6 @@ def test_layers_of_different_dilation_never_share_a_loop():
 @partial(jax.jit, static_argnums=1)
 def decode(params, cfg, memory, cache, tokens):
     return encoder_decoder.decode(params, cfg, memory, cache, tokens)
-
-
-@every_other
-def test_any_cut_with_ready_parameters_or_plain_ones_equals_one_call(name):
-    cfg = model(name)
-    params, batch = setup(cfg)
-    memory = encoder_decoder.encode(params, cfg, batch.src)
-    tokens = encoder_decoder.decoder_inputs(batch.tgt)
-    whole = decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, B), tokens)
-    quick = encoder_decoder.ready(params, cfg)
-    looked_up = isinstance(quick.decoder, conv_decoder.ReadyParams)
-    assert looked_up == (name != "dynamic")  # the first layer's dilation is 1
-    for p, m in ((params, memory), (quick, encoder_decoder.prepare(quick, cfg, memory))):
-        for cuts in ([6], [1] * 6, [2, 1, 3]):
-            cache, at, parts = encoder_decoder.start(p, cfg, m, B), 0, []
-            assert {len(leaf) for leaf in jax.tree.leaves(cache)} == {B}
-            for cut in cuts:
-                *part, cache = decode(p, cfg, m, cache, tokens[:, at : at + cut])
-                parts.append(part)
-                at += cut
-            close([jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)], list(whole[:2]))
-
-
-@every_other
-def test_padding_on_either_side_changes_nothing(name):
-    cfg = model(name)
-    params, _ = setup(cfg)
-    sentences = [[5, 6, 7, 8, EOS], [9, 4, EOS]]
-
-    def keys(rows):
-        memory = jax.jit(encoder_decoder.encode, static_argnums=1)(params, cfg, jnp.asarray(rows, jnp.int32))
-        return [np.asarray(memory.keys[i])[np.asarray(memory.mask[i])] for i in range(len(rows))]
-
-    alone = [keys([s])[0] for s in sentences]
-    for left in (True, False):
-        rows = [[PAD] * (9 - len(s)) + s if left else s + [PAD] * (9 - len(s)) for s in sentences]
-        close(keys(rows), alone)
-
-
-@every_other
-def test_no_output_reads_a_later_input(name):
-    """d features[t] / d position embedding[u] is exactly zero for u > t, and not for u = t."""
-    cfg = model(name)
-    params, batch = setup(cfg)
-    memory = encoder_decoder.encode(params, cfg, batch.src[:1])
-
-    @jax.jit
-    def jacobian(positions):
-        def features(positions):
-            embedding = params.decoder.embedding.replace(positions=positions)
-            changed = params.replace(decoder=params.decoder.replace(embedding=embedding))
-            cache = encoder_decoder.start(changed, cfg, memory, 1)
-            return jnp.sum(encoder_decoder.advance(changed, cfg, memory, cache, batch.tgt[:1])[0][0] ** 2, axis=-1)
-
-        return jax.jacrev(features)(positions)[:, PAD + 1 : PAD + 1 + T]
-
-    reads = np.abs(jacobian(params.decoder.embedding.positions)).max(-1)
-    assert (reads[np.triu_indices(T, 1)] == 0.0).all()
-    assert (np.diagonal(reads) > 1e-6).all()
-
-
-@every_other
-def test_bfloat16_is_close_and_its_gradients_are_float32(name):
-    params, batch = setup(model(name))
-    exact, near = (loss_and_gradients(params, batch, model(name, dtype=d), None) for d in ("float32", "bfloat16"))
-    assert {leaf.dtype for leaf in jax.tree.leaves(near)} == {jnp.dtype("float32")}
-    assert 0 < abs(float(near[0] / exact[0]) - 1) < 0.02
-    a, b = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(g)]) for _, g in (exact, near))
-    assert np.linalg.norm(a - b) < 0.06 * np.linalg.norm(a)
-
-
-@every_other
-def test_a_thousand_positions_have_finite_gradients(name):
-    cfg = model(name, encoder={**to_dict(model(name).encoder), "max_positions": 1024})
-    params, _ = setup(cfg)
-    src = jnp.asarray(np.random.default_rng(3).integers(4, V, size=(1, 1000)), jnp.int32)
-    value, gradients = loss_and_gradients(params, Batch(src=src, tgt=src[:, :T]), cfg, None)
-    assert jnp.isfinite(value)
-    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.all(jnp.isfinite(leaf))), gradients))
-
-
-@every_other
-def test_gradients_on_a_mesh_of_three_axes_are_those_of_one_device(name):
-    """Every parameter has a rule that cuts it, and cutting it changes nothing."""
-    cfg = model(name, layers=((8, 3),) * 2)
-    params, batch = setup(cfg)
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x[:1]]), batch)
-    expected = loss_and_gradients(params, batch, cfg, None)
-    mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2))
-    split = encoder_decoder.split(params, cfg)
-    gather = sharding.gatherer(mesh)
-
-    def summed(split, batch):
-        return loss(gather(weight_norm.merge(split)), cfg, batch, smoothing=0.1, shards=4).loss
-
-    spread = jax.device_put(split, sharding.shardings(split, mesh))
-    rows = jax.device_put(batch, sharding.batch_sharding(mesh))
-    close(jax.jit(jax.value_and_grad(summed))(spread, rows), expected, 1e-4)
 
 
 def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():

@@ -48,6 +48,10 @@ def test_a_share_of_train_is_held_out_and_no_line_is_in_both(folder):
     assert sorted(pairs[1] + pairs[2]) == pairs[0]
     assert held == corpus.read(config(folder, hold_out=0.1), "valid")
     assert list(held.src) != list(whole.src[:20])
+    place = whole.tgt.index(held.tgt[7]) + 1
+    assert whole.tgt.count(held.tgt[7]) == 1
+    assert held.where(7) == f"{folder / 'train.out'}, line {place}, held out for validation"
+    assert kept.where(kept.tgt.index(whole.tgt[-1])) == f"{folder / 'train.out'}, line 200"
 
 
 def test_a_split_that_is_there_counts(folder):
@@ -61,6 +65,9 @@ def test_what_to_do_without_validation_lines_is_said(folder):
     with pytest.raises(
         UserError, match=r"valid.out\[.gz\].*; data.hold_out=0.05 takes a part of train for it, data.hold"
     ):
+        corpus.read(config(folder), "valid")
+    (folder / "vaild.in").write_text("w1\n")
+    with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; data.hold_out"):
         corpus.read(config(folder), "valid")
     with pytest.raises(UserError, match=r"^data.hold_out is 0.9: a share of train, from 0 \(no validation\) to 0.5$"):
         build(DataConfig, {"src": "a", "tgt": "b", "hold_out": 0.9}, "data")

@@ -7,7 +7,14 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.schedule import SCHEDULES, FixedConfig, InverseSqrtConfig, PlateauConfig, ScheduleState
+from convs2s_jax.training.schedule import (
+    SCHEDULES,
+    CosineConfig,
+    FixedConfig,
+    InverseSqrtConfig,
+    PlateauConfig,
+    ScheduleState,
+)
 
 
 def after(cfg, losses):
@@ -85,6 +92,13 @@ def test_inverse_sqrt_rises_to_its_rate_at_warmup_and_falls_from_there():
     assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4 * math.sqrt(4 / 5), 0.2, 0.04])
 
 
+def test_cosine_rises_to_its_rate_at_warmup_is_half_way_in_the_middle_and_stays_at_the_end():
+    cfg = CosineConfig(rate=0.5, warmup=4, steps=16, initial=0.1, minimum=0.3)
+    found = [schedule.rate(cfg, schedule.start(cfg), step=step, epoch=1) for step in (1, 4, 7, 10, 13, 16, 17, 400)]
+    quarter = 0.1 * math.sqrt(0.5)  # of the cosine: 45 degrees
+    assert found == pytest.approx([0.2, 0.5, 0.4 + quarter, 0.4, 0.4 - quarter, 0.3, 0.3, 0.3])
+
+
 def test_inverse_sqrt_begins_at_its_initial_rate():
     cfg = InverseSqrtConfig(rate=0.5, warmup=10, initial=0.1)
     assert schedule.start(cfg).rate == 0.1
@@ -102,7 +116,7 @@ def test_every_schedule_keeps_the_best_loss_and_its_state_is_json(kind):
     assert ScheduleState(**json.loads(json.dumps(state.__dict__))) == state
 
 
-@pytest.mark.parametrize("kind", ["fixed", "inverse_sqrt"])
+@pytest.mark.parametrize("kind", ["fixed", "inverse_sqrt", "cosine"])
 def test_other_schedules_do_not_heed_validation(kind):
     cfg = SCHEDULES[kind].config()
     seen, told = after(cfg, [2.0, 3.0, 4.0])
@@ -124,6 +138,11 @@ def test_other_schedules_do_not_heed_validation(kind):
         (lambda: InverseSqrtConfig(rate=-1.0), r"rate is -1.0: use more than 0"),
         (lambda: InverseSqrtConfig(warmup=0), r"warmup is 0: use 1 step or more"),
         (lambda: InverseSqrtConfig(rate=0.1, initial=0.2), r"initial is 0.2: use 0 up to the rate, 0.1"),
+        (lambda: CosineConfig(rate=0.0), r"rate is 0.0: use more than 0"),
+        (lambda: CosineConfig(warmup=0), r"warmup is 0: use 1 step or more"),
+        (lambda: CosineConfig(warmup=9, steps=9), r"steps is 9: use more than those of warmup, 9"),
+        (lambda: CosineConfig(rate=0.1, initial=0.2), r"initial is 0.2: use 0 up to the rate, 0.1"),
+        (lambda: CosineConfig(rate=0.1, minimum=0.2), r"minimum is 0.2: use 0 up to the rate, 0.1"),
     ],
 )
 def test_nonsense_is_refused(make, message):

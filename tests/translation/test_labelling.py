@@ -126,7 +126,7 @@ def test_right_labels_score_full(desk):
         ({"score": "x"}, "^--score: for translations only"),
         ({"replace_unk": True}, "^--replace_unk: for translations only"),
         ({"format": "fairseq"}, "^--format=fairseq is for translations: of labels there are text and json$"),
-        ({"metrics": ("exact",)}, "^--metrics: for translations only"),
+        ({"metrics": ("exact",), "reference": ("a",)}, "^--metrics: for translations only"),
         ({"reference": ("a", "b")}, "^--reference names 2 files: a text has one label; name one$"),
         ({"format": "json", "nbest": 2}, "^--nbest: for translations only"),
     ],

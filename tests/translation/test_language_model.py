@@ -97,6 +97,8 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
     weight = {"lm_weight": 0.5}
     refused("^--lm without --lm_weight: a language model takes part with a weight; give both", trained, lm=str(lm))
     refused("^--lm_weight without --lm: ", trained, search=weight)
+    for missing in (0.0, 0.5):
+        refused("^--lm=/no/such: there is no such folder", trained, lm="/no/such", search={"lm_weight": missing})
     refused(
         "^--lm: .*run reads a source; give the workdir of one language model", trained, lm=str(other), search=weight
     )

@@ -7,7 +7,7 @@ from typing import Any
 from convs2s_jax.core.config import literal
 from convs2s_jax.training.config import Config, TrainingConfig
 from convs2s_jax.training.optimizer import AdamConfig
-from convs2s_jax.training.schedule import FixedConfig, InverseSqrtConfig, PlateauConfig
+from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +83,12 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     rates = args.get("lr") or [rate or 0.25]
     rates = list(rates) if isinstance(rates, list | tuple) else [rates]
     kind, shrink, warmup = args.get("lr_scheduler", "fixed"), args.get("lr_shrink", 0.1), args.get("warmup_updates", 0)
+    warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, args.get("warmup_init_lr", -1))}
     if kind == "inverse_sqrt" and warmup:
-        initial = max(0.0, args.get("warmup_init_lr", -1))
-        return {"kind": "inverse_sqrt", "rate": rates[0], "warmup": warmup, "initial": initial}
+        return {"kind": "inverse_sqrt", **warming}
+    period = args.get("lr_period_updates") or 0
+    if kind == "cosine" and warmup and period > 0 and args.get("t_mult", 1) == 1:
+        return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": args.get("min_lr") or 0.0}
     if warmup:
         lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
     if kind == "fixed":
@@ -126,4 +129,7 @@ def _schedule_args(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, InverseSqrtConfig):
         values = {"lr": [cfg.rate], "warmup_updates": cfg.warmup, "warmup_init_lr": cfg.initial}
         return {"lr_scheduler": "inverse_sqrt", **values}
+    if isinstance(cfg, CosineConfig):
+        values = {"lr": [cfg.rate], "warmup_updates": cfg.warmup, "warmup_init_lr": cfg.initial, "min_lr": cfg.minimum}
+        return {"lr_scheduler": "cosine", **values, "lr_period_updates": cfg.steps - cfg.warmup, "t_mult": 1}
     raise ValueError(f"schedule {cfg!r} has no counterpart in fairseq")

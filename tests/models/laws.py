@@ -1,0 +1,55 @@
+"""What the laws of encoders, of decoders and of whole models share: small models and how results are compared."""
+
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from tests.models.kinds import DECODERS, ENCODERS
+
+E, SOURCE, TARGET, S = 32, 14, 13, 5
+FIRST_ENCODER, FIRST_DECODER = next(iter(ENCODERS)), next(iter(DECODERS))
+SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 4, EOS], [11, EOS]]
+
+
+def config(encoder=FIRST_ENCODER, decoder=FIRST_DECODER, **fields):
+    values = {"embedding_dim": E, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder], **fields}
+    return build(ModelConfig, values)
+
+
+@lru_cache
+def parameters(cfg):
+    """Parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
+    rng = np.random.default_rng(0)
+    init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+def fresh(cfg):
+    return model.init(jax.random.key(0), cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
+
+
+def same(a, b, tolerance=1e-5):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
+
+
+def near_to(half, exact):
+    """Eight bits of mantissa are 0.4 % an operation: within 5 % in all."""
+    return 0 < np.linalg.norm(np.float32(half) - exact) < 0.05 * np.linalg.norm(exact)
+
+
+def padded(sentences, length, left=False):
+    rows = [[PAD] * (length - len(s)) + s if left else s + [PAD] * (length - len(s)) for s in sentences]
+    return jnp.asarray(rows, jnp.int32)
+
+
+def with_table(params, side, table):
+    """Parameters with another embedding table on one side: the only thing laws know of a kind's parameters."""
+    part = getattr(params, side)
+    return params.replace(**{side: part.replace(embedding=part.embedding.replace(table=table))})

@@ -1,0 +1,198 @@
+"""Laws that every kind of decoder obeys; `kinds.py` lists what they run over."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import translate
+from tests.models.kinds import DECODERS
+from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, padded, parameters, same, with_table
+
+every_decoder = pytest.mark.parametrize("decoder", DECODERS)
+
+TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
+LENGTHS = [S, 2]
+
+
+def memory(width=S, sentences=2, dtype=jnp.float32):
+    """Two sentences; what stands at padding is large, so that who reads it is seen."""
+    rng = np.random.default_rng(1)
+    keys, values = rng.normal(size=(2, sentences, S, E))
+    more = ((0, 0), (0, width - S), (0, 0))
+    keys, values = (jnp.asarray(np.pad(x, more, constant_values=50.0), dtype) for x in (keys, values))
+    mask = jnp.arange(width)[None] < jnp.asarray(LENGTHS)[:sentences, None]
+    return Memory(keys=keys, values=values, mask=mask, summary=jnp.asarray(rng.normal(size=(sentences, E)), dtype))
+
+
+@partial(jax.jit, static_argnums=1)
+def advance(params, cfg, memory, cache, tokens, key=None):
+    return model.advance(params, cfg, memory, cache, tokens, key=key)
+
+
+def begin(params, cfg, memory, rows=2):
+    return model.start(params, cfg, memory, rows)
+
+
+def read(params, cfg, memory, tokens, key=None):
+    return advance(params, cfg, memory, begin(params, cfg, memory, len(tokens)), tokens, key)
+
+
+@pytest.mark.parametrize("cuts", [[1] * 7, [3, 1, 3]], ids=str)
+@every_decoder
+def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decoder, cuts):
+    """With parameters and memory as they are, and made ready for many calls."""
+    cfg = config(decoder=decoder)
+    params, source = parameters(cfg), memory()
+    whole = read(params, cfg, source, TOKENS)
+    ready = model.ready(params, cfg)
+    for p, m in ((params, source), (ready, model.prepare(ready, cfg, source))):
+        cache, at, made = begin(p, cfg, m), 0, []
+        for cut in cuts:
+            *part, cache = advance(p, cfg, m, cache, TOKENS[:, at : at + cut])
+            made.append(part)
+            at += cut
+        same(tuple(jnp.concatenate(parts, axis=1) for parts in zip(*made, strict=True)), whole[:2])
+        if p is params:
+            same(cache, whole[2])
+
+
+@every_decoder
+def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
+    """As a loop over steps needs it, in bfloat16 too."""
+    for dtype in ("float32", "bfloat16"):
+        cfg = config(decoder=decoder, dtype=dtype)
+        params = model.ready(parameters(cfg), cfg)
+        source = model.prepare(params, cfg, memory(dtype=dtype))
+        cache = begin(params, cfg, source, 6)
+        after = jax.eval_shape(
+            lambda c, p=params, m=source, k=cfg: model.advance(p, k, m, c, TOKENS[:1].repeat(6, 0))[2], cache
+        )
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), cache) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(cache)} == {6}
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(source)} == {2}
+
+
+@every_decoder
+def test_features_read_no_later_word_and_do_read_their_own(decoder):
+    cfg = config(decoder=decoder)
+    params = parameters(cfg)
+    tokens = jnp.asarray([[EOS, 5, 6, 7, 8, 9]], jnp.int32)
+    weights = np.random.default_rng(2).normal(size=E).astype(np.float32)
+
+    @jax.jit
+    def jacobian(params):
+        def features(table):
+            source = memory(sentences=1)
+            changed = with_table(params, "decoder", table)
+            out, _, _ = model.advance(changed, cfg, source, begin(changed, cfg, source, 1), tokens)
+            return jnp.einsum("TO,O->T", out[0], weights[: out.shape[-1]])
+
+        return jax.jacrev(features)(params.decoder.embedding.table)[:, tokens[0]]
+
+    reads = np.abs(jacobian(params)).max(-1)
+    assert (reads[np.triu_indices(6, 1)] == 0.0).all()
+    assert (np.diagonal(reads) > 1e-6).all()
+
+
+@every_decoder
+def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(decoder):
+    """Rows [b W : (b + 1) W] read sentence b, and a beam is reordered by one tree map of the cache."""
+    cfg, beam = config(decoder=decoder), 3
+    params = parameters(cfg)
+    tokens = jax.random.randint(jax.random.key(3), (2 * beam, 4), 4, TARGET)
+    copies = jax.tree.map(lambda x: jnp.repeat(x, beam, axis=0), memory())
+    same(read(params, cfg, memory(), tokens), read(params, cfg, copies, tokens))
+    order = np.array([2, 0, 0, 5, 4, 3])
+    _, _, cache = read(params, cfg, memory(), tokens[:, :3])
+    _, _, moved = read(params, cfg, memory(), tokens[order, :3])
+    last = tokens[:, 3:]
+    cache = jax.tree.map(lambda x: x[order], cache)
+    same(advance(params, cfg, memory(), cache, last), advance(params, cfg, memory(), moved, last))
+
+
+@every_decoder
+def test_attention_is_a_distribution_over_the_source_where_there_is_one(decoder):
+    cfg = config(decoder=decoder)
+    _, attention, _ = read(parameters(cfg), cfg, memory(), TOKENS)
+    assert attention.dtype == jnp.float32
+    np.testing.assert_allclose(attention.sum(-1), float(cfg.attends), rtol=1e-5)
+    np.testing.assert_array_equal(attention[1, :, 2:], 0.0)
+
+
+@every_decoder
+def test_padding_of_the_memory_is_not_read(decoder):
+    cfg = config(decoder=decoder)
+    params = parameters(cfg)
+    features, attention, _ = read(params, cfg, memory(), TOKENS)
+    wider, more, _ = read(params, cfg, memory(S + 3), TOKENS)
+    same((wider, more[..., :S]), (features, attention))
+    np.testing.assert_array_equal(more[..., S:], 0.0)
+    one, _, _ = read(params, cfg, jax.tree.map(lambda x: x[1:], memory()), TOKENS[1:, :4])
+    same(one[0], features[1, :4])
+
+
+@every_decoder
+def test_dropout_of_a_target_depends_on_no_other_row(decoder):
+    cfg = config(decoder=decoder, dropout=0.3)
+    params, keys = parameters(cfg), row_keys(jax.random.key(3), 2)
+    together = read(params, cfg, memory(), TOKENS, keys)
+    alone = read(params, cfg, jax.tree.map(lambda x: x[1:], memory()), TOKENS[1:], keys[1:])
+    same(alone, jax.tree.map(lambda x: x[1:], together))
+    assert float(jnp.max(jnp.abs(together[0] - read(params, cfg, memory(), TOKENS)[0]))) > 0.01
+
+
+@every_decoder
+def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
+    cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
+    params = fresh(cfg)
+    exact, _, _ = read(params, cfg, memory(), TOKENS)
+    params = model.cast(params, half)
+    near, _, _ = read(params, half, memory(dtype="bfloat16"), TOKENS)
+    assert near.dtype == jnp.bfloat16
+    assert model.logits(params, half, near).dtype == jnp.float32
+    assert near_to(near[TOKENS != PAD], exact[TOKENS != PAD])
+
+
+@every_decoder
+def test_decoding_without_jit_is_the_same(decoder):
+    cfg = config(decoder=decoder)
+    params = parameters(cfg)
+    eager = model.advance(params, cfg, memory(), begin(params, cfg, memory()), TOKENS)
+    same(eager, read(params, cfg, memory(), TOKENS))
+
+
+@every_decoder
+def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
+    """Four words, three of them at most: 85 hypotheses, of which a beam of 80 finds the best."""
+    cfg = config(decoder=decoder)
+    init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=6)
+    params = jax.tree.map(lambda x: 2 * x, init(jax.random.key(1)))
+    search = SearchConfig(beam_size=80, max_length_a=0.0, max_length_b=3, min_length=0)
+    (found,) = translate(params, cfg, search, [np.array([5, 6, 7])], devices=jax.devices()[:1])
+    words = [v for v in range(6) if v not in (PAD, EOS)]
+    every = [(*w, EOS) for n in range(4) for w in itertools.product(words, repeat=n)]
+    tgt = padded([list(w) for w in every], 4)
+
+    @jax.jit
+    def scores(params):
+        source = model.encode(params, cfg, jnp.asarray([[5, 6, 7, EOS]], jnp.int32))
+        logits, _, _ = model.decode(
+            params, cfg, source, begin(params, cfg, source, len(tgt)), model.decoder_inputs(tgt)
+        )
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), tgt[..., None], axis=-1)[..., 0]
+        return jnp.sum(jnp.where(tgt == PAD, 0.0, picked), axis=1) / jnp.sum(tgt != PAD, axis=1, dtype=jnp.float32)
+
+    listed = np.asarray(scores(params))
+    order = np.argsort(-listed)
+    assert len(found.candidates) == 80
+    np.testing.assert_allclose([c.score for c in found.candidates], listed[order[:80]], rtol=1e-5, atol=1e-5)
+    assert [tuple(c.tokens) for c in found.candidates[:10]] == [every[i][:-1] for i in order[:10]]
