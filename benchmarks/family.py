@@ -1,8 +1,9 @@
 """One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14]
 
 Every configs/multi30k_*.py named is trained on the same data with the same vocabularies and token budget for about the
-same time of updates: its speed is measured first, and its number of epochs follows. DIR holds Multi30k (train, valid
-and test of de and en, plain or .gz). Runs that are there are not trained again, so that the table can be printed anew.
+same time of updates: its speed is measured first, on a machine that does nothing else, and its number of epochs
+follows. DIR holds Multi30k (train, valid and test of de and en, plain or .gz). Speeds stay in WORKDIR/speeds.json and
+runs that are there are not trained again: training may share the machine, and the table can be printed anew.
 """
 
 import argparse
@@ -12,25 +13,33 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from machine import describe, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import corpus
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.data import corpus, plan
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.search.translate import translate
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.config import Config
-from convs2s_jax.training.prepare import prepare
+from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.prepare import Run, prepare
 from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ["convs2s", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
-PROBE, WINDOW = 80, 20
-"""Updates by which speed is measured before training, and how many of them are a window."""
+STEPS = 24
+"""Updates by which speed is measured."""
 HEAD = (
     "| model | parameters | s/epoch | tokens/s training | epochs | perplexity | BLEU | sentences/s | product, GFLOP/s |"
 )
@@ -54,18 +63,18 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names behind configs/multi30k_")
     parser.add_argument("--minutes", type=float, default=14.0, help="time of updates of each model")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3, help="of the decoding speed")
+    parser.add_argument("--repeats", type=int, default=3, help="of the speeds")
     arguments = parser.parse_args()
     print(describe(), flush=True)
     kinds = [kind(name, arguments) for name in arguments.configs]
-    rates = {one.name: probe(one, arguments) for one in kinds}
+    rates = speeds(kinds, arguments)
     tokens, batches = epoch_of(kinds[0])
     rows = []
     for one in kinds:
         seconds = tokens / rates[one.name]
         epochs = max(2, int(60 * arguments.minutes / seconds))
         run(one, one.workdir, arguments, bounds(one, epochs, batches))
-        rows.append(row(one, arguments))
+        rows.append(row(one, arguments, rates[one.name]))
         print(rows[-1], flush=True)
     print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 
@@ -98,18 +107,58 @@ def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
     return {"training.max_epochs": epochs, **{f"training.schedule.{name}": value for name, value in ends.items()}}
 
 
-def probe(one: Kind, arguments: argparse.Namespace) -> float:
-    """Target tokens a second, compilation left out: the best of the windows after the first."""
-    workdir = arguments.workdir / f"{one.name}.probe"
-    workdir.parent.mkdir(parents=True, exist_ok=True)
-    quick = {"training.max_steps": PROBE, "training.report_every": WINDOW, "training.validate_bleu": False}
-    run(one, workdir, arguments, quick)
-    return max(line["tokens_per_second"] for line in lines(workdir, "train")[1:])
+def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]:
+    """Target tokens a second of every kind, measured in turn where one of them is not known: the median of repeats."""
+    kept = arguments.workdir / "speeds.json"
+    found = json.loads(kept.read_text()) if kept.exists() else {}
+    if not {one.name for one in kinds} <= set(found):
+        turns = [updates(one) for one in kinds]
+        rates: dict[str, list[float]] = {one.name: [] for one in kinds}
+        for _ in range(arguments.repeats):
+            peak = product_rate() / 1e9
+            for one, turn in zip(kinds, turns, strict=True):
+                rates[one.name].append(turn())
+            told = ", ".join(f"{name} {all_of[-1]:.0f}" for name, all_of in rates.items())
+            print(f"product {peak:.0f} GFLOP/s; target tokens/s: {told}", flush=True)
+        found = {name: statistics.median(all_of) for name, all_of in rates.items()}
+        kept.write_text(json.dumps(found))
+    return found
+
+
+def updates(one: Kind) -> Callable[[], float]:
+    """A function that trains for `STEPS` batches of the first epoch, every shape compiled, and returns tokens/s."""
+    run = prepared(one)
+    src, tgt = run.train.lengths()
+    epoch = plan.plan_epoch(src, tgt, run.rows, run.shapes, seed=1, epoch=1)
+    mesh = make(MeshConfig(data=1), jax.devices()[:1])
+    batches = [batch_on(mesh, run.train, epoch, planned) for planned in epoch.batches[:STEPS]]
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+    state = stepping.init(jax.random.key(1), one.cfg.model, one.cfg.training, **sizes)
+    steps = compile_steps(one.cfg.model, one.cfg.training)
+
+    def through(batches: list[Batch]) -> float:
+        nonlocal state
+        before = time.perf_counter()
+        for i, batch in enumerate(batches):
+            state, sums = stepping.update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(i))
+        jax.block_until_ready(sums)
+        return sum(int((batch.tgt != PAD).sum()) for batch in batches) / (time.perf_counter() - before)
+
+    through(list({batch.src.shape + batch.tgt.shape: batch for batch in batches}.values()))
+    print(f"{one.name}: compiled", flush=True)
+    return lambda: through(batches)
+
+
+def prepared(one: Kind) -> Run:
+    """The data of a configuration, as its run will have them."""
+    workdir = one.workdir.parent / f"{one.name}.data"
+    workdir.mkdir(parents=True, exist_ok=True)
+    return prepare(one.cfg, workdir, lambda _: None)
 
 
 def epoch_of(one: Kind) -> tuple[int, int]:
     """Target tokens and batches of an epoch: the same for all, since their vocabularies are."""
-    found = prepare(one.cfg, one.workdir.parent / f"{one.name}.probe", print)
+    found = prepared(one)
     return int(found.train.lengths()[1].sum()), found.batches
 
 
@@ -119,8 +168,8 @@ def lines(workdir: Path, split: str) -> list[dict]:
     return [line for line in found if line["split"] == split]
 
 
-def row(one: Kind, arguments: argparse.Namespace) -> str:
-    """A line of the table: the best parameters by validation, beam search on the test set."""
+def row(one: Kind, arguments: argparse.Namespace, speed: float) -> str:
+    """A line of the table: the best parameters by validation, beam search on the test set; `speed` of training."""
     trained = load(one.workdir, tell=print)
     count = sum(leaf.size for leaf in jax.tree.leaves(trained.params))
     trained = ready(trained)
@@ -138,7 +187,6 @@ def row(one: Kind, arguments: argparse.Namespace) -> str:
     scores = score(hypotheses, [text.tgt], bleu_tokenize=trained.cfg.training.bleu_tokenize)
     best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
     train = lines(one.workdir, "train")
-    speed = statistics.median(line["tokens_per_second"] for line in train[1:])
     seconds = epoch_of(one)[0] / speed
     return (
         f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "

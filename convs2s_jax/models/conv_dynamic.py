@@ -1,6 +1,6 @@
 """Dynamic convolutions inside a block (Wu et al. 2019, section 4, equation 5): the kernel comes from the position.
 
-    u_t = x_t Q                                          Q [C, K H]
+    u_t = x_t Q                                          Q [C, K, H]
     y_t = b + (sum_j softmax_j(u_t)_{j,h} * x_{t+j}) P   h the head of each channel, P [C, D]
 
 C K H + C D weights. Only the channels of the position itself choose its kernel, so that this is no attention.
@@ -12,7 +12,6 @@ from typing import Literal
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.models.conv_kinds import Convolution
@@ -46,7 +45,7 @@ class DynamicConfig:
 
 @flax.struct.dataclass
 class Dynamic:
-    """Parameters: `maker` Q [C, K H] of the kernels before the softmax, `pointwise` P [C, D] and b."""
+    """Parameters: `maker` Q [C, K, H] of the kernels before the softmax, `pointwise` P [C, D] and b."""
 
     maker: Array
     pointwise: Affine
@@ -56,30 +55,24 @@ def init(key: Key, cfg: DynamicConfig, *, width: int, inputs: int, outputs: int,
     """Q ~ N(0, sqrt(1 / C)); P ~ N(0, sqrt(4 keep / C)), as before any GLU."""
     maker_key, pointwise_key = jax.random.split(key)
     return Dynamic(
-        maker=inputs**-0.5 * jax.random.normal(maker_key, (inputs, width * cfg.heads)),
+        maker=inputs**-0.5 * jax.random.normal(maker_key, (inputs, width, cfg.heads)),
         pointwise=affine.init(pointwise_key, inputs, outputs, keep=4 * keep),
     )
 
 
 def centred(params: Dynamic, cfg: DynamicConfig, x: Array, form: Form) -> Array:
     """As long as x; zeros on both sides."""
-    del form
-    kernels = _kernels(params, cfg, x)
+    del cfg, form
+    kernels = depthwise.predicted(params.maker, x)
     y = depthwise.centred(partial(depthwise.dynamic, kernels), x, kernels.shape[2] - 1)
     return linear(params.pointwise, y)
 
 
 def causal(params: Dynamic, cfg: DynamicConfig, history: Array, x: Array, form: Form) -> tuple[Array, Array]:
     """Over [history; x]."""
-    del form
-    y, after = depthwise.causal(partial(depthwise.dynamic, _kernels(params, cfg, x)), history, x)
+    del cfg, form
+    y, after = depthwise.causal(partial(depthwise.dynamic, depthwise.predicted(params.maker, x)), history, x)
     return linear(params.pointwise, y), after
-
-
-def _kernels(params: Dynamic, cfg: DynamicConfig, x: Array) -> Array:
-    """softmax(x_t Q) over the taps: [B, T, C] -> [B, T, K, H]."""
-    u = jnp.einsum("BTC,CX->BTX", x.astype(params.maker.dtype), params.maker)
-    return depthwise.softmax(u.reshape(*x.shape[:2], -1, cfg.heads))
 
 
 def reach(cfg: DynamicConfig, width: int) -> int:

@@ -24,6 +24,7 @@ from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
@@ -133,8 +134,7 @@ def encode(
     ]
     x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
     z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
-    length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
-    return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
+    return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
 
 
 KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode, normalised=True)

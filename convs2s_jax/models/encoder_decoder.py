@@ -57,7 +57,7 @@ class ModelConfig:
     @property
     def reads_source(self) -> bool:
         """Whether there is a source to read; else it is a language model of the target."""
-        return ENCODERS[self.encoder.kind].speaks
+        return ENCODERS[self.encoder.kind].reads
 
     @property
     def max_source(self) -> int:

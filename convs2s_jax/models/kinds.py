@@ -30,14 +30,14 @@ class Encoder(NamedTuple):
     init(key, cfg, *, vocabulary, dim, rate) -> params.
     encode(params, cfg, src [B, S], *, rate, gradient_scale, key, execution) -> Memory.
     normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
-    speaks: whether it leaves anything to read; without, a decoder that reads nothing is a language model.
+    reads: whether it reads a source; beside one that does not, a decoder that reads no memory is a language model.
     """
 
     config: type
     init: Callable[..., Any]
     encode: Callable[..., Any]
     normalised: bool
-    speaks: bool = True
+    reads: bool = True
 
 
 class Decoder(NamedTuple):

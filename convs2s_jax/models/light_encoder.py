@@ -17,6 +17,7 @@ from convs2s_jax.nn import depthwise
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -94,8 +95,7 @@ def encode(
         x = apply(block, width, x, k)
     x = layers.norm_after(params.norm, x)
     z = scale_gradient(zero_padding(x, mask), gradient_scale)
-    length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
-    return Memory(keys=z, values=z, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
 
 
 KIND = Encoder(config=LightEncoderConfig, init=init, encode=encode, normalised=False)

@@ -106,12 +106,12 @@ def _lightweight_weights(params: Lightweight, x: Array, *, rate: float, key: Key
 def _init_dynamic(key: Key, width: int, channels: int, heads: int) -> Dynamic:
     """U(-1/sqrt(C), 1/sqrt(C)), PyTorch's for linear maps, which fairseq leaves here."""
     bound = channels**-0.5
-    return Dynamic(predictor=jax.random.uniform(key, (channels, width, heads), minval=-bound, maxval=bound))
+    return Dynamic(maker=jax.random.uniform(key, (channels, width, heads), minval=-bound, maxval=bound))
 
 
 def _dynamic_weights(params: Dynamic, x: Array, *, rate: float, key: Key | None) -> Array:
-    """softmax_K(sum_c W_{c,k,h} x_{t,c}), section 4."""
-    return dropout(depthwise.softmax(jnp.einsum("NTC,CKH->NTKH", x, params.predictor)), rate, key)
+    """Of each position, with dropped taps of its own."""
+    return dropout(depthwise.predicted(params.maker, x), rate, key)
 
 
 KERNELS: dict[str, Kernels] = {

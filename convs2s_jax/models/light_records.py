@@ -18,9 +18,9 @@ class Lightweight:
 
 @flax.struct.dataclass
 class Dynamic:
-    """A kernel for each head and position: `predictor` [C, K, H] maps a position to its scores."""
+    """A kernel for each head and position: `maker` [C, K, H] maps a position to its scores."""
 
-    predictor: Array
+    maker: Array
 
 
 @flax.struct.dataclass

@@ -49,4 +49,4 @@ def encode(
     return Memory(keys=nothing, values=nothing, mask=jnp.zeros((B, 1), bool), summary=nothing[:, 0])
 
 
-KIND = Encoder(config=NoEncoderConfig, init=init, encode=encode, normalised=False, speaks=False)
+KIND = Encoder(config=NoEncoderConfig, init=init, encode=encode, normalised=False, reads=False)

@@ -26,7 +26,7 @@ class PooledConfig:
 
     def __post_init__(self) -> None:
         check(
-            ENCODERS[self.encoder.kind].speaks,
+            ENCODERS[self.encoder.kind].reads,
             f"encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
         )
 

@@ -18,6 +18,7 @@ from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -83,8 +84,7 @@ def encode(
     for steps, k in zip(params.modules, keys[1:], strict=True):
         x = apply(steps, x, k)
     z = scale_gradient(zero_padding(x, mask), gradient_scale)
-    length = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(z.dtype)
-    return Memory(keys=z, values=z, mask=mask, summary=jnp.sum(z, axis=1) / length[:, None])
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
 
 
 KIND = Encoder(config=SliceNetEncoderConfig, init=init, encode=encode, normalised=False)

@@ -29,6 +29,14 @@ def softmax(scores: Array) -> Array:
     return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
+def predicted(maker: Array, x: Array) -> Array:
+    """Kernels of positions, softmax_K(sum_c Q_{c,k,h} x_{t,c}) (Wu et al., section 4): of x [N, T, C], [N, T, K, H].
+
+    `maker` is Q [C, K, H].
+    """
+    return softmax(jnp.einsum("NTC,CKH->NTKH", x.astype(maker.dtype), maker))
+
+
 def valid(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
     """y_{t,c} = sum_j w_{j,h(c)} x_{t+jD,c}: depthwise for H = C, lightweight for H < C.
 

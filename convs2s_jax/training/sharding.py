@@ -17,7 +17,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("conv/w", (None, "fsdp", "tensor")),  # [K, C, D]
     ("depthwise/w", (None, "fsdp")),  # [K, C]
     ("conv/taps", (None, None)),  # [K, H]
-    ("conv/maker", ("fsdp", None)),  # [C, K H]
+    ("conv/maker", ("fsdp", None, None)),  # [C, K, H]
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("attention/key", ("fsdp", "tensor")),  # [E, A], of a recurrent decoder
@@ -25,7 +25,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
     ("output_kernel", ("fsdp", "tensor")),  # [E, V]
     ("kernel/scores", (None, "tensor")),  # [K, H]
-    ("kernel/predictor", ("fsdp", None, "tensor")),  # [C, K, H]
+    ("kernel/maker", ("fsdp", None, "tensor")),  # [C, K, H]
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
 )

@@ -1,14 +1,19 @@
-"""A sentence is typed, its translation is printed."""
+"""A sentence is typed, its translation, or label, is printed."""
 
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation import job, lines, requests
+from convs2s_jax.training import workdir as layout
+from convs2s_jax.translation import job, labelling, lines, requests
 from convs2s_jax.translation.formats import FORMATS
+from convs2s_jax.translation.jobs import Prompt, Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 
@@ -18,8 +23,8 @@ WIDTH = 64
 PROMPT = "> "
 
 
-def interact(options: Options, *, tell: Callable[[str], None]) -> None:
-    """Translate line by line from standard input, until it ends. An answer is out before the next line is read.
+def interact(options: Options, *, tell: Tell) -> None:
+    """Translate or label line by line from standard input, until it ends. An answer is out before the next is read.
 
     Everything is compiled before the first prompt, for sources of up to `WIDTH` tokens; the first longer one of each
     width costs another compilation.
@@ -32,24 +37,23 @@ def interact(options: Options, *, tell: Callable[[str], None]) -> None:
       UserError: something the user gave cannot work.
       KeyboardInterrupt: of the user.
     """
-    translate = translator_of(options, tell)
+    prompt = PROMPTS[layout.read_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
-    translate(0, "1")
+    prompt.answer(0, "1")
     tell("ready: a sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
-    style = FORMATS[options.format]
     try:
         for number, line in enumerate(typed()):
-            result = translate(number, line)
-            sys.stdout.write(style.render(result))
+            result = prompt.answer(number, line)
+            sys.stdout.write(prompt.style.render(result))
             sys.stdout.flush()
-            job.warn("standard input", [result], tell)
+            prompt.warn([result])
     except KeyboardInterrupt:
         tell("")
         raise
 
 
-def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[int, str], Result]:
-    """A function of a line's number, from 0, and its text."""
+def translation(options: Options, *, tell: Tell) -> Prompt:
+    """Lines to be translated."""
     translator = job.translator_of(options, tell)
     check(
         translator.reads_source,
@@ -75,7 +79,13 @@ def translator_of(options: Options, tell: Callable[[str], None]) -> Callable[[in
         )
         return result
 
-    return translate
+    return Prompt(FORMATS[options.format], translate, partial(job.warn, "standard input", tell=tell))
+
+
+PROMPTS: Mapping[str, Callable[..., Prompt]] = MappingProxyType(
+    {"encoder_decoder": translation, "classifier": partial(labelling.prompt, width=WIDTH)}
+)
+"""By the kind of model."""
 
 
 def typed() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What decode.py does with a file, for any kind of model: a record that one loop works off (`translation.job`)."""
+"""What decode.py does with a file or a typed line, for any kind of model: records that one loop each works off."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ Tell = Callable[[str], None]
 
 
 class Job(NamedTuple):
-    """A file to be worked off.
+    """A file to be worked off (`translation.job`).
 
     lines: of the source.
     style: how results are written and read back.
@@ -24,3 +24,16 @@ class Job(NamedTuple):
     window: Callable[[int, Callable[[int], None]], Sequence[Any]]
     warn: Callable[[Sequence[Any]], None]
     report: Callable[[Sequence[str]], None]
+
+
+class Prompt(NamedTuple):
+    """Lines that are typed (`translation.interactive`).
+
+    style: how a result is written.
+    answer(number, line) -> the result of a line, whose number counts from 0.
+    warn(results): as of a `Job`.
+    """
+
+    style: Format
+    answer: Callable[[int, str], Any]
+    warn: Callable[[Sequence[Any]], None]

@@ -16,7 +16,7 @@ from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.classify import classify
 from convs2s_jax.translation import requests, trained
-from convs2s_jax.translation.jobs import Job, Tell
+from convs2s_jax.translation.jobs import Job, Prompt, Tell
 from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.options import Options, flags
@@ -36,6 +36,7 @@ _USED = (
     "batch_tokens",
     "window",
     "resume",
+    "interactive",
 )
 """The options that have a part in labelling."""
 
@@ -72,6 +73,7 @@ def label(
     first: int = 0,
     batch_size: int = 64,
     batch_tokens: int = 16384,
+    least_width: int = 16,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Labelled]:
@@ -81,7 +83,7 @@ def label(
       classifier: of `of`.
       lines: text; an empty line has labels too.
       first: number of the first line.
-      batch_size, batch_tokens, devices, progress: as in `lines.translate`.
+      batch_size, batch_tokens, least_width, devices, progress: as in `lines.translate`.
     """
     sources = encode(classifier.vocabularies.src, lines)
     found = classify(
@@ -90,6 +92,7 @@ def label(
         sources,
         rows=batch_size,
         tokens=batch_tokens,
+        least_width=least_width,
         devices=devices,
         progress=progress,
     )
@@ -140,6 +143,21 @@ def job(options: Options, *, tell: Tell) -> Job:
         warn=partial(_warn, name, tell),
         report=partial(_report, options.show, lines, right, tell),
     )
+
+
+def prompt(options: Options, *, tell: Tell, width: int) -> Prompt:
+    """Lines to be labelled; those of less than `width` tokens share a compilation.
+
+    Raises:
+      UserError: as of `job`.
+    """
+    _check(options)
+    classifier = of(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
+
+    def answer(number: int, line: str) -> Labelled:
+        return label(classifier, [line], first=number, batch_size=1, least_width=width)[0]
+
+    return Prompt(LABEL_FORMATS[options.format], answer, partial(_warn, "standard input", tell))
 
 
 def _check(options: Options) -> None:

@@ -64,7 +64,7 @@ def params(tensors, cfg: ModelConfig) -> Params:
         if side.convolution == "lightweight":
             return Lightweight(scores=jnp.asarray(tensors[f"{name}.weight"][:, 0].T))
         predictor = tensors[f"{name}.weight_linear.weight"]
-        return Dynamic(predictor=jnp.asarray(predictor.reshape(side.heads, -1, predictor.shape[1]).transpose(2, 1, 0)))
+        return Dynamic(maker=jnp.asarray(predictor.reshape(side.heads, -1, predictor.shape[1]).transpose(2, 1, 0)))
 
     def convolution(name, side, norm_name):
         return Convolution(

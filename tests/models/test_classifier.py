@@ -59,7 +59,7 @@ def test_the_table_has_all_kinds():
         assert record.config().kind == kind
 
 
-@pytest.mark.parametrize("kind", [kind for kind, record in ENCODERS.items() if record.speaks])
+@pytest.mark.parametrize("kind", [kind for kind, record in ENCODERS.items() if record.reads])
 def test_models_and_classifiers_take_every_encoder(kind):
     for cls in (ModelConfig, PooledConfig):
         assert type(build(cls, {"encoder": {"kind": kind}}).encoder) is ENCODERS[kind].config

@@ -63,7 +63,7 @@ def taps(name, params, x):
         along_time = params.depthwise.w
     else:
         heads = LAYERS[name].heads
-        u = params.taps if name == "lightweight" else (x @ params.maker).reshape(-1, heads)
+        u = params.taps if name == "lightweight" else np.einsum("C,CKH->KH", x, params.maker)
         along_time = np.stack([softmax(u)[:, c // (C // heads)] for c in range(C)], axis=1)
     return np.einsum("KC,CD->KCD", along_time, params.pointwise.w), params.pointwise.b
 

@@ -123,9 +123,7 @@ def test_fresh_parameters_are_those_of_fairseq(convolution):
     block = params.decoder.blocks[0]
     kernel = block.convolution.kernel
     taps, bound = (
-        (kernel.scores, math.sqrt(6 / (31 + 40 * 31)))
-        if convolution == "lightweight"
-        else (kernel.predictor, 120**-0.5)
+        (kernel.scores, math.sqrt(6 / (31 + 40 * 31))) if convolution == "lightweight" else (kernel.maker, 120**-0.5)
     )
     assert isinstance(kernel, Lightweight if convolution == "lightweight" else Dynamic)
     assert float(jnp.max(jnp.abs(taps))) <= bound

@@ -1,5 +1,6 @@
 """Labels of lines through the whole of decode.py, short of its flags."""
 
+import io
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.classifier import logits
 from convs2s_jax.training.loop import train
-from convs2s_jax.translation import job, labelling, trained
+from convs2s_jax.translation import interactive, job, labelling, trained
 from convs2s_jax.translation.options import Options
 from tests import tiny
 
@@ -135,6 +136,15 @@ def test_right_labels_score_full(desk):
 def test_what_is_for_translations_is_refused(desk, options, message):
     with pytest.raises(UserError, match=message):
         desk.decode(**options)
+
+
+def test_typed_lines_get_the_labels_of_a_file(desk, workdir, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((desk.folder / "in").read_bytes())))
+    interactive.interact(Options(workdir=(str(workdir),), interactive=True), tell=desk.told.append)
+    typed, expected = (text.split("\n") for text in (capsys.readouterr().out, desk.decode()))
+    for line, other in zip(typed[:-1], expected[:-1], strict=True):  # other batches round otherwise
+        assert line.partition("\t")[0] == other.partition("\t")[0]
+        assert float(line.partition("\t")[2]) == pytest.approx(float(other.partition("\t")[2]), abs=2e-4)
 
 
 def test_a_classifier_has_no_ensemble(desk, workdir):
