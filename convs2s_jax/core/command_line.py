@@ -14,6 +14,8 @@ from convs2s_jax.core.config import override
 from convs2s_jax.core.errors import UserError
 
 PREFIX = "--config."
+INTERRUPTED = 130
+"""Exit status where the user wanted the end at once: 128 and the number of SIGINT, as shells have it."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a disk that is full, or a share of it."""
 
@@ -88,7 +90,7 @@ def run(main: Callable[[list[tuple[str, str]]], None], *, leave: Callable[[int],
         except (UserError, flags.Error) as error:
             fail(str(error))
         except KeyboardInterrupt:
-            leave(130)
+            leave(INTERRUPTED)
         except BrokenPipeError:
             sys.exit(141)  # who read our output has gone, as under `head`
         except OSError as error:

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from convs2s_jax.core.command_line import NO_ROOM
+from convs2s_jax.core.command_line import INTERRUPTED, NO_ROOM
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
@@ -162,17 +162,21 @@ def pass_on() -> None:
 def leave(status: int) -> NoReturn:
     """End this process. Others at work are not waited for: they notice, and end as well.
 
-    But they may be about to leave for the same reason: all meet then and part in order, since they find each other
-    through process 0, whose sudden end would abort those who have not left yet.
+    Neither are threads, where the user wants the end at once: they save, or compile, and Python would wait for the one
+    and may crash on the other.
+
+    But other processes may be about to leave for the same reason: all meet then and part in order, since they find
+    each other through process 0, whose sudden end would abort those who have not left yet.
     """
+    sys.stdout.flush()
+    sys.stderr.flush()
     if jax.distributed.is_initialized() and status != 0:
-        sys.stdout.flush()
-        sys.stderr.flush()
         with contextlib.suppress(Exception):
             meet(f"leaving with {status}", patience=LINGER)
             jax.distributed.shutdown()
-        os._exit(status)
-    sys.exit(status)
+    elif status != INTERRUPTED:
+        sys.exit(status)
+    os._exit(status)
 
 
 def is_loss(error: BaseException) -> bool:

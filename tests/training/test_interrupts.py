@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -43,3 +45,15 @@ def test_handlers_are_restored_after_an_error_too():
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def test_an_end_at_once_waits_for_no_thread():
+    program = (
+        "import threading, time\n"
+        "from convs2s_jax.training.distributed import leave\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "print('told')\n"
+        "leave(130)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout) == (130, "told\n")
