@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.command_line import run
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpus
+from convs2s_jax.data.corpora import SPLITS
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import LengthPenalty, Stop
 from convs2s_jax.translation import interactive, job
@@ -36,7 +36,7 @@ FILES: dict[str, Any] = {  # model and files
         "metrics", [], f"what to score by: {', '.join(scoring.METRICS)}; without it, what the run was told"
     ),
     "bleu_tokenize": flags.DEFINE_string("bleu_tokenize", None, "sacreBLEU's tokeniser; without it, the run's own"),
-    "split": flags.DEFINE_enum("split", None, corpus.SPLITS, "translate and score this split of the run's own corpus"),
+    "split": flags.DEFINE_enum("split", None, SPLITS, "translate and score this split of the run's own corpus"),
     "show": flags.DEFINE_integer("show", 0, "print this many sources with translation and reference", lower_bound=0),
     "batch_size": flags.DEFINE_integer("batch_size", 64, "most sentences in a batch"),
     "batch_tokens": flags.DEFINE_integer("batch_tokens", 16384, "most source tokens in a batch"),

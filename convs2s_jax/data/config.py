@@ -134,6 +134,11 @@ class DataConfig:
         )
 
     @property
+    def labelled(self) -> bool:
+        """Whether its target side are labels."""
+        return "tgt" not in SIDES[self.corpus.partition(":")[0]]
+
+    @property
     def one_sided(self) -> bool:
         """Whether it is the target side alone."""
         return not self.src and "src" in SIDES[self.corpus.partition(":")[0]]

@@ -20,7 +20,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import conv_separable as separable
 from convs2s_jax.models.conv_separable import Separable, SeparableConfig
 from convs2s_jax.nn import layer_norm
-from convs2s_jax.nn.attention import softmax
+from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import places
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
@@ -169,9 +169,8 @@ def attend(
     q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
     q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=wide(q.dtype))
-    a = softmax(scores_BQS, mask[:, None])
-    fetched = jnp.einsum("BQS,BSE->BQE", a.astype(values.dtype), values).reshape(x.shape)
-    return normalise(params.norm, x + fetched), a.reshape(*x.shape[:2], -1), afters
+    c, a = mix(scores_BQS, values, mask)
+    return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:

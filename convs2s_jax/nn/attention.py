@@ -106,9 +106,15 @@ def fetch(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
     Returns:
       c [B, Q, Y] in the dtype of the values, and a [B, Q, S].
     """
-    a = softmax(scores, mask[:, None])
+    c, a = mix(scores, values, mask)
     m = jnp.sum(mask, axis=1).astype(values.dtype)
-    return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values) * jnp.sqrt(m)[:, None, None], a
+    return c * jnp.sqrt(m)[:, None, None], a
+
+
+def mix(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    """a = softmax(scores);  c = sum_j a_j values_j; arguments and results as of `fetch`."""
+    a = softmax(scores, mask[:, None])
+    return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values), a
 
 
 def softmax(scores: Array, mask: Array) -> Array:

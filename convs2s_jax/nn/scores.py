@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.attention import softmax
+from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.types import Array, Key, wide
 
 AttentionName = Literal["additive", "dot", "general", "none"]
@@ -154,6 +154,5 @@ def attend(kind: Scores, params: Any, source: Source, queries: Array) -> tuple[A
         a = jnp.zeros((B, N // B * T, S), dtype)
     else:
         scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), source.keys)
-        a = softmax(scores, source.mask[:, None])
-        c = jnp.einsum("BQS,BSE->BQE", a.astype(source.values.dtype), source.values)
+        c, a = mix(scores, source.values, source.mask)
     return c.reshape(N, T, E), a.reshape(N, T, S)

@@ -93,6 +93,11 @@ class Config:
         """Refuse a source that nobody reads, and what a model without a source or an attention cannot do."""
         reads, src = model.reads_source, self.data.src
         check(
+            not self.data.labelled,
+            f"data.corpus is '{self.data.corpus}', whose texts have labels: they are for model.kind 'classifier'; name "
+            "a corpus of texts, or that kind",
+        )
+        check(
             not reads or not self.data.one_sided,
             "data.src is not given: name the side that is translated, as in src='de', or set model.encoder.kind to "
             "'none' for a language model of the target side",

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpus
+from convs2s_jax.data.files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training import workdir as layout
@@ -111,13 +112,18 @@ def check_early(options: Options) -> None:
 
 def read(options: Options, translator: Translator, search: SearchConfig) -> Work:
     """Source lines and all that comes with them, checked."""
+    if options.split and not translator.reads_source:
+        raise UserError(
+            f"--split={options.split} with a language model: it reads no source, so that nothing is translated; score "
+            "texts with --score=FILE"
+        )
     if options.split:
         text = corpus.read(translator.cfg.data, options.split)
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
-        work = Work("no source", [""] * len(corpus.read_lines(options.score)))
+        work = Work("no source", [""] * len(read_lines(options.score)))
     else:
-        work = Work(options.input_name, corpus.read_lines(options.input))
+        work = Work(options.input_name, read_lines(options.input))
     if not translator.reads_source:
         requests.check_empty(work.name, work.lines)
 

@@ -11,6 +11,7 @@ import numpy as np
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import corpus
+from convs2s_jax.data.files import read_lines
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
@@ -121,7 +122,7 @@ def job(options: Options, *, tell: Tell) -> Job:
         text = corpus.read(run.cfg.data, options.split)
         name, lines, right = options.split, text.src, text.tgt
     else:
-        name, lines, right = options.input_name, corpus.read_lines(options.input), None
+        name, lines, right = options.input_name, read_lines(options.input), None
     for path in options.reference:
         right = requests.read_parallel(path, lines, name=name, what="label")
 

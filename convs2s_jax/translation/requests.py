@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
-from convs2s_jax.data.corpus import read_lines
+from convs2s_jax.data.files import read_lines
 from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import longest

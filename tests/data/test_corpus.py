@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpus
+from convs2s_jax.data import corpora, corpus
 from convs2s_jax.data.cldr import CldrConfig
 from convs2s_jax.data.config import DataConfig, SplitFiles
+from convs2s_jax.data.files import read_lines
 
 
 def write(path: Path, data: bytes) -> str:
@@ -49,29 +50,29 @@ def files(folder, **values):
 def test_only_newlines_end_a_line(tmp_path, monkeypatch, data, lines, name):
     if name == "-":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "latin-1"))
-        assert corpus.read_lines("-") == lines
+        assert read_lines("-") == lines
     else:
-        assert corpus.read_lines(write(tmp_path / name, data)) == lines
+        assert read_lines(write(tmp_path / name, data)) == lines
 
 
 def test_gzip_is_known_by_its_content(tmp_path, monkeypatch):
     zipped = gzip.compress(b"a\n") + gzip.compress(b"b\n")
-    assert corpus.read_lines(write(tmp_path / "x.de", zipped)) == ["a", "b"]
+    assert read_lines(write(tmp_path / "x.de", zipped)) == ["a", "b"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zipped)))
-    assert corpus.read_lines("-") == ["a", "b"]
+    assert read_lines("-") == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["x.de", "x.de.gz"])
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, name):
     path = write(tmp_path / name, "ä\nb\n".encode() + b"gr\xfcn\n")
     with pytest.raises(UserError, match=rf"{name}, line 3: byte 0xfc is not UTF-8; convert the file"):
-        corpus.read_lines(path)
+        read_lines(path)
 
 
 def test_standard_input_is_named_in_messages(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfea\0")))
     with pytest.raises(UserError, match="standard input, line 1: byte 0xff is not UTF-8"):
-        corpus.read_lines("-")
+        read_lines("-")
 
 
 @pytest.mark.parametrize(
@@ -88,14 +89,14 @@ def test_damaged_gzip_is_refused(tmp_path, damage):
     path = tmp_path / "x.de.gz"
     path.write_bytes(damage(gzip.compress(bytes(range(97, 123)) * 3)))
     with pytest.raises(UserError, match=r"x\.de\.gz is not a whole gzip file \(.*\): copy it again"):
-        corpus.read_lines(path)
+        read_lines(path)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} is a folder: give the name of a text file"):
-        corpus.read_lines(tmp_path)
+        read_lines(tmp_path)
     with pytest.raises(UserError, match="nowhere cannot be read: No such file or directory; give the name"):
-        corpus.read_lines(tmp_path / "nowhere")
+        read_lines(tmp_path / "nowhere")
 
 
 # --- splits
@@ -177,6 +178,6 @@ def test_unknown_split_is_a_mistake_of_the_caller(folder):
 
 def test_built_in_corpus_has_the_sizes_asked_for():
     cfg = DataConfig(corpus="cldr", src="en", tgt="de", cldr=CldrConfig(train=50, valid=5, test=7))
-    texts = [corpus.read(cfg, split) for split in corpus.SPLITS]
+    texts = [corpus.read(cfg, split) for split in corpora.SPLITS]
     assert [(len(text.src), len(text.tgt)) for text in texts] == [(50, 50), (5, 5), (7, 7)]
     assert not set(texts[0].src) & set(texts[2].src)

@@ -7,7 +7,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import sentencepiece, vocabulary, words
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.corpus import ParallelText, read_lines
+from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.files import read_lines
 
 # Spaces and line ends of every kind, SentencePiece's own two characters, a digit, a character beyond 16 bits.
 ODD = "a\u202fb\u00a0c\u2009d\u3000e\u2028f\x85g\th\ri\u2581j\u2585k\u200bl\u00adm7\U0001f600\ufffdn e\u0301 \u212b ﬁ"

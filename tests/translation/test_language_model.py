@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpus
+from convs2s_jax.data import corpora, corpus
 from convs2s_jax.training.loop import train
 from convs2s_jax.translation import interactive, job
 from convs2s_jax.translation.options import Options
@@ -127,6 +127,10 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
             {"model": MODEL, "data__src": "", "training__validate_bleu": True},
             r"^config\.training\.validate_bleu is True, and a language model translates nothing: set it to False",
         ),
+        (
+            {"model": MODEL, "data__corpus": "cldr_kinds"},
+            r"^config\.data\.corpus is 'cldr_kinds', whose texts have labels: they are for model\.kind 'classifier'",
+        ),
         ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with decode\.py --lm"),
         ({"model__decoder__attention_layers": []}, r"^config\.model\.decoder reads no source, and there is an enc"),
         (
@@ -154,7 +158,7 @@ def test_a_corpus_of_one_side_is_read_from_files_without_the_other(tmp_path):
 
 def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
     both, one = tiny.config().data, config().data
-    for split in corpus.SPLITS:
+    for split in corpora.SPLITS:
         assert corpus.read(one, split).tgt == corpus.read(both, split).tgt
 
 
@@ -164,6 +168,11 @@ def test_what_reads_attention_reads_the_translators_beside_a_language_model(trai
     assert len(decode(tmp_path, trained, input=source, lm=str(lm), search=search, replace_unk=True)[0]) == 2
     with pytest.raises(UserError, match="--replace_unk"):
         decode(tmp_path, lm, input=written(tmp_path, "empty", ""), replace_unk=True)
+
+
+def test_a_split_needs_a_source(lm, tmp_path):
+    with pytest.raises(UserError, match=r"^--split=test with a language model: .*; score texts with --score=FILE$"):
+        decode(tmp_path, lm, split="test")
 
 
 def test_a_prompt_needs_a_source(lm):

@@ -1,0 +1,166 @@
+"""The kinds of corpora: where the two sides of a split come from."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.data import cldr
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.files import read_lines
+
+SPLITS = ("train", "valid", "test")
+
+
+class Sides(NamedTuple):
+    """The two sides of a split; `files` and `rows` as of `ParallelText`."""
+
+    src: Sequence[str]
+    tgt: Sequence[str]
+    files: tuple[tuple[str, int], ...] = ()
+    rows: Sequence[int] | None = None
+
+
+def _read_files(cfg: DataConfig, split: str) -> Sides | None:
+    """Join the pairs of files that `cfg.files` lists for the split, else read the two files in `cfg.dir`."""
+    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    pairs = listed[split] or _pair_in_folder(cfg, split)
+    src: list[str] = []
+    tgt: list[str] = []
+    files: list[tuple[str, int]] = []
+    for src_file, tgt_file in pairs:
+        tgt_lines = read_lines(tgt_file)
+        src_lines = read_lines(src_file) if cfg.src else tgt_lines
+        if len(src_lines) != len(tgt_lines):
+            raise UserError(
+                f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "
+                "parallel files need one line for each line"
+            )
+        src += src_lines
+        tgt += tgt_lines
+        files.append((tgt_file, len(tgt_lines)))
+    if pairs and not src:
+        raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
+    return Sides(src, tgt, tuple(files)) if pairs else None
+
+
+def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
+    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side is there."""
+    if not _has_folder(cfg):
+        return ()
+    sides = (cfg.src or cfg.tgt, cfg.tgt)
+    found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in sides]
+    match found:
+        case [None, None]:
+            return ()
+        case [str(src), str(tgt)]:
+            return ((src, tgt),)
+        case _:
+            side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
+            plain, zipped = _tried(cfg, split, side)
+            raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists")
+
+
+def _has_folder(cfg: DataConfig) -> bool:
+    """Whether a folder is given, which then is there."""
+    if cfg.dir and not Path(cfg.dir).is_dir():
+        raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
+    return bool(cfg.dir)
+
+
+def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
+    plain = str(Path(cfg.dir) / f"{split}.{side}")
+    return plain, f"{plain}.gz"
+
+
+def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
+    """DIR/SPLIT.tsv, plain (preferred) or gzipped: a label, TAB and a text on each line."""
+    if not _has_folder(cfg):
+        return None
+    path = next((p for p in _tried_tsv(cfg, split) if Path(p).exists()), None)
+    if path is None:
+        return None
+    texts, labels = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        label, tab, text = line.partition("\t")
+        if not tab:
+            raise UserError(f"{path}, line {number}: there is no TAB in {line[:40]!r}; write label, TAB, text")
+        if not label.strip():
+            raise UserError(f"{path}, line {number}: the label before the TAB is empty; write one, or drop the line")
+        texts.append(text)
+        labels.append(label.strip())
+    return Sides(texts, labels, ((path, len(labels)),))
+
+
+def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
+    plain = str(Path(cfg.dir) / f"{split}.tsv")
+    return plain, f"{plain}.gz"
+
+
+_OTHER = "en"
+"""A corpus of one side is that side of the phrases from this language: in training it sees nothing of their test."""
+
+
+def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
+    return Sides(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split])
+
+
+def _read_cldr_kinds(cfg: DataConfig, split: str) -> Sides | None:
+    return Sides(*_generate_kinds(cfg.src, cfg.cldr)[split])
+
+
+# the splits are made together but read one by one
+_generate = functools.lru_cache(maxsize=1)(cldr.generate)
+_generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
+
+
+def _read_tfds(cfg: DataConfig, split: str) -> Sides | None:
+    from convs2s_jax.data import tfds  # half a second to import, and few runs need it
+
+    _, _, name = cfg.corpus.partition(":")
+    sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
+    return None if sides is None else Sides(*sides)
+
+
+def _no_files(cfg: DataConfig, split: str) -> str:
+    if not cfg.dir:
+        return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
+    sides = [side for side in (cfg.src, cfg.tgt) if side]
+    names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, side) for side in sides))
+    there = sorted(path.name.removesuffix(".gz") for path in Path(cfg.dir).iterdir())
+    others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
+    return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', others)}"
+
+
+def _no_tsv(cfg: DataConfig, split: str) -> str:
+    plain, zipped = _tried_tsv(cfg, split)
+    return f"there is no {plain} and no {zipped}" if cfg.dir else "data.dir is empty: name the folder of the files"
+
+
+def _no_split(cfg: DataConfig, split: str) -> str:
+    return f"data.corpus is '{cfg.corpus}': it has no split '{split}'"
+
+
+class Kind(NamedTuple):
+    """A kind of corpus.
+
+    read(cfg, split) -> the two sides of a split, None where the corpus has no such split.
+    missing(cfg, split) -> what is not there, in words.
+    """
+
+    read: Callable[[DataConfig, str], Sides | None]
+    missing: Callable[[DataConfig, str], str]
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "files": Kind(_read_files, _no_files),
+        "tsv": Kind(_read_tsv, _no_tsv),
+        "cldr": Kind(_read_cldr, _no_split),
+        "cldr_kinds": Kind(_read_cldr_kinds, _no_split),
+        "tfds": Kind(_read_tfds, _no_split),
+    }
+)
