@@ -88,7 +88,7 @@ def test_every_parameter_has_a_gradient_a_place_on_a_mesh_and_is_merged_as_it_wa
     assert jax.tree.structure(merged) == jax.tree.structure(jax.eval_shape(partial(fresh, cfg)))
 
 
-PAIRS, UPDATES, RATE, LEARNT = 64, 500, 0.01, 0.2
+PAIRS, UPDATES, RATE, LEARNT = 64, 2000, 0.01, 0.2
 
 
 @every_pair
