@@ -29,7 +29,7 @@ floors: $(INSTALLED)
 	$(BIN)/lint-imports
 
 test: lint types floors
-	$(BIN)/python -m pytest -n 2 --durations=15
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

@@ -181,7 +181,7 @@ def test_a_device_cannot_be_resumed(desk):
         ({"reference": ("/no/such",)}, "^/no/such cannot be read"),
         ({"prefix": "/no/such"}, "^/no/such cannot be read"),
         ({"unk_dictionary": "/no/such", "replace_unk": True}, "^/no/such cannot be read"),
-        ({"bleu_tokenize": "moses"}, "^bleu_tokenize is 'moses'"),
+        ({"bleu_tokenize": "moses", "reference": True}, "^bleu_tokenize is 'moses'"),
         ({"nbest": 3, "format": "json"}, "^--nbest=3 with a beam_size of 2"),
         ({"search": {"beam_size": 0}}, "^search.beam_size is 0"),
     ],
