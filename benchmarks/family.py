@@ -74,7 +74,7 @@ def main() -> None:
         seconds = tokens / rates[one.name]
         epochs = max(2, int(60 * arguments.minutes / seconds))
         run(one, one.workdir, arguments, bounds(one, epochs, batches))
-        rows.append(row(one, arguments, rates[one.name]))
+        rows.append(row(one, arguments, rates[one.name], seconds))
         print(rows[-1], flush=True)
     print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 
@@ -168,8 +168,11 @@ def lines(workdir: Path, split: str) -> list[dict]:
     return [line for line in found if line["split"] == split]
 
 
-def row(one: Kind, arguments: argparse.Namespace, speed: float) -> str:
-    """A line of the table: the best parameters by validation, beam search on the test set; `speed` of training."""
+def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) -> str:
+    """A line of the table: the best parameters by validation, beam search on the test set.
+
+    `speed` of training in tokens/s and `seconds` of an epoch are as measured beforehand.
+    """
     trained = load(one.workdir, tell=print)
     count = sum(leaf.size for leaf in jax.tree.leaves(trained.params))
     trained = ready(trained)
@@ -187,7 +190,6 @@ def row(one: Kind, arguments: argparse.Namespace, speed: float) -> str:
     scores = score(hypotheses, [text.tgt], bleu_tokenize=trained.cfg.training.bleu_tokenize)
     best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
     train = lines(one.workdir, "train")
-    seconds = epoch_of(one)[0] / speed
     return (
         f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "
         f"| {best:.2f} | {scores['bleu'].value:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"

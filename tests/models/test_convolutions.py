@@ -218,11 +218,6 @@ def test_layers_of_different_dilation_never_share_a_loop():
     assert text.count("length=3") == 0
 
 
-@partial(jax.jit, static_argnums=1)
-def decode(params, cfg, memory, cache, tokens):
-    return encoder_decoder.decode(params, cfg, memory, cache, tokens)
-
-
 def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():
     split = encoder_decoder.split(setup(model("separable"))[0], model("separable"))
     normed = split.encoder.blocks[0].conv.depthwise.w

@@ -42,15 +42,6 @@ def setup(name, **options):
     return cfg, jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
-@partial(jax.jit, static_argnums=1)
-def decode(params, cfg, memory, cache, tokens):
-    return encoder_decoder.decode(params, cfg, memory, cache, tokens)
-
-
-def start(params, cfg, memory, rows=2):
-    return encoder_decoder.start(params, cfg, memory, rows)
-
-
 def same(a, b, tolerance=1e-5):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
 
