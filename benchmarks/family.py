@@ -13,26 +13,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from machine import describe, product_rate
+from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.core.tokens import PAD
-from convs2s_jax.data import corpus, plan
+from convs2s_jax.data import corpus
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.search.translate import translate
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.config import Config
-from convs2s_jax.training.loss import Batch
-from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.prepare import Run, prepare
 from convs2s_jax.translation.translator import load, ready
 
@@ -112,41 +105,17 @@ def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]
     kept = arguments.workdir / "speeds.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}
     if not {one.name for one in kinds} <= set(found):
-        turns = [updates(one) for one in kinds]
+        turns = [compiled(one.cfg, prepared(one), STEPS) for one in kinds]
         rates: dict[str, list[float]] = {one.name: [] for one in kinds}
         for _ in range(arguments.repeats):
             peak = product_rate() / 1e9
             for one, turn in zip(kinds, turns, strict=True):
-                rates[one.name].append(turn())
+                rates[one.name].append(turn.targets / turn.through())
             told = ", ".join(f"{name} {all_of[-1]:.0f}" for name, all_of in rates.items())
             print(f"product {peak:.0f} GFLOP/s; target tokens/s: {told}", flush=True)
         found = {name: statistics.median(all_of) for name, all_of in rates.items()}
         kept.write_text(json.dumps(found))
     return found
-
-
-def updates(one: Kind) -> Callable[[], float]:
-    """A function that trains for `STEPS` batches of the first epoch, every shape compiled, and returns tokens/s."""
-    run = prepared(one)
-    src, tgt = run.train.lengths()
-    epoch = plan.plan_epoch(src, tgt, run.rows, run.shapes, seed=1, epoch=1)
-    mesh = make(MeshConfig(data=1), jax.devices()[:1])
-    batches = [batch_on(mesh, run.train, epoch, planned) for planned in epoch.batches[:STEPS]]
-    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-    state = stepping.init(jax.random.key(1), one.cfg.model, one.cfg.training, **sizes)
-    steps = compile_steps(one.cfg.model, one.cfg.training)
-
-    def through(batches: list[Batch]) -> float:
-        nonlocal state
-        before = time.perf_counter()
-        for i, batch in enumerate(batches):
-            state, sums = stepping.update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(i))
-        jax.block_until_ready(sums)
-        return sum(int((batch.tgt != PAD).sum()) for batch in batches) / (time.perf_counter() - before)
-
-    through(list({batch.src.shape + batch.tgt.shape: batch for batch in batches}.values()))
-    print(f"{one.name}: compiled", flush=True)
-    return lambda: through(batches)
 
 
 def prepared(one: Kind) -> Run:

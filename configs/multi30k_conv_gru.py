@@ -21,16 +21,16 @@ def get_config():
             "batch": {"tokens": 2000, "shapes": 12},
         },
         "model": {
-            "embedding_dim": 256,
-            "dropout": 0.3,
+            "embedding_dim": 128,
+            "dropout": 0.2,
             "encoder": {"kind": "conv", "layers": [(128, 3)] * 4},
             "decoder": {
                 "kind": "recurrent",
                 "cell": "gru",
-                "units": 512,
+                "units": 256,
                 "attention": "general",
                 "wiring": "previous",
-                "out_dim": 256,
+                "out_dim": 128,
             },
         },
         "training": {

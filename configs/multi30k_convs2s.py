@@ -16,10 +16,10 @@ def get_config():
             "batch": {"tokens": 2000, "shapes": 12},
         },
         "model": {
-            "embedding_dim": 256,
-            "dropout": 0.3,
-            "encoder": {"layers": [(256, 3)] * 4},
-            "decoder": {"layers": [(256, 3)] * 3, "out_dim": 256},
+            "embedding_dim": 128,
+            "dropout": 0.2,
+            "encoder": {"layers": [(128, 3)] * 4},
+            "decoder": {"layers": [(128, 3)] * 3, "out_dim": 128},
         },
         "training": {
             "label_smoothing": 0.1,

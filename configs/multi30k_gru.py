@@ -20,16 +20,16 @@ def get_config():
             "batch": {"tokens": 2000, "shapes": 12},
         },
         "model": {
-            "embedding_dim": 256,
-            "dropout": 0.3,
-            "encoder": {"kind": "recurrent", "cell": "gru", "units": 512, "bidirectional": 1},
+            "embedding_dim": 128,
+            "dropout": 0.2,
+            "encoder": {"kind": "recurrent", "cell": "gru", "units": 256, "bidirectional": 1},
             "decoder": {
                 "kind": "recurrent",
                 "cell": "gru",
-                "units": 512,
+                "units": 256,
                 "attention": "additive",
                 "wiring": "previous",
-                "out_dim": 256,
+                "out_dim": 128,
             },
         },
         "training": {

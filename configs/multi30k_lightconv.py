@@ -12,9 +12,9 @@ def get_config():
     side = {
         "kind": "light",
         "convolution": "lightweight",
-        "conv_dim": 256,
+        "conv_dim": 128,
         "heads": 4,
-        "ffn_dim": 512,
+        "ffn_dim": 256,
         "weight_dropout": 0.1,
     }
     return {
@@ -25,8 +25,8 @@ def get_config():
             "batch": {"tokens": 2000, "shapes": 12},
         },
         "model": {
-            "embedding_dim": 256,
-            "dropout": 0.3,
+            "embedding_dim": 128,
+            "dropout": 0.2,
             "encoder": {**side, "layers": [3, 7, 15, 31]},
             "decoder": {**side, "layers": [3, 7, 15], "attention_dropout": 0.1},
         },

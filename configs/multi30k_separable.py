@@ -17,10 +17,10 @@ def get_config():
             "batch": {"tokens": 2000, "shapes": 12},
         },
         "model": {
-            "embedding_dim": 256,
-            "dropout": 0.3,
-            "encoder": {"layers": [(256, 5)] * 4, "convolution": {"kind": "separable"}},
-            "decoder": {"layers": [(256, 5)] * 3, "convolution": {"kind": "separable"}, "out_dim": 256},
+            "embedding_dim": 128,
+            "dropout": 0.2,
+            "encoder": {"layers": [(128, 5)] * 4, "convolution": {"kind": "separable"}},
+            "decoder": {"layers": [(128, 5)] * 3, "convolution": {"kind": "separable"}, "out_dim": 128},
         },
         "training": {
             "label_smoothing": 0.1,

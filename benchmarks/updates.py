@@ -1,0 +1,61 @@
+"""Updates whose time is measured: batches on the device beforehand, every shape compiled."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.data import plan
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training.batches import batch_on
+from convs2s_jax.training.config import Config
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.prepare import Run
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Some batches of an epoch: pairs, real `sources` and `targets` (tokens), the share of padding in the epoch.
+
+    `through()` trains by all of them and returns seconds.
+    """
+
+    pairs: int
+    sources: int
+    targets: int
+    padding: float
+    through: Callable[[], float]
+
+
+def compiled(cfg: Config, run: Run, count: int) -> Updates:
+    """The first `count` batches of the first epoch on the first device, after one update of each shape."""
+    src, tgt = run.train.lengths()
+    epoch = plan.plan_epoch(src, tgt, run.rows, run.shapes, seed=1, epoch=1)
+    chosen = epoch.batches[:count]
+    mesh = make(MeshConfig(data=1), jax.devices()[:1])
+    batches = [batch_on(mesh, run.train, epoch, planned) for planned in chosen]
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+    state = stepping.init(jax.random.key(1), cfg.model, cfg.training, **sizes)
+    steps = compile_steps(cfg.model, cfg.training)
+
+    def through(batches: list) -> float:
+        nonlocal state
+        before = time.perf_counter()
+        for i, batch in enumerate(batches):
+            state, sums = stepping.update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(i))
+        jax.block_until_ready(sums)
+        return time.perf_counter() - before
+
+    seconds = through(list({batch.src.shape + batch.tgt.shape: batch for batch in batches}.values()))
+    print(f"{len(run.shapes)} shapes compiled in {seconds:.1f} s", flush=True)
+    return Updates(
+        pairs=sum(len(one.rows) for one in chosen),
+        sources=sum(int((batch.src != PAD).sum()) for batch in batches),
+        targets=sum(int((batch.tgt != PAD).sum()) for batch in batches),
+        padding=epoch.padding,
+        through=lambda: through(batches),
+    )

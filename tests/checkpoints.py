@@ -1,0 +1,58 @@
+"""A small state whose checkpoints tests save, restore and compare."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convs2s_jax.training import checkpoint, restoring
+from convs2s_jax.training.step import TrainState
+
+ACCEPT = lambda _: None  # noqa: E731
+
+
+def state(step):
+    rng = np.random.default_rng(step)
+    params = {
+        "w": jnp.asarray(rng.normal(size=(40, 50)), jnp.float32),
+        "half": jnp.asarray(rng.normal(size=(5, 7)), jnp.bfloat16),
+        "none": (),
+    }
+    moments = {"trace": jnp.asarray(rng.normal(size=(40, 50)), jnp.float32), "count": jnp.int32(step), "none": ()}
+    return TrainState(params=params, optimizer=(moments, ()), step=jnp.int32(step))
+
+
+ABSTRACT = jax.eval_shape(lambda: state(0))
+
+
+def position(step):
+    return {"epoch": step // 10, "schedule": {"rate": 0.25, "best": float("inf"), "stopped": ""}}
+
+
+def save(folder, losses, *, keep=9):
+    """Save a checkpoint for each (step, loss) under one manager; returns the steps that stay."""
+    with checkpoint.manager(folder, keep=keep) as checkpoints:
+        for step, loss in losses.items():
+            checkpoint.save(checkpoints, state(step), position(step), loss=loss)
+        checkpoint.wait(checkpoints, max(losses))
+        return list(checkpoints.all_steps())
+
+
+def restore(folder, abstract=ABSTRACT):
+    """(what `restore` gives, steps left, sentences told)."""
+    told = []
+    with checkpoint.manager(folder, keep=9) as checkpoints:
+        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=told.append)
+        return found, list(checkpoints.all_steps()), told
+
+
+def assert_bitwise(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def largest(folder, step):
+    """The file of a checkpoint that holds most of its arrays."""
+    files = [path for path in (folder / str(step) / "params").rglob("*") if path.is_file()]
+    return max(files, key=lambda path: path.stat().st_size)
