@@ -35,7 +35,7 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.999},
-            "schedule": {"kind": "fixed", "rates": [1e-3], "force_anneal": 15},
+            "schedule": {"kind": "fixed", "rates": [4e-3], "force_anneal": 15},
             "clip": 1.0,
             "label_smoothing": 0.1,
             "max_epochs": 16,

@@ -22,8 +22,10 @@ def get_config():
             "decoder": {"layers": [(128, 3)] * 3, "out_dim": 128},
         },
         "training": {
+            "optimizer": {"kind": "adam", "b2": 0.999},
+            "schedule": {"kind": "fixed", "rates": [2e-3], "force_anneal": 15},
+            "clip": 1.0,
             "label_smoothing": 0.1,
-            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 15},
             "max_epochs": 16,
             "bleu_tokenize": "none",
         },

@@ -32,7 +32,7 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.98},
-            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 250, "steps": 4000},
+            "schedule": {"kind": "cosine", "rate": 3e-3, "warmup": 250, "steps": 4000},
             "clip": 0.0,
             "label_smoothing": 0.1,
             "max_epochs": 16,
