@@ -3,12 +3,12 @@
 A convolutional encoder before a recurrent decoder, after Gehring et al. 2016 (arXiv 1611.02344), on Multi30k. DIR as
 for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
 
-Neither score nor time was measured here.
+Neither score nor time was measured here. 4.16 M parameters.
 
 The encoder has the layers of multi30k_de_en.py, the decoder and its training are those of multi30k_gru.py, but for a
-bilinear attention, which is the paper's product of a mapped decoder state with the encoder's outputs. The paper has two
-stacks of convolutions with tanh, one for keys and one for values, and an LSTM of 256 units; here one stack of gated
-ones makes both, and the decoder is a GRU.
+bilinear attention, which is the paper's product of a mapped decoder state with the encoder's outputs. The paper has
+two stacks of convolutions with tanh, one for keys and one for values, and an LSTM of 256 units; here one stack of
+gated ones makes both, and the decoder is a GRU.
 """
 
 

@@ -1,9 +1,11 @@
 """python train.py --config=configs/multi30k_convs2s.py --config.data.dir=DIR --workdir=runs/convs2s
 
-ConvS2S on Multi30k in the size of fairseq's fconv_iwslt_de_en: 10.1 M parameters, about those of the other models that
-it is compared with (benchmarks/family.py). DIR as for multi30k_de_en.py, which is a smaller one with measured scores.
+ConvS2S on Multi30k, with the layers of multi30k_de_en.py (4.2 M parameters, about those of the models that it is
+compared with by benchmarks/family.py) but trained as they are, by Adam: multi30k_de_en.py has the optimiser of the
+paper, and scores. DIR as there. Score and time of this one were not measured here.
 
-Neither score nor time was measured here.
+Tried for an epoch or two, seed 1: after the first epoch Nesterov at 0.5 and 1.0 had perplexities of 46.7 and 35.1 on
+valid (60 and 47 on the last batches of train), Adam at 0.002 had 32 on these batches.
 """
 
 

@@ -3,11 +3,13 @@
 The encoder-decoder of Bahdanau et al. 2015 on Multi30k: a bidirectional GRU, and a GRU that attends to it by additive
 attention. DIR as for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
 
-Neither score nor time was measured here.
+Score and time were not measured here. 4.33 M parameters.
 
-Embeddings of 256, 512 units and Adam at 0.001 with gradients clipped at 1 are those of a tutorial much used with this
-corpus (bentrevett/pytorch-seq2seq, part 3, which trains on words); Bahdanau et al. have 620, 1000 and Adadelta. The
-rate of dropout is ours, and so is dividing the learning rate by ten before the last epochs, as for ConvS2S.
+Embeddings of 128 and 256 units are half the sizes of a tutorial much used with this corpus
+(bentrevett/pytorch-seq2seq, part 3, which trains on words), whose Adam and clipping at 1 stand here too; Bahdanau et
+al. have 620, 1000 and Adadelta. The rate of dropout is ours, and so is dividing the learning rate by ten before the
+last epochs, as for ConvS2S. The rate itself was tried, seed 1: after one epoch 0.001, 0.002 and 0.004 had
+perplexities of 74.9, 48.0 and 26.5 on valid; higher ones were not tried.
 """
 
 

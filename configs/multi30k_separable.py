@@ -1,10 +1,10 @@
 """python train.py --config=configs/multi30k_separable.py --config.data.dir=DIR --workdir=runs/multi30k_separable
 
-As configs/multi30k_convs2s.py, but each convolution is depthwise separable (Chollet 2017): first along time, then along
-channels. A window of five words costs less than a dense one of two, so that it is wider than there. DIR holds
-{train,valid}.de and .en of Multi30k, tokenised and lowercased.
+As configs/multi30k_convs2s.py, its learning rate included, but each convolution is depthwise separable (Chollet
+2017): first along time, then along channels. A window of five words costs less than a dense one of two, so that it is
+wider than there. DIR holds {train,valid}.de and .en of Multi30k, tokenised and lowercased.
 
-Neither score nor time was measured here.
+Neither score nor time was measured here. 3.75 M parameters.
 """
 
 
