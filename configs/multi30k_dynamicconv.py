@@ -4,7 +4,7 @@ DynamicConv (Wu et al. 2019) on Multi30k: the kernels of four heads predicted at
 Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds
 train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
 
-Neither score nor time was measured yet. 4.12 M parameters; the learning rate is that of multi30k_lightconv.py.
+Neither score nor time was measured yet. 4,124,160 parameters; the learning rate is that of multi30k_lightconv.py.
 """
 
 

@@ -61,11 +61,11 @@ def wmt():
 
 
 def multi30k(dynamic):
-    sizes, how = (256, 256, 512, 4), {"glu": True, "dynamic": dynamic}
+    sizes, how = (128, 128, 256, 4), {"glu": True, "dynamic": dynamic}
     encoder, decoder = (3, 7, 15, 31), (3, 7, 15)
     return count(
         (10_000, 7_000),
-        256,
+        128,
         ((encoder, *sizes), how | {"attends": False}),
         ((decoder, *sizes), how | {"attends": True}),
     )

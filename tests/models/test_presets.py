@@ -80,7 +80,7 @@ def recurrent(gates, inputs, units):
     return gates * units * (inputs + units + 2)
 
 
-def multi30k_gru(dim=256, units=512, out=256):
+def multi30k_gru(dim=128, units=256, out=128):
     """Both directions, map to E; first state, cell of word and context, attention, O of state, context and word."""
     encoder = SOURCE * dim + 2 * recurrent(3, dim, units) + (2 * units + 1) * dim
     additive = (units + 1) * units + dim * units + units
@@ -88,7 +88,7 @@ def multi30k_gru(dim=256, units=512, out=256):
     return encoder + decoder + (units + 2 * dim + 1) * out + (out + 1) * TARGET
 
 
-def multi30k_conv_gru(dim=256, units=512, out=256):
+def multi30k_conv_gru(dim=128, units=256, out=128):
     """A convolutional encoder with its lengths; the same decoder with a bilinear attention."""
     encoder = (SOURCE + POSITIONS) * dim + linear(dim, 128) + 4 * conv(3, 128, 128) + linear(128, dim)
     decoder = TARGET * dim + (dim + 1) * units + recurrent(3, 2 * dim, units) + dim * units
