@@ -50,8 +50,9 @@ def compiled(cfg: Config, run: Run, count: int) -> Updates:
         jax.block_until_ready(sums)
         return time.perf_counter() - before
 
-    seconds = through(list({batch.src.shape + batch.tgt.shape: batch for batch in batches}.values()))
-    print(f"{len(run.shapes)} shapes compiled in {seconds:.1f} s", flush=True)
+    shapes = {batch.src.shape + batch.tgt.shape: batch for batch in batches}
+    seconds = through(list(shapes.values()))
+    print(f"{len(shapes)} shapes compiled in {seconds:.1f} s", flush=True)
     return Updates(
         pairs=sum(len(one.rows) for one in chosen),
         sources=sum(int((batch.src != PAD).sum()) for batch in batches),
