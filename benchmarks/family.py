@@ -103,20 +103,24 @@ def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
 
 
 def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]:
-    """Target tokens a second of every kind, measured in turn where one of them is not known: the median of repeats."""
+    """Target tokens a second of every kind, measured in turn where one of them is not known: the median.
+
+    Programs are compiled in the first turn and kept in WORKDIR/compiled for the others.
+    """
     kept = arguments.workdir / "speeds.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}
     if not {one.name for one in kinds} <= set(found):
         jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
+        data = [prepared(one) for one in kinds]
         rates: dict[str, list[float]] = {one.name: [] for one in kinds}
         for _ in range(arguments.repeats):
-            for one in kinds:
-                turn = compiled(one.cfg, prepared(one), STEPS)
+            for one, read in zip(kinds, data, strict=True):
+                turn = compiled(one.cfg, read, STEPS)
                 turn.through()  # the first time through is slower
                 rates[one.name] += [turn.targets / turn.through() for _ in range(PASSES)]
                 told = " ".join(f"{rate:.0f}" for rate in rates[one.name])
                 print(f"{one.name}: {told} target tokens/s, product {product_rate() / 1e9:.0f} GFLOP/s", flush=True)
-                jax.clear_caches()  # programs of all kinds together have more memory mappings than a process may
+                jax.clear_caches()  # with the programs of all kinds LLVM could not allocate memory
         found = {name: statistics.median(all_of) for name, all_of in rates.items()}
         kept.write_text(json.dumps(found))
     return found

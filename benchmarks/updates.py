@@ -12,6 +12,7 @@ from convs2s_jax.data import plan
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.batches import batch_on
 from convs2s_jax.training.config import Config
+from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.prepare import Run
@@ -42,7 +43,7 @@ def compiled(cfg: Config, run: Run, count: int) -> Updates:
     state = stepping.init(jax.random.key(1), cfg.model, cfg.training, **sizes)
     steps = compile_steps(cfg.model, cfg.training)
 
-    def through(batches: list) -> float:
+    def through(batches: list[Batch]) -> float:
         nonlocal state
         before = time.perf_counter()
         for i, batch in enumerate(batches):
