@@ -35,9 +35,9 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "nesterov", "momentum": 0.99},
-            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 12},
+            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 10},
             "clip": 0.1,
-            "max_epochs": 14,
+            "max_epochs": 11,
             "metrics": ("exact",),
         },
         "search": {"beam_size": 1, "stop": "fairseq", "max_length_a": 0.0, "max_length_b": 60},

@@ -25,13 +25,19 @@ def config(encoder=FIRST_ENCODER, decoder=FIRST_DECODER, **fields):
 @lru_cache
 def parameters(cfg):
     """Parameters in which nothing is zero: biases and the rows of padding would hide mistakes."""
-    rng = np.random.default_rng(0)
     init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
-    shapes = jax.eval_shape(init, jax.random.key(0))
+    return filled(jax.eval_shape(init, jax.random.key(0)))
+
+
+def filled(shapes):
+    """A normal number of deviation 0.3 everywhere."""
+    rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
+@lru_cache
 def fresh(cfg):
+    """Not compiled as a whole, which takes longer than all the rest of most laws."""
     return model.init(jax.random.key(0), cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
 
 

@@ -60,12 +60,11 @@ def test_gradients_are_finite_at_any_length(encoder, decoder, length):
     src, tgt = (np.concatenate([x, np.full_like(x, PAD)]) for x in tokens)
 
     @jax.jit
-    def gradient():
-        params = model.init(jax.random.key(0), cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
-        batch = Batch(src=jnp.asarray(src), tgt=jnp.asarray(tgt))
-        return jax.value_and_grad(lambda p: loss(p, cfg, batch, key=jax.random.key(1)).loss)(params)
+    @jax.value_and_grad
+    def gradient(params):
+        return loss(params, cfg, Batch(src=jnp.asarray(src), tgt=jnp.asarray(tgt)), key=jax.random.key(1)).loss
 
-    value, gradients = gradient()
+    value, gradients = gradient(fresh(cfg))
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
@@ -109,8 +108,8 @@ def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
 
 @lru_cache
 def begun(init, cfg):
-    """Fresh parameters of one side, compiled once for all its pairs."""
-    return jax.jit(partial(init, cfg=cfg, vocabulary=16, dim=E, rate=0.0))(jax.random.key(0))
+    """Fresh parameters of one side, made once for all its pairs."""
+    return init(jax.random.key(0), cfg=cfg, vocabulary=16, dim=E, rate=0.0)
 
 
 @partial(jax.jit, static_argnums=1)

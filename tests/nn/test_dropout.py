@@ -1,5 +1,7 @@
 """Dropout: its statistics, and that randomness is the key alone."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,47 @@ def test_neighbours_in_a_row_are_dropped_independently():
     pairs = kept[:, 0::2] * 2 + kept[:, 1::2]
     np.testing.assert_allclose(np.bincount(pairs.ravel()) / pairs.size, 0.25, atol=0.01)
     assert np.corrcoef(kept[0], kept[1])[0, 1] == pytest.approx(0, abs=0.15)
+
+
+def excess(a, b):
+    """Covariance of two masks, in its standard deviations were they independent."""
+    return abs(np.mean(a * b) - np.mean(a) * np.mean(b)) / (np.std(a) * np.std(b)) * np.sqrt(a.size)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_say_nothing_of_each_other(rate):
+    """Of elements some way apart, of rows, places and seeds; 5 deviations come once in 1.7 million."""
+    keys = row_keys(jax.random.key(7), 64)
+    x = jnp.ones((64, 32, 128))
+    mask, *others = (np.asarray(dropout(x, rate, k)) == 0 for k in (keys, *split(keys, 3)))
+    for axis, lag in itertools.product(range(3), (1, 2, 3, 4, 8, 16, 31)):
+        size = mask.shape[axis] - lag
+        apart = np.take(mask, range(size), axis), np.take(mask, range(lag, lag + size), axis)
+        assert excess(*apart) < 5, (axis, lag)
+    seeds = [np.asarray(dropout(x, rate, jax.random.key(seed))) == 0 for seed in range(4)]
+    for group in ([mask, *others], seeds):
+        assert max(excess(a, b) for a, b in itertools.combinations(group, 2)) < 5
+    sums = mask.sum(axis=-1)
+    assert np.var(sums) == pytest.approx(128 * rate * (1 - rate), rel=0.15)  # 2048 sums: known to 3 %
+
+
+def test_masks_are_those_of_the_equations():
+    """Number by number: a run that is continued drops what it would have dropped."""
+    key, rate, shape = jax.random.key(1234567), 0.3, (3, 5, 7)
+
+    def mixed(x):
+        x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+        x = (x ^ x >> 15) * 0x846CA68B % 2**32
+        return x ^ x >> 16
+
+    def kept(a, b, c):
+        number = (a * 5 + b) * 4 + c // 2  # of the pair: seven elements are four of them
+        for word in np.asarray(jax.random.key_data(key)).tolist():
+            number = mixed((number + word + 0x9E3779B9) % 2**32)
+        return (number >> 16 * (c % 2)) % 2**16 < round(0.7 * 2**16)
+
+    expected = [[[kept(a, b, c) for c in range(7)] for b in range(5)] for a in range(3)]
+    np.testing.assert_array_equal(np.asarray(dropout(jnp.ones(shape), rate, key)) != 0, expected)
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 4), (6, 5)])
