@@ -1,15 +1,30 @@
 """What a run tells: metrics.jsonl, TensorBoard events, a log, and a progress bar."""
 
+import importlib
 import json
 import math
 import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import tensorboardX
 from tqdm import tqdm
+
+
+def _without_torch(name: str) -> ModuleType:
+    """Import a module that imports torch where it is installed, which takes seconds and does nothing for us."""
+    if "torch" in sys.modules:
+        return importlib.import_module(name)
+    sys.modules["torch"] = None  # type: ignore[assignment]  # now its import fails, as where it is not installed
+    try:
+        return importlib.import_module(name)
+    finally:
+        del sys.modules["torch"]
+
+
+tensorboardX = _without_torch("tensorboardX")
 
 
 def perplexity(loss: float) -> float:

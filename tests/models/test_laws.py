@@ -27,8 +27,6 @@ from tests.models.laws import (
     FIRST_DECODER,
     FIRST_ENCODER,
     SENTENCES,
-    SOURCE,
-    TARGET,
     E,
     config,
     fresh,

@@ -3,11 +3,14 @@
 import json
 import math
 import struct
+import subprocess
+import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from convs2s_jax.training.reports import Reports, perplexity
+from tests import tiny
 
 
 def lines(workdir):
@@ -125,3 +128,10 @@ def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
     with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=5, epoch=1, split="train", loss=2.0, bleu=3.0)
     assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"
+
+
+def test_torch_is_not_imported_where_it_is_installed():
+    """As tensorboardX would; and it can be imported afterwards as ever."""
+    pytest.importorskip("torch")
+    check = "import sys, convs2s_jax.training.reports; assert 'torch' not in sys.modules; import torch.utils"
+    assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0
