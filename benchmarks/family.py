@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -24,6 +25,7 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import corpus
 from convs2s_jax.metrics.scoring import score
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.config import Config
 from convs2s_jax.training.prepare import Run, prepare
@@ -151,7 +153,8 @@ def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) 
     `speed` of training in tokens/s and `seconds` of an epoch are as measured beforehand.
     """
     trained = load(one.workdir, tell=print)
-    count = sum(leaf.size for leaf in jax.tree.leaves(trained.params))
+    split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: a direction and a length of each kernel
+    count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
     trained = ready(trained)
     text = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)]

@@ -2,7 +2,10 @@
 
 ConvS2S on Multi30k, with the layers of multi30k_de_en.py (4.2 M parameters, about those of the models that it is
 compared with by benchmarks/family.py) but trained as they are, by Adam: multi30k_de_en.py has the optimiser of the
-paper, and scores. DIR as there. Score and time of this one were not measured here.
+paper, and scores. DIR as there.
+
+Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; the table is in the README): perplexity
+5.85 on valid, BLEU 41.58 (test 2016, beam 5), 10 epochs of 87 s.
 
 Tried for an epoch or two, seed 1: after the first epoch Nesterov at 0.5 and 1.0 had perplexities of 46.7 and 35.1 on
 valid (60 and 47 on the last batches of train), Adam at 0.002 had 32 on these batches.
