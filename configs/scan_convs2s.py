@@ -25,7 +25,7 @@ def get_config():
             "tgt": "out",
             "hold_out": 0.0,
             "vocabulary": {"kind": "words", "min_count": 1},
-            "batch": {"tokens": 4000, "shapes": 4, "max_length": 62},
+            "batch": {"tokens": 500, "shapes": 4, "max_length": 62},
         },
         "model": {
             "embedding_dim": 128,
@@ -35,9 +35,9 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "nesterov", "momentum": 0.99},
-            "schedule": {"kind": "fixed", "rates": [0.25], "force_anneal": 10},
+            "schedule": {"kind": "fixed", "rates": [0.1]},
             "clip": 0.1,
-            "max_epochs": 11,
+            "max_epochs": 7,
             "metrics": ("exact",),
         },
         "search": {"beam_size": 1, "stop": "fairseq", "max_length_a": 0.0, "max_length_b": 60},

@@ -1,5 +1,6 @@
 """Strict settings for every test: no silent promotion of types or ranks; warnings are errors (setup.cfg)."""
 
+import gc
 import os
 from importlib.metadata import version
 
@@ -8,7 +9,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 FLAGS += " --xla_llvm_disable_expensive_passes=true"
 if version("jax").startswith("0.10."):  # the older way to emit fusions compiles in two thirds of the time; 0.12 lost it
-    FLAGS += " --xla_cpu_use_fusion_emitters=false"
+    FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 from pathlib import Path  # noqa: E402
@@ -18,6 +19,8 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Tracing makes many objects; to look through all of them after every 700 new ones takes a tenth of the time.
+gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
