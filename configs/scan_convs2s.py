@@ -17,7 +17,7 @@ for which wider networks and smaller batches at a lower rate were best:
     --config.training.schedule.rates="[0.01]"     (not run here)
 
 Measured here with seeds 1, 2 and 3, 22 November 2026, about 10 minutes a run on one core of an AMD EPYC (AVX2): on jump
-77.5, 73.8 and 61.0; on around right 8.1, 3.9 and 4.1; on simple, seeds 1 and 2, 98.8 and 99.4.
+77.5, 73.8 and 61.0; on around right 8.1, 3.9 and 4.1; on simple 98.8, 99.4 and 99.0.
 
 Batches decide it. One line of ten in jump's train is "jump" alone. Twelve shapes give it batches of its own, 6 of 565
 an epoch, as fairseq's order by length does; with four it is in 111 of 656, between other short commands, and jump came
