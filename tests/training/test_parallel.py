@@ -29,7 +29,7 @@ MODEL = ModelConfig(
 )
 TRAINING = TrainingConfig(label_smoothing=0.1, clip=0.1)
 VOCABULARIES = {"source": 24, "target": 20}
-MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 4)]
+MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2), (4, 1, 2), (1, 2, 4)]
 WAYS = [("jit", mesh) for mesh in MESHES] + [("pmap", (1, 1, 1)), ("pmap", (8, 1, 1))]
 KEY = jax.random.key(7)
 
