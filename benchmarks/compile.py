@@ -1,11 +1,12 @@
-"""Compile time and memory of a training step:  python benchmarks/compile.py [CONFIG ...]
+"""Compile time and memory of the gradients of a batch:  python benchmarks/compile.py [CONFIG ...]
 
 Each configuration is lowered and compiled from shapes alone, so nothing large is allocated: layers one after another,
-equal ones scanned, and both with rematerialisation. With --repeats the steps are run too, in turn, and their time is
-measured. Memory is what XLA plans: arguments (state and batch) and what it needs besides. Processor seconds vary less
-where other work is on the machine.
+equal ones scanned, and both with rematerialisation. A training run compiles this once for each shape of a batch; the
+last row of a model is the optimiser's part, which it compiles once. With --repeats whole steps are run too, in turn,
+and their time is measured. Memory is what XLA plans: arguments (parameters and batch) and what it needs besides.
+Processor seconds vary less where other work is on the machine.
 
-With --topology the step is compiled for a TPU slice that need not be there (pip install libtpu, of the version that
+With --topology both are compiled for a TPU slice that need not be there (pip install libtpu, of the version that
 jax[tpu] wants; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
 and memory are those of one chip, and exchanges are counted as the program names them (once in a loop).
 """
@@ -87,34 +88,43 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     rows = arguments.rows * (mesh.devices.size if mesh else 1)
     shape = jax.ShapeDtypeStruct((rows, arguments.length), jnp.int32)
     init = partial(stepping.init, model=model, cfg=cfg.training, source=size, target=size)
-    given = (jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape), RATE, KEY)
+    state, batch, rate, key = jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape), RATE, KEY
     if mesh:
         rest = sharding.replicated(mesh)
-        places = (sharding.shardings(given[0], mesh), sharding.batch_sharding(mesh), rest, rest)
-        given = tuple(map(placed, given, places))
+        state, rate, key = placed(state, sharding.shardings(state, mesh)), placed(rate, rest), placed(key, rest)
+        batch = placed(batch, sharding.batch_sharding(mesh))
     rows, programs = {}, {}
     for way in arguments.ways:
-        step = compile_steps(dataclasses.replace(model, execution=WAYS[way]), cfg.training, mesh).whole
-        before, cpu = time.perf_counter(), time.process_time()
-        programs[way] = step.lower(*given).compile()
-        memory = programs[way].memory_analysis()
-        rows[way] = [
-            f"{time.perf_counter() - before:.1f}",
-            f"{time.process_time() - cpu:.1f}",
-            *(f"{size / 2**20:.0f}" for size in (memory.argument_size_in_bytes, memory.temp_size_in_bytes)),
-        ]
-        if mesh:
-            rows[way].append(exchanges(programs[way].as_text()))
-    seconds = run(programs, init, shape, size, arguments.repeats)
+        steps = compile_steps(dataclasses.replace(model, execution=WAYS[way]), cfg.training, mesh)
+        programs[way], rows[way] = compiled(steps.first, state.params, batch, key)
+    total = jax.eval_shape(steps.first, state.params, batch, key)
+    if mesh:
+        total = placed(total[0], sharding.shardings(total[0], mesh)), placed(total[1], rest)
+    finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
+    seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))
     peak = product_rate() if arguments.repeats else 1.0
     for way, row in rows.items():
-        if times := seconds[way]:
-            row += [f"{min(times):.2f} / {statistics.median(times):.2f}", f"{arithmetic / min(times) / peak:.2f}"]
+        if mesh is None:
+            times = seconds.get(way)
+            share = arithmetic / min(times) / peak if times else 0.0
+            row += [f"{min(times):.2f} / {statistics.median(times):.2f}", f"{share:.2f}"] if times else ["", ""]
+        else:
+            row.append(exchanges((programs.get(way) or finish).as_text()))
         print("| " + " | ".join([name, way, *row]) + " |", flush=True)
     if arguments.repeats:
         print(f"matrix product {peak / 1e9:.0f} GFLOP/s")
+
+
+def compiled(function, *given) -> tuple:
+    """The program for arguments of these shapes, and its cells of the table: seconds, processor seconds, memory."""
+    before, cpu = time.perf_counter(), time.process_time()
+    program = function.lower(*given).compile()
+    took = f"{time.perf_counter() - before:.1f}", f"{time.process_time() - cpu:.1f}"
+    memory = program.memory_analysis()
+    sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    return program, [*took, *(f"{size / 2**20:.0f}" for size in sizes)]
 
 
 def pod(arguments: argparse.Namespace) -> Mesh | None:
@@ -141,7 +151,7 @@ def exchanges(program: str) -> str:
     return ", ".join(f"{found.count(kind)} {kind}" for kind in kinds if kind in found) or "none"
 
 
-def run(programs: dict, init, shape: jax.ShapeDtypeStruct, size: int, repeats: int) -> dict[str, list[float]]:
+def run(programs: dict, finish, init, shape: jax.ShapeDtypeStruct, size: int, repeats: int) -> dict[str, list[float]]:
     """Seconds of `repeats` steps of each program, in turn, after one that is not counted."""
     seconds: dict[str, list[float]] = {way: [] for way in programs}
     if not repeats:
@@ -151,7 +161,7 @@ def run(programs: dict, init, shape: jax.ShapeDtypeStruct, size: int, repeats: i
     for repeat in range(repeats + 1):
         for way, program in programs.items():
             before = time.perf_counter()
-            state, sums = program(state, batch, RATE, KEY)
+            state, sums = finish(state, program(state.params, batch, KEY), RATE)
             jax.block_until_ready(sums)
             seconds[way] += [time.perf_counter() - before] if repeat else []
     return seconds

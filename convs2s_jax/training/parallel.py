@@ -25,7 +25,7 @@ from convs2s_jax.training.step import Step, StepSums, TrainState
 def compile_steps(
     model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
 ) -> Step:
-    """Compiled functions of an update; each compiles once for each batch shape. The state given is consumed.
+    """Compiled functions of an update; gradients compile once for each batch shape, the rest once.
 
     Args:
       model, cfg: configuration.
@@ -59,11 +59,7 @@ def _jit(model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
         after, report = step.apply(state, cfg, grads, sums, rate)
         return laid(after), report
 
-    def whole(state: TrainState, batch: Batch, rate: Array, key: Key | None) -> tuple[TrainState, StepSums]:
-        return finish(state, first(state.params, batch, key), rate)
-
     return Step(
-        whole=jax.jit(whole, donate_argnums=0),
         first=jax.jit(first),
         add=jax.jit(add, donate_argnums=0),
         finish=jax.jit(finish, donate_argnums=0),
@@ -92,18 +88,13 @@ def _pmap(model: AnyModel, cfg: TrainingConfig, mesh: Mesh | None) -> Step:
     def finish(state: TrainState, total: tuple[Tree, LossSums], rate: Array) -> tuple[TrainState, StepSums]:
         return step.apply(state, cfg, *total, rate)
 
-    def whole(state: TrainState, batch: Batch, rate: Array, key: Key | None) -> tuple[TrainState, StepSums]:
-        return finish(state, gradients(state.params, batch, key), rate)
-
     cutting, adding = jax.jit(cut), jax.jit(_added, donate_argnums=0)
-    whole_on = each(whole, in_axes=(None, 0, None, None), out_axes=None, donate_argnums=0)
     gradients_on = each(gradients, in_axes=(None, 0, None), out_axes=None)
 
     def first(params: Tree, batch: Batch, key: Key | None) -> tuple[Tree, LossSums]:
         return public(gradients_on(params, cutting(batch), key))
 
     return Step(
-        whole=lambda state, batch, rate, key: public(whole_on(state, cutting(batch), rate, key)),
         first=first,
         add=lambda total, params, batch, key: adding(total, first(params, batch, key)),
         finish=jax.jit(finish, donate_argnums=0),  # nothing in it differs from device to device

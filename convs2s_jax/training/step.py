@@ -105,12 +105,12 @@ def apply(
 class Step(NamedTuple):
     """The compiled parts of training; see `training.parallel`.
 
-    whole(state, batch, rate, key): an update from one batch.
-    first(params, batch, key), add(total, params, batch, key): gradients and sums of one batch; added to those before.
-    finish(state, total, rate): the update from accumulated gradients.
+    first(params, batch, key): gradients and sums of one batch.
+    add(total, params, batch, key): added to those of batches before; consumes the total.
+    finish(state, total, rate): the update from them; consumes the state. A program of its own, which no batch shape
+    compiles anew; nothing is lost by that, as clipping waits for all gradients anyway.
     """
 
-    whole: Callable[..., tuple[TrainState, StepSums]]
     first: Callable[..., tuple[Tree, LossSums]]
     add: Callable[..., tuple[Tree, LossSums]]
     finish: Callable[..., tuple[TrainState, StepSums]]
@@ -127,8 +127,6 @@ def update(step: Step, state: TrainState, batches: list[Batch], rate: Array, key
       key: of this update; each batch has its own, folded from it.
     """
     keys = [jax.random.fold_in(key, i) for i in range(len(batches))]
-    if len(batches) == 1:
-        return step.whole(state, batches[0], rate, keys[0])
     total = step.first(state.params, batches[0], keys[0])
     for batch, k in zip(batches[1:], keys[1:], strict=True):
         total = step.add(total, state.params, batch, k)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder as model
@@ -117,25 +118,26 @@ def learnt(params, cfg, batch):
     Then each of their words is much more likely than all others.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE, b2=0.98))
+    flat, tree = ravel_pytree(params)  # Adam of one vector compiles in a third of the time of Adam of a tree
 
     @jax.value_and_grad
     def total(params):
         return loss(weight_norm.merge(params), cfg, batch).loss
 
     def update(carry):
-        params, state, _, count = carry
-        value, gradients = total(params)
+        flat, state, _, count = carry
+        value, gradients = total(tree(flat))
         with jax.numpy_dtype_promotion("standard"):  # of optax's count of updates
-            updates, state = optimizer.update(gradients, state)
-        updates = jax.tree.map(lambda u: jnp.where(value > LEARNT, u, 0.0), updates)  # the last ones stay as they are
-        return optax.apply_updates(params, updates), state, value, count + 1
+            updates, state = optimizer.update(ravel_pytree(gradients)[0], state)
+        updates = jnp.where(value > LEARNT, updates, 0.0)  # the last ones stay as they are
+        return flat + updates, state, value, count + 1
 
     def goes_on(carry):
         _, _, value, count = carry
         return (value > LEARNT) & (count < UPDATES)
 
-    params, *_ = jax.lax.while_loop(goes_on, update, (params, optimizer.init(params), jnp.inf, 0))
-    params = weight_norm.merge(params)
+    flat, *_ = jax.lax.while_loop(goes_on, update, (flat, optimizer.init(flat), jnp.inf, 0))
+    params = weight_norm.merge(tree(flat))
     memory = model.encode(params, cfg, batch.src)
 
     def step(carry, _):
