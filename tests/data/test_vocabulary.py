@@ -5,28 +5,11 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data import sentencepiece, vocabulary, words
+from convs2s_jax.data import sentencepiece, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.corpus import ParallelText
 from convs2s_jax.data.files import read_lines
-
-# Spaces and line ends of every kind, SentencePiece's own two characters, a digit, a character beyond 16 bits.
-ODD = "a\u202fb\u00a0c\u2009d\u3000e\u2028f\x85g\th\ri\u2581j\u2585k\u200bl\u00adm7\U0001f600\ufffdn e\u0301 \u212b ﬁ"
-SRC = [f"Der {i}. Hund läuft {i * 7 % 13} Meter über die Straße {ODD}" for i in range(60)]
-TGT = [f"Dog no. {i} runs {i * 7 % 13} metres across the street {ODD}" for i in range(60)]
-TEXT = ParallelText(SRC, TGT, "train")
-
-CONFIGS = [
-    VocabularyConfig(kind="bpe", src_size=120, tgt_size=110),
-    VocabularyConfig(kind="bpe", src_size=160, joint=True, split_digits=True),
-    VocabularyConfig(kind="unigram", src_size=66, tgt_size=60),
-    VocabularyConfig(kind="words", src_size=30, tgt_size=25),
-    VocabularyConfig(kind="words", src_size=40, joint=True),
-]
-
-
-def build(cfg, text=TEXT, seed=1):
-    return vocabulary.build(cfg, text, seed, progress=False)
+from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda cfg: f"{cfg.kind}{'-joint' * cfg.joint}", scope="module")
@@ -168,27 +151,6 @@ def test_other_failures_of_sentencepiece_are_passed_on():
     assert message in sentencepiece._explain("something new", 100, "src_size")
 
 
-def test_models_with_other_special_ids_are_refused(tmp_path):
-    spm = pytest.importorskip("sentencepiece")
-    spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(f"{i} of 40" for i in range(40)),
-        model_prefix=str(tmp_path / "src"),
-        vocab_size=17,
-        minloglevel=3,
-    )
-    with pytest.raises(
-        UserError, match=r"src.model has ids \(1, -1, 2, 0\) for <s>, .*; train it with bos_id=0, pad_id=1"
-    ):
-        vocabulary.load(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage"])
-def test_damaged_model_is_refused(tmp_path, content):
-    (tmp_path / "joint.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"joint.model is not a SentencePiece model: it is damaged"):
-        vocabulary.load(tmp_path)
-
-
 def test_nothing_is_printed(capfd):
     vocabulary.build(CONFIGS[0], TEXT, 1)
     vocabulary.build(CONFIGS[2], TEXT, 1)
@@ -229,25 +191,6 @@ def test_word_list_is_a_dictionary_of_fairseq(tmp_path):
     assert (tmp_path / "again.txt").read_text(encoding="utf-8") == content
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a 1\nb\n", r"src.txt, line 2: 'b' is not a word and its count, as in 'house 12'"),
-        ("a 1\nb x\n", r"src.txt, line 2: 'b x' is not a word and its count"),
-        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is in the list already; drop the line"),
-        ("<pad> 1\n", r"src.txt, line 1: '<pad>' is in the list already"),
-    ],
-)
-def test_damaged_word_list_is_refused(tmp_path, content, message):
-    for side in ("src", "tgt"):
-        (tmp_path / f"{side}.txt").write_text(content)
-    with pytest.raises(UserError, match=message):
-        vocabulary.load(tmp_path)
-
-
-# --- samples
-
-
 def test_sample_is_drawn_by_the_seed():
     lines = [chr(0x4E00 + i) * 3 for i in range(200)]
     text = ParallelText(lines, lines, "train")
@@ -257,52 +200,6 @@ def test_sample_is_drawn_by_the_seed():
     assert len(first.words) == 20
     joint = build(VocabularyConfig(kind="words", min_count=1, sample=20, joint=True), ParallelText(lines, TGT, "train"))
     assert {*first.words} < {*joint.src.words}
-
-
-# --- folders
-
-
-def test_saving_leaves_nothing_else(tmp_path):
-    folder = tmp_path / "vocab"
-    for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
-        vocabulary.save(build(cfg), folder)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["src.model", "tgt.model", "vocab"]
-
-
-def test_failed_saving_leaves_what_was_there(tmp_path):
-    class Broken(words.WordList):
-        def save(self, path):
-            path.write_bytes(b"half")
-            raise OSError(28, "No space left on device")
-
-    old = build(CONFIGS[3])
-    vocabulary.save(old, tmp_path / "vocab")
-    with pytest.raises(UserError, match="vocab cannot be written: No space left on device; give another folder"):
-        vocabulary.save(vocabulary.Vocabularies(old.tgt, Broken(("a",), (1,))), tmp_path / "vocab")
-    assert vocabulary.load(tmp_path / "vocab") == old
-    assert [path.name for path in tmp_path.iterdir()] == ["vocab"]
-
-
-def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
-    (tmp_path / "vocab").write_text("mine")
-    with pytest.raises(UserError, match="vocab cannot be written: Not a directory"):
-        vocabulary.save(build(CONFIGS[3]), tmp_path / "vocab")
-    assert (tmp_path / "vocab").read_text() == "mine"
-
-
-@pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
-def test_missing_vocabulary_is_named(tmp_path, names, sides):
-    for name in names:
-        (tmp_path / name).write_text("a 1\n")
-    with pytest.raises(UserError, match=f"{tmp_path} holds no vocabulary of {sides} side: train first"):
-        vocabulary.load(tmp_path)
-
-
-def test_two_vocabularies_for_one_side_are_refused(tmp_path):
-    (tmp_path / "src.txt").write_text("a 1\n")
-    (tmp_path / "src.model").write_text("")
-    with pytest.raises(UserError, match=r"holds src.model and src.txt: drop one of them"):
-        vocabulary.load(tmp_path)
 
 
 def test_real_text_comes_back(corpora):

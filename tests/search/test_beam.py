@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam, rules
+from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
 from convs2s_jax.search.request import request
-from convs2s_jax.search.top import top, top_of_logits
+from convs2s_jax.search.top import top
 from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
 
 V, LIMIT = 8, 8
@@ -253,17 +252,6 @@ def test_numbers_that_are_none_are_never_chosen():
     np.testing.assert_array_equal(result.tokens[1, 0], [UNK + 1, UNK + 1, EOS])
 
 
-@pytest.mark.parametrize("vocab", [5, 63, 64, 65, 200])
-def test_top_equals_a_full_sort(vocab):
-    random = np.random.default_rng(vocab)
-    scores = random.integers(0, 40, (50, 4, vocab)).astype(np.float32)  # many equal ones
-    scores[random.random(scores.shape) < 0.3] = -np.inf
-    values, beams, tokens = top(jnp.asarray(scores), 8, block=16)
-    expected = np.argsort(-scores.reshape(50, -1), axis=-1, kind="stable")[:, :8]
-    np.testing.assert_array_equal(np.asarray(beams) * vocab + tokens, expected)
-    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(50, -1), expected, -1))
-
-
 def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
         beam.search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
@@ -271,52 +259,3 @@ def test_wrong_shapes_are_refused():
         beam.search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
     with pytest.raises(ValueError, match="k is 9, but there are 2 \\* 4"):
         top(jnp.zeros((1, 2, 4)), 9)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"beam_size": 0}, "beam_size is 0: .* use 1"),
-        ({"length_penalty": float("nan")}, "length_penalty is nan: .* finite"),
-        ({"unk_penalty": float("inf")}, "unk_penalty is inf: .* finite"),
-        ({"temperature": 0.0}, "temperature is 0.0: .* above 0"),
-        ({"min_length": -1}, "min_length is -1: .* 0 or more"),
-        ({"max_length_a": -0.5}, "max_length_a is -0.5: .* 0"),
-        ({"max_length_b": -1}, "max_length_b is -1: .* 0 or more"),
-        ({"max_length_a": 0.0, "max_length_b": 0}, "both 0: .* raise one"),
-        ({"stop": "never"}, "stop is 'never': there are exact, fairseq"),
-    ],
-)
-def test_nonsense_is_refused(values, message):
-    with pytest.raises(UserError, match=message):
-        SearchConfig(**values)
-
-
-def test_longest_length_follows_the_sentence():
-    assert SearchConfig(max_length_a=1.5, max_length_b=3).max_length(5) == 10
-    assert SearchConfig(max_length_a=0.0, max_length_b=7).max_length(5) == 7
-
-
-@pytest.mark.parametrize("vocab", [64, 65, 200])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
-    random = np.random.default_rng(vocab)
-    count, width = 60, 4
-    logits = random.normal(0, 2, (count, width, vocab)).astype(np.float32)
-    logits[0, 0, 7] = np.nan
-    logits[1:20, :, EOS] += 5
-    logits[20:30, :, PAD] += 9
-    totals = random.normal(0, 2, (count, width)).astype(np.float32)
-    totals[random.random(totals.shape) < 0.3] = -np.inf
-    cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
-    prices = rules.prices(cfg, jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
-    values, beams, tokens = top_of_logits(logits, totals, prices, 8, temperature=temperature, block=16)
-    scaled = logits.astype(np.float64) / temperature
-    scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
-    scores[np.isnan(scores)] = -np.inf
-    scores = (scores + np.asarray(prices.dense(vocab))[:, None] + totals[:, :, None]).reshape(count, -1)
-    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :8]
-    best = np.take_along_axis(scores, expected, -1)
-    np.testing.assert_allclose(values, best, rtol=1e-5, atol=1e-5)
-    found = np.isfinite(best)
-    np.testing.assert_array_equal((np.asarray(beams) * vocab + tokens)[found], expected[found])

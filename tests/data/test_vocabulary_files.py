@@ -1,0 +1,93 @@
+"""Vocabularies on disk: saved and found again, damaged, missing."""
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary, words
+from tests.data.vocabularies import CONFIGS, build
+
+
+def test_models_with_other_special_ids_are_refused(tmp_path):
+    spm = pytest.importorskip("sentencepiece")
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(f"{i} of 40" for i in range(40)),
+        model_prefix=str(tmp_path / "src"),
+        vocab_size=17,
+        minloglevel=3,
+    )
+    with pytest.raises(
+        UserError, match=r"src.model has ids \(1, -1, 2, 0\) for <s>, .*; train it with bos_id=0, pad_id=1"
+    ):
+        vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_damaged_model_is_refused(tmp_path, content):
+    (tmp_path / "joint.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"joint.model is not a SentencePiece model: it is damaged"):
+        vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a 1\nb\n", r"src.txt, line 2: 'b' is not a word and its count, as in 'house 12'"),
+        ("a 1\nb x\n", r"src.txt, line 2: 'b x' is not a word and its count"),
+        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is in the list already; drop the line"),
+        ("<pad> 1\n", r"src.txt, line 1: '<pad>' is in the list already"),
+    ],
+)
+def test_damaged_word_list_is_refused(tmp_path, content, message):
+    for side in ("src", "tgt"):
+        (tmp_path / f"{side}.txt").write_text(content)
+    with pytest.raises(UserError, match=message):
+        vocabulary.load(tmp_path)
+
+
+# --- samples
+
+
+# --- folders
+
+
+def test_saving_leaves_nothing_else(tmp_path):
+    folder = tmp_path / "vocab"
+    for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
+        vocabulary.save(build(cfg), folder)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["src.model", "tgt.model", "vocab"]
+
+
+def test_failed_saving_leaves_what_was_there(tmp_path):
+    class Broken(words.WordList):
+        def save(self, path):
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+
+    old = build(CONFIGS[3])
+    vocabulary.save(old, tmp_path / "vocab")
+    with pytest.raises(UserError, match="vocab cannot be written: No space left on device; give another folder"):
+        vocabulary.save(vocabulary.Vocabularies(old.tgt, Broken(("a",), (1,))), tmp_path / "vocab")
+    assert vocabulary.load(tmp_path / "vocab") == old
+    assert [path.name for path in tmp_path.iterdir()] == ["vocab"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "vocab").write_text("mine")
+    with pytest.raises(UserError, match="vocab cannot be written: Not a directory"):
+        vocabulary.save(build(CONFIGS[3]), tmp_path / "vocab")
+    assert (tmp_path / "vocab").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("names", "sides"), [((), "any"), (("src.txt",), "a target"), (("tgt.txt",), "a source")])
+def test_missing_vocabulary_is_named(tmp_path, names, sides):
+    for name in names:
+        (tmp_path / name).write_text("a 1\n")
+    with pytest.raises(UserError, match=f"{tmp_path} holds no vocabulary of {sides} side: train first"):
+        vocabulary.load(tmp_path)
+
+
+def test_two_vocabularies_for_one_side_are_refused(tmp_path):
+    (tmp_path / "src.txt").write_text("a 1\n")
+    (tmp_path / "src.model").write_text("")
+    with pytest.raises(UserError, match=r"holds src.model and src.txt: drop one of them"):
+        vocabulary.load(tmp_path)

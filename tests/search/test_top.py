@@ -1,0 +1,46 @@
+"""The highest scores of a row, found in parts, against a full sort."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.search import rules
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.top import top, top_of_logits
+
+
+@pytest.mark.parametrize("vocab", [5, 63, 64, 65, 200])
+def test_top_equals_a_full_sort(vocab):
+    random = np.random.default_rng(vocab)
+    scores = random.integers(0, 40, (50, 4, vocab)).astype(np.float32)  # many equal ones
+    scores[random.random(scores.shape) < 0.3] = -np.inf
+    values, beams, tokens = top(jnp.asarray(scores), 8, block=16)
+    expected = np.argsort(-scores.reshape(50, -1), axis=-1, kind="stable")[:, :8]
+    np.testing.assert_array_equal(np.asarray(beams) * vocab + tokens, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(50, -1), expected, -1))
+
+
+@pytest.mark.parametrize("vocab", [64, 65, 200])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
+    random = np.random.default_rng(vocab)
+    count, width = 60, 4
+    logits = random.normal(0, 2, (count, width, vocab)).astype(np.float32)
+    logits[0, 0, 7] = np.nan
+    logits[1:20, :, EOS] += 5
+    logits[20:30, :, PAD] += 9
+    totals = random.normal(0, 2, (count, width)).astype(np.float32)
+    totals[random.random(totals.shape) < 0.3] = -np.inf
+    cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
+    prices = rules.prices(cfg, jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
+    values, beams, tokens = top_of_logits(logits, totals, prices, 8, temperature=temperature, block=16)
+    scaled = logits.astype(np.float64) / temperature
+    scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
+    scores[np.isnan(scores)] = -np.inf
+    scores = (scores + np.asarray(prices.dense(vocab))[:, None] + totals[:, :, None]).reshape(count, -1)
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :8]
+    best = np.take_along_axis(scores, expected, -1)
+    np.testing.assert_allclose(values, best, rtol=1e-5, atol=1e-5)
+    found = np.isfinite(best)
+    np.testing.assert_array_equal((np.asarray(beams) * vocab + tokens)[found], expected[found])
