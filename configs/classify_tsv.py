@@ -23,7 +23,7 @@ def get_config():
             "kind": "classifier",
             "embedding_dim": 300,
             "dropout": 0.5,
-            "features": {"kind": "kim", "widths": (3, 4, 5), "maps": 100},
+            "features": {"kind": "kim"},  # widths 3, 4 and 5, 100 maps each
         },
         "training": {
             "optimizer": {"kind": "adam"},

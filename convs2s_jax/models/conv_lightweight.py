@@ -62,7 +62,7 @@ def init(key: Key, cfg: LightweightConfig, *, width: int, inputs: int, outputs: 
     """u ~ N(0, 1); P ~ N(0, sqrt(4 keep / C)), as before any GLU.
 
     A mean over K positions has less variance than one of them. Nothing makes up for that: neighbours grow alike from
-    layer to layer, so that a factor that is right for one layer makes twenty explode (100 times at K = 7).
+    layer to layer, so that a factor that is right for one layer makes twenty explode (500 times at K = 7).
     """
     taps_key, pointwise_key = jax.random.split(key)
     return Lightweight(

@@ -44,9 +44,6 @@ def test_damaged_word_list_is_refused(tmp_path, content, message):
         vocabulary.load(tmp_path)
 
 
-# --- samples
-
-
 # --- folders
 
 

@@ -15,6 +15,7 @@ from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.training import parallel, sharding
 from convs2s_jax.training import step as stepping
+from convs2s_jax.training.compilations import CompileCounter
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.digest import path_of
 from convs2s_jax.training.optimizer import AdamConfig
@@ -78,6 +79,18 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
 
 
+@pytest.mark.parametrize(("way", "programs"), [("jit", 1), ("pmap", 2)])
+def test_another_shape_compiles_its_gradients_alone(way, programs):
+    """With pmap the cut of the batch too. The update by the optimiser knows no shape, nor how gradients lie."""
+    state, steps, batches = laid_out(way, (2, 1, 1))
+    other = jax.device_put(batch(2, 8, 5, 6), batches[0].src.sharding)
+    for _ in range(2):
+        state, _ = stepping.update(steps, state, batches[:1], jnp.float32(0.25), KEY)
+    with CompileCounter() as counter:
+        stepping.update(steps, state, [other], jnp.float32(0.25), KEY)
+    assert counter.count == programs
+
+
 def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
     """As training.loop makes them: whole, then cut."""
     mesh = mesh_of((2, 2, 2))
@@ -108,7 +121,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
         batches = BATCHES if place is None else jax.device_put(BATCHES, sharding.batch_sharding(place))
         gradients = compiled.first(state.params, batches[0], KEY)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
-            after, _ = compiled.finish(state, compiled.first(state.params, batches[0], KEY), jnp.float32(1e-3))
+            after, _ = compiled.finish(state, gradients, jnp.float32(1e-3))
         found.append(jax.device_get((gradients, after.params)))
     assert_equal_each(found[1], found[0])
 
