@@ -75,6 +75,18 @@ def gigaword():
     return encoder + decoder + linear(256, TARGET)
 
 
+def separable(width, inputs, outputs):
+    """K weights and a length for each channel, then every channel to twice the outputs (table 11-1: K O + O N)."""
+    return (width + 1) * inputs + linear(inputs, 2 * outputs)
+
+
+def multi30k_convs2s(convolution=conv, width=3, dim=128):
+    """4 + 3 layers, each decoder layer with an attention; E = O = 128."""
+    encoder = (SOURCE + POSITIONS) * dim + linear(dim, dim) + 4 * convolution(width, dim, dim) + linear(dim, dim)
+    decoder = (TARGET + POSITIONS) * dim + linear(dim, dim) + 3 * (convolution(width, dim, dim) + attention(dim, dim))
+    return encoder + decoder + linear(dim, dim) + linear(dim, TARGET)
+
+
 def recurrent(gates, inputs, units):
     """One cell: a kernel and a bias for what comes in, and for its state."""
     return gates * units * (inputs + units + 2)
@@ -126,13 +138,18 @@ COUNTED = {
     "paper_wmt14_en_fr": wmt14_en_fr(),
     "paper_gigaword": gigaword(),
 }
-RECURRENT = {
+MULTI30K = {
+    "multi30k_de_en": multi30k_convs2s(),
+    "multi30k_convs2s": multi30k_convs2s(),
+    "multi30k_separable": multi30k_convs2s(separable, width=5),
     "multi30k_gru": multi30k_gru(),
     "multi30k_conv_gru": multi30k_conv_gru(),
+}
+RECURRENT = {
     "gnmt": gnmt(),
     "scan_gru": scan_gru(),
 }
-PRESETS = {**PUBLISHED, **COUNTED, **RECURRENT}
+PRESETS = {**PUBLISHED, **COUNTED, **MULTI30K, **RECURRENT}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
