@@ -16,6 +16,9 @@ from convs2s_jax.models.pooled import PooledConfig
 from convs2s_jax.models.table import ENCODERS
 from tests.models import kinds
 
+# compiled: operation by operation takes several times as long
+logits = jax.jit(classifier.logits, static_argnums=1)
+kims = jax.jit(kim.extract, static_argnums=1, static_argnames="rate")
 V, L, E = 30, 5, 32
 KEY = jax.random.key(3)
 CASES = {
@@ -81,7 +84,7 @@ def test_kims_features_equal_a_loop(length):
         x = np.stack([table[t] for t in tokens] + [np.zeros(E)] * max(0, width - length))  # too short: zeros behind
         windows = [x[t : t + width] for t in range(len(x) - width + 1)]
         found.append([max(max(0.0, (window * w[:, :, d]).sum() + b[d]) for window in windows) for d in range(cfg.maps)])
-    close(kim.extract(params, cfg, rows([tokens], 12, left=2), rate=0.0)[0], np.concatenate(found))
+    close(kims(params, cfg, rows([tokens], 12, left=2), rate=0.0)[0], np.concatenate(found))
 
 
 def test_kims_features_equal_torch():
@@ -94,7 +97,7 @@ def test_kims_features_equal_torch():
     for bank in params.banks:
         w, b = (torch.tensor(np.asarray(leaf)) for leaf in (bank.conv.w, bank.conv.b))
         found.append(torch.relu(torch.nn.functional.conv1d(x, w.permute(2, 1, 0), b)).max(dim=2).values)
-    close(kim.extract(params, cfg, tokens, rate=0.0), torch.cat(found, dim=1).numpy())
+    close(kims(params, cfg, tokens, rate=0.0), torch.cat(found, dim=1).numpy())
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
@@ -110,19 +113,20 @@ def test_pooling_equals_numpy(pooling):
 def test_logits_are_the_softmax_layer_over_the_features(made):
     cfg, params = made
     src = rows([text(6), text(3, seed=2)], 7)
-    z = FEATURES[cfg.features.kind].extract(params.features, cfg.features, src, rate=cfg.dropout)
+    extract = jax.jit(FEATURES[cfg.features.kind].extract, static_argnums=1, static_argnames="rate")
+    z = extract(params.features, cfg.features, src, rate=cfg.dropout)
     assert z.shape[1] == FEATURES[cfg.features.kind].size(cfg.features, E)
     expected = np.asarray(z, np.float64) @ np.asarray(params.output.w) + np.asarray(params.output.b)
-    close(classifier.logits(params, cfg, src), expected)
+    close(logits(params, cfg, src), expected)
 
 
 def test_padding_and_neighbours_change_nothing(made):
     cfg, params = made
     texts = [text(n, seed=n) for n in (1, 2, 4, 9)]
-    together = classifier.logits(params, cfg, rows(texts, 14, left=3))
-    more = classifier.logits(params, cfg, rows([*texts[::-1], []], 9))
+    together = logits(params, cfg, rows(texts, 14, left=3))
+    more = logits(params, cfg, rows([*texts[::-1], []], 9))
     for i, tokens in enumerate(texts):
-        alone = classifier.logits(params, cfg, rows([tokens], len(tokens)))[0]
+        alone = logits(params, cfg, rows([tokens], len(tokens)))[0]
         close(together[i], alone)
         close(more[3 - i], alone)
     assert np.all(np.isfinite(more[-1]))
@@ -134,7 +138,7 @@ def test_gradients_are_finite_and_padding_is_not_trained(made, length):
     src = rows([text(length), text(1)], length + 2, left=1)
 
     def loss(params):
-        return -jnp.sum(jax.nn.log_softmax(classifier.logits(params, cfg, src))[:, 0])
+        return -jnp.sum(jax.nn.log_softmax(logits(params, cfg, src))[:, 0])
 
     grads = jax.jit(jax.grad(loss))(params)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
@@ -150,20 +154,20 @@ def test_dropout_needs_a_key_and_rows_have_their_own(made):
     cfg, params = made
     src = rows([text(6)] * 4, 6)
     keys = jax.random.split(jax.random.key(0), 4)
-    one, again = (classifier.logits(params, cfg, src, key=keys) for _ in range(2))
+    one, again = (logits(params, cfg, src, key=keys) for _ in range(2))
     np.testing.assert_array_equal(one, again)
     assert np.any(np.asarray(one[0]) != one[1])
-    close(classifier.logits(params, cfg, src[2:], key=keys[2:]), one[2:])
-    without = classifier.logits(params, cfg, src)
+    close(logits(params, cfg, src[2:], key=keys[2:]), one[2:])
+    without = logits(params, cfg, src)
     close(without[0], without[1])
 
 
 def test_bfloat16_is_near_and_logits_stay_wide(name, made):
     cfg, params = made
     src = rows([text(6), text(12, seed=4)], 12)
-    half = classifier.logits(params, config(name, dtype="bfloat16"), src)
+    half = logits(params, config(name, dtype="bfloat16"), src)
     assert half.dtype == jnp.float32
-    whole = classifier.logits(params, cfg, src)
+    whole = logits(params, cfg, src)
     assert np.any(np.asarray(half) != whole)
     np.testing.assert_allclose(half, whole, atol=0.05 * float(jnp.max(jnp.abs(whole))) + 0.02)
 
