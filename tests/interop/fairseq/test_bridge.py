@@ -239,26 +239,35 @@ def greedy(params, cfg, src, steps):
     return jax.lax.scan(step, (cache, last), None, length=steps)[1].T
 
 
-@pytest.mark.parametrize(("name", "options"), [("beam_b5_lp1.0", []), ("beam_b5_lp2.0", ["--length_penalty=2"])])
-def test_decode_gives_fairseqs_translations(name, options, golden, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "folders", "options"),
+    [("beam_b5_lp1.0", ["a"], []), ("beam_b5_lp2.0", ["a", "b"], ["--length_penalty=2"])],
+    ids=["one", "ensemble"],
+)
+def test_decode_gives_fairseqs_translations(name, folders, options, golden, tmp_path):
     """One imported model, and an ensemble of it twice."""
     model = golden / "beam_model"
     spm = (model / "spm.de.model", model / "spm.en.model")
-    both = [tmp_path / "a", tmp_path / "b"]
+    workdirs = [tmp_path / folder for folder in folders]
     file = model / "state_dict.npz"
     options = [*options, "--beam_size=5", "--stop=fairseq", "--max_length_a=0", "--max_length_b=200"]
     examples.bring_in(
-        file, tmp_path, checkpoints=[file] * 2, workdirs=both, dicts=model, models=spm, languages=("de", "en")
+        file,
+        tmp_path,
+        checkpoints=[file] * len(folders),
+        workdirs=workdirs,
+        dicts=model,
+        models=spm,
+        languages=("de", "en"),
     )
     sentences = json.loads((golden / f"{name}.json").read_text())["sentences"]
     lines = [s["src_text"].replace(" ", "").replace("\u2581", " ").strip() + "\n" for s in sentences]
-    for workdirs in (str(both[0]), f"{both[0]},{both[1]}"):
-        command = [sys.executable, "decode.py", f"--workdir={workdirs}", *options]
-        result = subprocess.run(
-            command, cwd=tiny.ROOT, input="".join(lines), capture_output=True, text=True, timeout=240, check=False
-        )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.splitlines() == [s["hyps"][0]["text"] for s in sentences]
+    command = [sys.executable, "decode.py", f"--workdir={','.join(map(str, workdirs))}", *options]
+    result = subprocess.run(
+        command, cwd=tiny.ROOT, input="".join(lines), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [s["hyps"][0]["text"] for s in sentences]
 
 
 def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
