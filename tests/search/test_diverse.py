@@ -1,5 +1,8 @@
 """Groups that avoid one another's choices, against the procedure in loops."""
 
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -34,9 +37,15 @@ def loops(table, cfg, longest):
     return rank([f for group in found for f in rank(group)[:W]])
 
 
-def search(table, cfg):
+@partial(jax.jit, static_argnums=2)
+def _run(table, asked, cfg):
+    """One program for all tables."""
     cache = trigram_cache([0], cfg.beam_size)
-    found = beam.search(trigram_step(table[None]), cfg, (), cache, request([LONGEST]), limit=LONGEST + 1)
+    return beam.search(trigram_step(table[None]), cfg, (), cache, asked, limit=LONGEST + 1)
+
+
+def search(table, cfg):
+    found = _run(table, request([LONGEST]), cfg)
     return [
         (tuple(np.asarray(found.tokens[0, w, :n]).tolist()), float(found.scores[0, w]))
         for w, n in enumerate(np.asarray(found.lengths[0]))
