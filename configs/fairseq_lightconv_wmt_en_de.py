@@ -6,10 +6,10 @@ the paper's results: that is 1024 channels, `lightconv_wmt_en_de_big`. DIR holds
 Published: none for this preset that we know of; the paper's larger models have 28.9 and 29.7 BLEU (LightConv and
 DynamicConv). Neither score nor time was measured here.
 
-fairseq gives a recipe for the larger size only, with a cosine schedule. This size is not that one: the schedule, Adam and
-label smoothing are those of its IWSLT recipe, dropout is the preset's. fairseq shares one embedding table between both
-sides and the softmax; here decoder and softmax share theirs, and the encoder has its own, so that the parameters, with
-a joint vocabulary of 32,000, are 77,737,984 and not 61,353,984.
+fairseq gives a recipe for the larger size only, with a cosine schedule. This size is not that one: the schedule, Adam
+and label smoothing are those of its IWSLT recipe, dropout is the preset's. fairseq shares one embedding table between
+both sides and the softmax; here decoder and softmax share theirs, and the encoder has its own, so that the parameters,
+with a joint vocabulary of 32,000, are 77,737,984 and not 61,353,984.
 """
 
 
