@@ -107,9 +107,10 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     peak = product_rate() if arguments.repeats else 1.0
     for way, row in rows.items():
         if mesh is None:
-            times = seconds.get(way)
-            share = arithmetic / min(times) / peak if times else 0.0
-            row += [f"{min(times):.2f} / {statistics.median(times):.2f}", f"{share:.2f}"] if times else ["", ""]
+            if times := seconds.get(way):
+                row += [f"{min(times):.2f} / {statistics.median(times):.2f}", f"{arithmetic / min(times) / peak:.2f}"]
+            else:
+                row += ["", ""]
         else:
             row.append(exchanges((programs.get(way) or finish).as_text()))
         print("| " + " | ".join([name, way, *row]) + " |", flush=True)
