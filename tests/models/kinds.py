@@ -54,6 +54,18 @@ DECODERS: dict[str, dict[str, Any]] = {
     "cho": {"kind": "recurrent", "units": 32, "attention": "none", "tied_output": True, "out_dim": 32},
 }
 
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "language": {"kind": "conv", "layers": [(32, 3)] * 2, "out_dim": 16, "attention_layers": []},
+}
+"""Decoders that read no source: they stand alone."""
+
+
+def pair(encoder: str, decoder: str) -> dict[str, dict[str, Any]]:
+    """Both sides of a model by their names; a language model has no encoder, whichever is named."""
+    if decoder in LANGUAGE_MODELS:
+        return {"encoder": {"kind": "none"}, "decoder": LANGUAGE_MODELS[decoder]}
+    return {"encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
+
 
 def firsts(table: dict[str, dict[str, Any]]) -> list[str]:
     """The first line of each kind."""
@@ -61,6 +73,7 @@ def firsts(table: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def together() -> list[tuple[str, str]]:
-    """Pairs with each encoder and each decoder at least once, as few as can be."""
+    """Pairs with each encoder and each decoder at least once, as few as can be, and the language models."""
     count = max(len(ENCODERS), len(DECODERS))
-    return list(itertools.islice(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), strict=False), count))
+    pairs = itertools.islice(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), strict=False), count)
+    return [*pairs, *(("none", name) for name in LANGUAGE_MODELS)]

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from tests.models.kinds import DECODERS, ENCODERS
+from tests.models.kinds import DECODERS, ENCODERS, pair
 
 E, SOURCE, TARGET, S = 32, 14, 13, 5
 FIRST_ENCODER, FIRST_DECODER = next(iter(ENCODERS)), next(iter(DECODERS))
@@ -18,8 +18,7 @@ SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 4, EOS], [11, EOS]]
 
 
 def config(encoder=FIRST_ENCODER, decoder=FIRST_DECODER, **fields):
-    values = {"embedding_dim": E, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder], **fields}
-    return build(ModelConfig, values)
+    return build(ModelConfig, {"embedding_dim": E, **pair(encoder, decoder), **fields})
 
 
 @lru_cache

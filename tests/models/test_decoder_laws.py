@@ -14,10 +14,10 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
-from tests.models.kinds import DECODERS
+from tests.models.kinds import DECODERS, LANGUAGE_MODELS
 from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, padded, parameters, same, with_table
 
-every_decoder = pytest.mark.parametrize("decoder", DECODERS)
+every_decoder = pytest.mark.parametrize("decoder", [*DECODERS, *LANGUAGE_MODELS])
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]

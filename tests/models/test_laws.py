@@ -23,7 +23,7 @@ from convs2s_jax.nn.scores import ATTENTIONS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make
-from tests.models.kinds import DECODERS, ENCODERS, firsts
+from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, firsts
 from tests.models.laws import (
     FIRST_DECODER,
     FIRST_ENCODER,
@@ -41,7 +41,7 @@ def halves():
     return [(name, FIRST_DECODER) for name in ENCODERS] + [(FIRST_ENCODER, name) for name in list(DECODERS)[1:]]
 
 
-every_half = pytest.mark.parametrize(("encoder", "decoder"), halves())
+every_half = pytest.mark.parametrize(("encoder", "decoder"), [*halves(), *(("none", name) for name in LANGUAGE_MODELS)])
 every_pair = pytest.mark.parametrize(
     ("encoder", "decoder"), list(dict.fromkeys([*itertools.product(firsts(ENCODERS), firsts(DECODERS)), *halves()]))
 )

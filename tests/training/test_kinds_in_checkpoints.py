@@ -12,12 +12,12 @@ from convs2s_jax.training import checkpoint, restoring
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.optimizer import AdamConfig
-from tests.models.kinds import DECODERS, ENCODERS, together
+from tests.models.kinds import pair, together
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), together())
 def test_a_state_comes_back_bit_by_bit(encoder, decoder, tmp_path):
-    cfg = build(ModelConfig, {"embedding_dim": 32, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]})
+    cfg = build(ModelConfig, {"embedding_dim": 32, **pair(encoder, decoder)})
     training = TrainingConfig(optimizer=AdamConfig())
     init = partial(stepping.init, model=cfg, cfg=training, source=24, target=20)
     abstract = jax.eval_shape(init, jax.random.key(0))

@@ -13,7 +13,7 @@ from convs2s_jax.training import step as stepping
 from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.parallel import compile_steps
 from tests.meshes import assert_equal_each, batch, mesh_of
-from tests.models.kinds import DECODERS, ENCODERS, together
+from tests.models.kinds import ENCODERS, pair, together
 from tests.models.laws import filled
 
 TRAINING = TrainingConfig(clip=0.1)
@@ -35,8 +35,7 @@ def gradients(cfg, mesh=None):
 
 @pytest.mark.parametrize(("encoder", "decoder"), together())
 def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
-    values = {"embedding_dim": 32, "dropout": 0.3, "encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
-    cfg = build(ModelConfig, values)
+    cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair(encoder, decoder)})
     assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg), least=LEAST)
 
 
