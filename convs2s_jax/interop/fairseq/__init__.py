@@ -1,10 +1,10 @@
-"""The bridge to fairseq's `fconv` checkpoints, in both directions (docs/fairseq.md).
+"""The bridge to fairseq: `fconv` checkpoints in both directions, `lightconv` ones in (docs/fairseq.md).
 
 python -m convs2s_jax.interop.fairseq import --checkpoint=FILE.pt --dicts=DIR --workdir=DIR
 python -m convs2s_jax.interop.fairseq export --workdir=DIR --output=FILE.pt
 """
 
-from convs2s_jax.interop.fairseq.arguments import config_from_args
-from convs2s_jax.interop.fairseq.parameters import fairseq_name, params_from_state_dict, state_dict
+from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
+from convs2s_jax.interop.fairseq.parameters import fairseq_name, state_dict
 
 __all__ = ["config_from_args", "fairseq_name", "params_from_state_dict", "state_dict"]

@@ -78,8 +78,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     Layer lists are read as literals, never evaluated. What is absent is that of the preset `arch`, by default `fconv`.
 
     Raises:
-      UserError: an architecture of another kind, encoder and decoder of different embedding size, or a list of layers
-        or attentions that is none.
+      UserError: encoder and decoder of different embedding size, or a list of layers or attentions that is none.
     """
     args = _with_defaults(args)
     encoder_dim, decoder_dim = args["encoder_embed_dim"], args["decoder_embed_dim"]
@@ -116,9 +115,9 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     """
     encoder, decoder = cfg.encoder, cfg.decoder
     if not isinstance(encoder, ConvEncoderConfig):
-        raise UserError(f"model.encoder.kind is '{encoder.kind}': fairseq's fconv has convolutions only")
+        raise UserError(_not_fconv("encoder", encoder.kind))
     if not isinstance(decoder, ConvDecoderConfig):
-        raise UserError(f"model.decoder.kind is '{decoder.kind}': fairseq's fconv has convolutions only")
+        raise UserError(_not_fconv("decoder", decoder.kind))
     for side, convolution in (("encoder", encoder.convolution), ("decoder", decoder.convolution)):
         if not isinstance(convolution, DenseConfig):
             raise UserError(
@@ -145,12 +144,14 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _not_fconv(side: str, kind: str) -> str:
+    return f"model.{side}.kind is '{kind}': only models of fairseq's fconv can be exported, whose kind is 'conv'"
+
+
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
-    arch = str(args.get("arch", "fconv"))
-    other = arch not in PRESETS and not arch.startswith("fconv_")
-    if other or arch.startswith(("fconv_lm", "fconv_self_att")):
-        raise UserError(f"arch is '{arch}': only fairseq's fconv models can be read, such as {', '.join(PRESETS)}")
-    return PRESETS.get(arch, _BASE) | {name: args[name] for name in _BASE if args.get(name) is not None}
+    return PRESETS.get(str(args.get("arch")), _BASE) | {
+        name: args[name] for name in _BASE if args.get(name) is not None
+    }
 
 
 def _attention_layers(attention: Any, layers: Any) -> list[int] | None:

@@ -125,7 +125,7 @@ def _momentum(state: Any, history: Mapping[str, Any], tensors: Mapping[str, np.n
     if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
         return None, f"its optimiser is {history['optimizer_name']}, and only NAG's momentum is carried over"
     if not is_current(tensors):
-        return None, "its weight norm is of another form than the one trained here"
+        return None, "its parameters are not the directions and lengths of version 2 that fconv is trained with"
     group, states = state["param_groups"][0], state["state"]
     rate = float(group.get("lr_old", group["lr"]))
     if not states:

@@ -44,6 +44,7 @@ INERT = (
     "fairseq.optim.lr_scheduler.fixed_schedule.FixedLRScheduleConfig",
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau.ReduceLROnPlateauLRScheduleConfig",
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule.InverseSquareRootLRScheduleConfig",
+    "fairseq.optim.lr_scheduler.cosine_lr_scheduler.CosineLRScheduleConfig",
     "fairseq.criterions.cross_entropy.CrossEntropyCriterionConfig",
     "fairseq.criterions.label_smoothed_cross_entropy.LabelSmoothedCrossEntropyCriterionConfig",
     "fairseq.scoring.bleu.BleuConfig",
@@ -117,8 +118,8 @@ def _read_torch(path: Path) -> dict[str, Any]:
         asked = _asked_for(error)
         if asked:
             raise UserError(
-                f"--checkpoint={path} asks for {asked}: refused, nothing in it was executed. A checkpoint of fairseq's "
-                "fconv holds tensors, numbers and its arguments; use one from fairseq-train"
+                f"--checkpoint={path} asks for {asked}: refused, nothing in it was executed. A checkpoint of fairseq "
+                "holds tensors, numbers and its arguments; use one from fairseq-train"
             ) from error
         raise UserError(f"--checkpoint={path} is not a checkpoint that torch can read: {_first(error)}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), Mapping):

@@ -17,13 +17,12 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import dictionaries, momentum
-from convs2s_jax.interop.fairseq.arguments import config_from_args
 from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
-from convs2s_jax.interop.fairseq.parameters import params_from_state_dict, renewed
+from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
+from convs2s_jax.interop.fairseq.parameters import renewed
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
+from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
-from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import checkpoint, optimizer, schedule
 from convs2s_jax.training import workdir as layout
 from convs2s_jax.training.config import Config
@@ -215,7 +214,7 @@ def _average(made: Sequence[_Made]) -> _Made:
             first.vocabularies
         ):
             raise UserError("--average: the checkpoints are of different models; average those of one run")
-    params: Tree = weight_norm.split(jax.jit(average)([one.state.params for one in made]))
+    params = encoder_decoder.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
     moments = optimizer.transformation(last.cfg.training.optimizer).init(params)
     state = TrainState(params=params, optimizer=moments, step=last.state.step)
     return dataclasses.replace(last, state=state)

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.interop.fairseq import fitting
+from convs2s_jax.interop.fairseq.fitting import Place
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.nn.types import Tree
 
 _NAMES = (
     (r"embedding/table", r"embed_tokens.weight"),
@@ -33,7 +33,6 @@ _LEAVES = {"w/v": "weight_v", "w/g": "weight_g", "w": "weight", "b": "bias"}
 _ORDER = ("embed_tokens", "embed_positions", "fc1", "projections", "convolutions", "attention", "fc2", "fc3")
 _VERSION, _TIED = "decoder.version", "decoder.fc3.weight"
 _OLD_LENGTH = re.compile(r"decoder\.convolutions\.\d+\.weight_g")
-_LISTED = 30
 
 
 def fairseq_name(path: str) -> str:
@@ -60,40 +59,19 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
       UserError: names the missing, surplus and misshapen tensors.
     """
     tensors = _with_lengths(cfg, tensors)
-    rows = {side: _rows(tensors, f"{side}.embed_tokens.weight") for side in ("encoder", "decoder")}
-    abstract = jax.eval_shape(
-        lambda key: weight_norm.split(
-            encoder_decoder.init(key, cfg, source_vocabulary=rows["encoder"], target_vocabulary=rows["decoder"])
-        ),
-        jax.random.key(0),
-    )
     old = _version(tensors) < 2
-    used, problems = {_VERSION} | ({_TIED} if cfg.decoder.tied_output else set()), []
 
-    def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
-        name = _name(path)
-        used.add(name)
-        if name not in tensors:
-            problems.append(f"{name} is missing")
-            return jnp.zeros(leaf.shape)
-        value = np.asarray(tensors[name])
-        value = value.T if _transposed(name) else value
-        expected = leaf.shape
-        if old and value.ndim and _OLD_LENGTH.fullmatch(name):
-            expected = (value.shape[0], 1, 1)
-        if value.shape != expected:
-            problems.append(f"{name} is {value.shape}, the model has {expected}")
-        return jnp.asarray(value)
+    def place(path: str, shape: tuple[int, ...]) -> Place:
+        name = fairseq_name(path)
+        if old and name in tensors and np.ndim(tensors[name]) and _OLD_LENGTH.fullmatch(name):
+            return Place(name, (len(tensors[name]), 1, 1), np.asarray)
+        if _transposed(name):
+            return Place(name, shape[::-1], np.transpose)
+        return Place(name, shape, np.asarray)
 
-    params = jax.tree_util.tree_map_with_path(read, abstract)
-    problems += [f"{name} has no place in the model" for name in sorted(set(tensors) - used)]
-    tables = [np.asarray(tensors[name]) for name in ("decoder.embed_tokens.weight", _TIED) if name in tensors]
-    if cfg.decoder.tied_output and not all(np.array_equal(tables[0], table) for table in tables):
-        problems.append(f"{_TIED} is not decoder.embed_tokens.weight, though the model shares them")
-    if problems:
-        more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise UserError("the checkpoint does not fit its configuration: " + "; ".join(problems[:_LISTED]) + more)
-    return params
+    tied = cfg.decoder.tied_output
+    spare, problems = ({_VERSION, _TIED}, fitting.untied(tensors, _TIED)) if tied else ({_VERSION}, [])
+    return fitting.fitted(cfg, tensors, place, spare=spare, problems=problems)
 
 
 def state_dict(params: Tree) -> dict[str, np.ndarray]:
@@ -150,12 +128,6 @@ def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any
         else:
             result[name] = value
     return result
-
-
-def _rows(tensors: Mapping[str, Any], name: str) -> int:
-    """Rows of a table; 1 where there is none, which is then found missing or misshapen."""
-    shape: tuple[int, ...] = np.shape(tensors[name]) if name in tensors else ()
-    return shape[0] if len(shape) == 2 else 1
 
 
 def _version(tensors: Mapping[str, Any]) -> float:

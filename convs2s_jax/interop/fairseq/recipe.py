@@ -88,7 +88,10 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         return {"kind": "inverse_sqrt", **warming}
     period = args.get("lr_period_updates") or 0
     if kind == "cosine" and warmup and period > 0 and args.get("t_mult", 1) == 1:
-        return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": args.get("min_lr") or 0.0}
+        minimum = args.get("min_lr") or 0.0
+        if args.get("max_lr"):  # of versions in which `lr` was the least rate
+            warming["rate"], minimum = args["max_lr"], rates[0]
+        return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": minimum}
     if warmup:
         lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
     if kind == "fixed":

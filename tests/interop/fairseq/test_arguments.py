@@ -5,6 +5,7 @@ import pytest
 
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import arguments, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
@@ -46,10 +47,11 @@ def test_arguments_written_say_the_same_model(name):
     assert arguments.config_from_args(arguments.args_from_config(cfg)) == cfg
 
 
-@pytest.mark.parametrize("arch", ["transformer", "lightconv_iwslt_de_en", "fconv_lm_dauphin_gbw", "fconv_self_att_wp"])
+@pytest.mark.parametrize("arch", ["transformer", "lightconv_lm", "fconv_lm_dauphin_gbw", "fconv_self_att_wp", "fconvx"])
 def test_another_architecture_is_refused(arch):
-    with pytest.raises(UserError, match=f"arch is '{arch}': only fairseq's fconv models can be read"):
-        arguments.config_from_args({"arch": arch, "encoder_layers": 6, "decoder_layers": 6})
+    sentence = f"^arch is '{arch}': only fairseq's fconv and lightconv models can be read, such as fconv, fconv_iwslt_"
+    with pytest.raises(UserError, match=sentence):
+        fairseq.config_from_args({"arch": arch, "encoder_layers": 6, "decoder_layers": 6})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_models_that_fairseq_cannot_hold_are_refused():
         ):
             arguments.args_from_config(cfg)
         cfg = tiny.config(**{f"model__{side}": {"kind": "slicenet"}}).model
-        with pytest.raises(UserError, match=f"model.{side}.kind is 'slicenet': fairseq's fconv has convolutions only"):
+        with pytest.raises(UserError, match=f"model.{side}.kind is 'slicenet': only models of fairseq's fconv can be"):
             arguments.args_from_config(cfg)
 
 
@@ -86,7 +88,8 @@ def test_models_that_fairseq_cannot_hold_are_refused():
 def test_only_convolutions_are_fconv(side):
     cfg = build(ModelConfig, {side: {"kind": "recurrent"}})
     with pytest.raises(
-        UserError, match=rf"^model\.{side}\.kind is 'recurrent': fairseq's fconv has convolutions only$"
+        UserError,
+        match=rf"^model\.{side}\.kind is 'recurrent': only models of fairseq's fconv can be exported, .* 'conv'$",
     ):
         arguments.args_from_config(cfg)
 
@@ -126,6 +129,14 @@ def test_what_cannot_be_kept_is_said():
         "warmup_updates 9 has no counterpart",
     ):
         assert part in told
+
+
+def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():
+    args = {"lr_scheduler": "cosine", "warmup_updates": 10, "lr_period_updates": 90, "min_lr": 1e-9}
+    expected = {"kind": "cosine", "warmup": 10, "steps": 100, "initial": 0.0, "rate": 1e-3, "minimum": 1e-9}
+    assert recipe.recipe(args | {"lr": [1e-3]}, None).training["schedule"] == expected
+    older = recipe.recipe(args | {"lr": [1e-7], "max_lr": 1e-3}, None).training["schedule"]
+    assert older == expected | {"minimum": 1e-7}
 
 
 def test_tokens_of_a_batch_are_those_of_all_devices():

@@ -1,117 +1,12 @@
-"""Lightweight and dynamic convolution models in PyTorch, by fairseq's names, and those names in our records."""
+"""Lightweight and dynamic convolution models in PyTorch, by fairseq's names."""
 
-import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.models.light_decoder import LightDecoderConfig
-from convs2s_jax.models.light_encoder import LightEncoderConfig
-from convs2s_jax.models.light_records import (
-    Attention,
-    Convolution,
-    DecoderBlock,
-    Dynamic,
-    EncoderBlock,
-    FeedForward,
-    LightDecoderParams,
-    LightEncoderParams,
-    Lightweight,
-)
-from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.layer_norm import LayerNorm
-from convs2s_jax.nn.multihead import Multihead
+from convs2s_jax.models.encoder_decoder import ModelConfig
 
 RESERVED = 2
 """Rows of our position tables beside fairseq's count of positions."""
-
-
-def config(args) -> ModelConfig:
-    def side(name):
-        return {
-            "layers": tuple(args[f"{name}_kernel_size_list"]),
-            "convolution": args[f"{name}_conv_type"],
-            "conv_dim": args[f"{name}_conv_dim"],
-            "heads": args[f"{name}_attention_heads"],
-            "glu": args[f"{name}_glu"],
-            "ffn_dim": args[f"{name}_ffn_embed_dim"],
-            "norm_before": args[f"{name}_normalize_before"],
-            "positions": "learned" if args[f"{name}_learned_pos"] else "sinusoidal",
-        }
-
-    sizes = {name: RESERVED + args[f"max_{name}_positions"] for name in ("source", "target")}
-    return ModelConfig(
-        embedding_dim=args["encoder_embed_dim"],
-        dropout=0.0,
-        encoder=LightEncoderConfig(max_positions=sizes["source"], **side("encoder")),
-        decoder=LightDecoderConfig(
-            max_positions=sizes["target"], tied_output=args["share_decoder_input_output_embed"], **side("decoder")
-        ),
-    )
-
-
-def params(tensors, cfg: ModelConfig) -> Params:
-    """Our parameters of a state dictionary."""
-
-    def norm(name):
-        return LayerNorm(scale=jnp.asarray(tensors[f"{name}.weight"]), bias=jnp.asarray(tensors[f"{name}.bias"]))
-
-    def affine(name):
-        return Affine(w=jnp.asarray(tensors[f"{name}.weight"].T), b=jnp.asarray(tensors[f"{name}.bias"]))
-
-    def kernel(name, side):
-        if side.convolution == "lightweight":
-            return Lightweight(scores=jnp.asarray(tensors[f"{name}.weight"][:, 0].T))
-        predictor = tensors[f"{name}.weight_linear.weight"]
-        return Dynamic(maker=jnp.asarray(predictor.reshape(side.heads, -1, predictor.shape[1]).transpose(2, 1, 0)))
-
-    def convolution(name, side, norm_name):
-        return Convolution(
-            map_in=affine(f"{name}.linear1"),
-            kernel=kernel(f"{name}.conv", side),
-            map_out=affine(f"{name}.linear2"),
-            norm=norm(norm_name),
-        )
-
-    def feed_forward(name, norm_name):
-        return FeedForward(map_in=affine(f"{name}.fc1"), map_out=affine(f"{name}.fc2"), norm=norm(norm_name))
-
-    def attention(name):
-        names = {"query": "q", "key": "k", "value": "v", "out": "out"}
-        maps = {ours: affine(f"{name}.encoder_attn.{theirs}_proj") for ours, theirs in names.items()}
-        return Attention(heads=Multihead(**maps), norm=norm(f"{name}.encoder_attn_layer_norm"))
-
-    def common(name, side):
-        positions = tensors.get(f"{name}.embed_positions.weight")
-        return {
-            "embedding": Embedding(
-                table=jnp.asarray(tensors[f"{name}.embed_tokens.weight"]),
-                positions=None if positions is None else jnp.asarray(positions),
-            ),
-            "norm": norm(f"{name}.layer_norm") if side.norm_before else None,
-        }
-
-    encoder = [
-        EncoderBlock(
-            convolution=convolution(name, cfg.encoder, f"{name}.layer_norm1"),
-            feed_forward=feed_forward(name, f"{name}.layer_norm2"),
-        )
-        for name in (f"encoder.layers.{i}" for i in range(len(cfg.encoder.layers)))
-    ]
-    decoder = [
-        DecoderBlock(
-            convolution=convolution(name, cfg.decoder, f"{name}.conv_layer_norm"),
-            attention=attention(name),
-            feed_forward=feed_forward(name, f"{name}.final_layer_norm"),
-        )
-        for name in (f"decoder.layers.{i}" for i in range(len(cfg.decoder.layers)))
-    ]
-    output = None if cfg.decoder.tied_output else jnp.asarray(tensors["decoder.output_projection.weight"].T)
-    return Params(
-        encoder=LightEncoderParams(blocks=tuple(encoder), **common("encoder", cfg.encoder)),
-        decoder=LightDecoderParams(blocks=tuple(decoder), output_kernel=output, **common("decoder", cfg.decoder)),
-    )
 
 
 def positions_table(rows, dim):

@@ -1,0 +1,76 @@
+"""Families of fairseq's architectures that can be read, a line each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq import arguments, light_arguments, light_parameters, parameters
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+
+
+class Family(NamedTuple):
+    """Architectures that share their arguments.
+
+    kind: of encoder and decoder here; presets: by `--arch`; config: of fairseq's arguments; params: of a config and
+    fairseq's state dict; others: beginnings of names that are no encoder-decoders of this family.
+    """
+
+    kind: str
+    presets: Mapping[str, Any]
+    config: Callable[[Mapping[str, Any]], ModelConfig]
+    params: Callable[[ModelConfig, Mapping[str, Any]], Params]
+    others: tuple[str, ...]
+
+
+FAMILIES: dict[str, Family] = {
+    "fconv": Family(
+        kind="conv",
+        presets=arguments.PRESETS,
+        config=arguments.config_from_args,
+        params=parameters.params_from_state_dict,
+        others=("fconv_lm", "fconv_self_att"),
+    ),
+    "lightconv": Family(
+        kind="light",
+        presets=light_arguments.PRESETS,
+        config=light_arguments.config_from_args,
+        params=light_parameters.params_from_state_dict,
+        others=("lightconv_lm",),
+    ),
+}
+
+
+def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
+    """The model that fairseq's own arguments describe; `arch` says which family, by default fconv.
+
+    Raises:
+      UserError: an architecture of another kind, or arguments that make none of our models.
+    """
+    arch = str(args.get("arch", "fconv"))
+    for name, family in FAMILIES.items():
+        if (arch == name or arch.startswith(f"{name}_")) and not arch.startswith(family.others):
+            try:
+                return family.config(args)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"the arguments are not those that fairseq writes: {error}") from error
+    presets = ", ".join(preset for family in FAMILIES.values() for preset in family.presets)
+    raise UserError(f"arch is '{arch}': only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}")
+
+
+def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
+    """Parameters, weight norm split, from fairseq's state dict.
+
+    Args:
+      cfg: the model (`config_from_args`).
+      tensors: arrays by fairseq's names.
+
+    Raises:
+      UserError: a model that fairseq has not; or names the missing, surplus and misshapen tensors.
+    """
+    for family in FAMILIES.values():
+        if cfg.encoder.kind == cfg.decoder.kind == family.kind:
+            return family.params(cfg, tensors)
+    raise UserError(
+        f"the model's encoder is of kind '{cfg.encoder.kind}', its decoder of kind '{cfg.decoder.kind}': no checkpoint "
+        "of fairseq has its parameters"
+    )

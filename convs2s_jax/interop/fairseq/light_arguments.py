@@ -1,0 +1,129 @@
+"""fairseq's arguments of a light model (`--arch lightconv*`) as our ModelConfig."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from convs2s_jax.core.config import build, literal
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.encoder_decoder import ModelConfig
+
+_BASE: dict[str, Any] = {
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "relu_dropout": 0.0,
+    "input_dropout": 0.1,
+    "weight_softmax": True,
+    "share_decoder_input_output_embed": False,
+    "share_all_embeddings": False,
+    "max_source_positions": 1024,
+    "max_target_positions": 1024,
+    "encoder_embed_dim": 512,
+    "encoder_ffn_embed_dim": 2048,
+    "encoder_layers": 7,
+    "encoder_kernel_size_list": [3, 7, 15, 31, 31, 31, 31],
+    "decoder_layers": 6,
+    "decoder_kernel_size_list": [3, 7, 15, 31, 31, 31],
+    "no_token_positional_embeddings": False,
+    "adaptive_softmax_cutoff": None,
+}
+for _side in ("encoder", "decoder"):
+    _BASE |= {f"{_side}_attention_heads": 8, f"{_side}_conv_type": "dynamic", f"{_side}_glu": True}
+    _BASE |= {f"{_side}_normalize_before": False, f"{_side}_learned_pos": False}
+
+_ELSE = {
+    "decoder_embed_dim": "encoder_embed_dim",
+    "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
+    "encoder_conv_dim": "encoder_embed_dim",
+    "decoder_conv_dim": "decoder_embed_dim",
+    "decoder_output_dim": "decoder_embed_dim",
+    "weight_dropout": "attention_dropout",
+}
+"""Arguments that are another one's where they are absent, in this order."""
+
+_BIG = {"dropout": 0.3, "attention_dropout": 0.1, "encoder_embed_dim": 1024, "encoder_ffn_embed_dim": 4096}
+_BIG |= {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "lightconv": _BASE,
+    "lightconv_iwslt_de_en": _BASE
+    | {"encoder_ffn_embed_dim": 1024, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    | {"attention_dropout": 0.1, "input_dropout": 0.0, "encoder_glu": False, "decoder_glu": False},
+    "lightconv_wmt_en_de": _BASE,
+    "lightconv_wmt_en_de_big": _BASE | _BIG,
+    "lightconv_wmt_en_fr_big": _BASE | _BIG | {"dropout": 0.1},
+    "lightconv_wmt_zh_en_big": _BASE | _BIG | {"dropout": 0.2, "attention_dropout": 0.2},
+}
+"""What fairseq takes for the arguments that are absent, by `--arch` (fairseq/models/lightconv.py)."""
+
+_RESERVED = 2
+"""Rows of a position table that no position has: fairseq does not count them, max_positions does."""
+
+
+def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
+    """The model that fairseq's own arguments describe (`--arch lightconv*`).
+
+    What is absent is that of the preset `arch`, by default `lightconv`. Embeddings that fairseq shares between both
+    sides are two equal tables here; a softmax that shares the decoder's table shares it here.
+
+    Raises:
+      UserError: a model that is not among ours, or an argument of another kind than fairseq writes.
+    """
+    args = _with_defaults(args)
+    _check(args)
+    shared = args["share_all_embeddings"] or args["share_decoder_input_output_embed"]
+    decoder = {"tied_output": bool(shared), "attention_dropout": args["attention_dropout"]}
+    values = {
+        "embedding_dim": args["encoder_embed_dim"],
+        "dropout": args["dropout"],
+        "encoder": _side_values(args, "encoder", "max_source_positions"),
+        "decoder": _side_values(args, "decoder", "max_target_positions") | decoder,
+    }
+    return build(ModelConfig, values, "model")
+
+
+def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
+    preset = PRESETS.get(str(args.get("arch")), _BASE)
+    result = preset | {name: args[name] for name in (*_BASE, *_ELSE) if args.get(name) is not None}
+    for name, other in _ELSE.items():
+        result.setdefault(name, result[other])
+    return result
+
+
+def _check(args: Mapping[str, Any]) -> None:
+    """Refuse what fairseq has and we do not."""
+    for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
+        if args[name] != args[other]:
+            raise UserError(f"{name} is {args[name]} and {other} {args[other]}: models here have one size for both")
+    if not args["weight_softmax"]:
+        raise UserError("weight_softmax is False: kernels here are normalised by a softmax")
+    if args["no_token_positional_embeddings"]:
+        raise UserError("no_token_positional_embeddings is True: models of this kind always have positions here")
+    if args["adaptive_softmax_cutoff"] is not None:
+        raise UserError("adaptive_softmax_cutoff is set: the softmax here is over the whole vocabulary")
+
+
+def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str, Any]:
+    """Values of an encoder's or a decoder's config."""
+    widths, count = args[f"{side}_kernel_size_list"], args[f"{side}_layers"]
+    widths = literal(widths) if isinstance(widths, str) else widths
+    if isinstance(widths, list | tuple) and len(widths) == 1:
+        widths = list(widths) * count
+    if not isinstance(widths, list | tuple) or len(widths) != count:
+        raise UserError(
+            f"{side}_kernel_size_list is {widths!r}: fairseq has a width for each of {side}_layers, {count}"
+        )
+    return {
+        "kind": "light",
+        "layers": list(widths),
+        "convolution": args[f"{side}_conv_type"],
+        "conv_dim": args[f"{side}_conv_dim"],
+        "heads": args[f"{side}_attention_heads"],
+        "glu": bool(args[f"{side}_glu"]),
+        "ffn_dim": args[f"{side}_ffn_embed_dim"],
+        "norm_before": bool(args[f"{side}_normalize_before"]),
+        "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
+        "max_positions": args[positions] + _RESERVED,
+        "input_dropout": args["input_dropout"],
+        "relu_dropout": args["relu_dropout"],
+        "weight_dropout": args["weight_dropout"],
+    }

@@ -1,0 +1,92 @@
+"""The parameters of fairseq's `lightconv` models under our names."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from convs2s_jax.interop.fairseq import fitting
+from convs2s_jax.interop.fairseq.fitting import Place
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+
+_PLACES = (
+    (r"(\w+)/embedding/table", r"\1.embed_tokens.weight"),
+    (r"(\w+)/embedding/positions", r"\1.embed_positions.weight"),
+    (r"(\w+)/norm/(\w+)", r"\1.layer_norm.\2"),
+    (r"decoder/output_kernel", r"decoder.output_projection.w"),
+    (r"(\w+)/blocks/(\d+)/convolution/map_in/(\w)", r"\1.layers.\2.linear1.\3"),
+    (r"(\w+)/blocks/(\d+)/convolution/map_out/(\w)", r"\1.layers.\2.linear2.\3"),
+    (r"(\w+)/blocks/(\d+)/convolution/kernel/scores", r"\1.layers.\2.conv.weight"),
+    (r"(\w+)/blocks/(\d+)/convolution/kernel/maker", r"\1.layers.\2.conv.weight_linear.weight"),
+    (r"encoder/blocks/(\d+)/convolution/norm/(\w+)", r"encoder.layers.\1.layer_norm1.\2"),
+    (r"decoder/blocks/(\d+)/convolution/norm/(\w+)", r"decoder.layers.\1.conv_layer_norm.\2"),
+    (r"(\w+)/blocks/(\d+)/feed_forward/map_in/(\w)", r"\1.layers.\2.fc1.\3"),
+    (r"(\w+)/blocks/(\d+)/feed_forward/map_out/(\w)", r"\1.layers.\2.fc2.\3"),
+    (r"encoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"encoder.layers.\1.layer_norm2.\2"),
+    (r"decoder/blocks/(\d+)/feed_forward/norm/(\w+)", r"decoder.layers.\1.final_layer_norm.\2"),
+    (r"decoder/blocks/(\d+)/attention/heads/(query|key|value)/(\w)", r"decoder.layers.\1.encoder_attn.\2_proj.\3"),
+    (r"decoder/blocks/(\d+)/attention/heads/out/(\w)", r"decoder.layers.\1.encoder_attn.out_proj.\2"),
+    (r"decoder/blocks/(\d+)/attention/norm/(\w+)", r"decoder.layers.\1.encoder_attn_layer_norm.\2"),
+)
+_LEAVES = {"w": "weight", "b": "bias", "scale": "weight"}
+_LETTERS = {"query_proj": "q_proj", "key_proj": "k_proj", "value_proj": "v_proj"}
+_OUTPUT = "decoder.output_projection.weight"
+_UNUSED = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
+
+
+def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
+    """Parameters from fairseq's state dict.
+
+    Args:
+      cfg: the model (`config_from_args`).
+      tensors: arrays by fairseq's names, those of 2019 too: layer_norms.0, one matrix for query, key and value,
+        embed_out, kernels [H, K] of its CUDA layer. Buffers and the bias that its dynamic convolutions hold and do not
+        use are not read.
+
+    Raises:
+      UserError: names the missing, surplus and misshapen tensors.
+    """
+    tensors = _renamed(tensors)
+    spare = {name for name in tensors if _UNUSED.fullmatch(name)}
+    if not cfg.decoder.tied_output:
+        return fitting.fitted(cfg, tensors, _place, spare=spare)
+    return fitting.fitted(cfg, tensors, _place, spare=spare | {_OUTPUT}, problems=fitting.untied(tensors, _OUTPUT))
+
+
+def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of older checkpoints under the names and in the shapes of later ones."""
+    result: dict[str, Any] = {}
+    for name, value in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
+            parts = np.split(np.asarray(value), 3)
+            result |= {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
+        elif name == "decoder.embed_out":
+            result[_OUTPUT] = value
+        elif name.endswith(".conv.weight") and np.ndim(value) == 2:
+            result[name] = np.asarray(value)[:, None]
+        else:
+            result[re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name)] = value
+    return result
+
+
+def _place(path: str, shape: tuple[int, ...]) -> Place:
+    """Where fairseq keeps the parameter at a path: linear maps as [D, C], kernels as [H, 1, K] and [H K, C]."""
+    for pattern, theirs in _PLACES:
+        match = re.fullmatch(pattern, path)
+        if match:
+            *modules, leaf = match.expand(theirs).split(".")
+            name = ".".join([*(_LETTERS.get(module, module) for module in modules), _LEAVES.get(leaf, leaf)])
+            break
+    else:
+        raise ValueError(f"{path}: fairseq has no such parameter")
+    if path.endswith("/scores"):
+        width, heads = shape
+        return Place(name, (heads, 1, width), lambda x: x[:, 0].T)
+    if path.endswith("/maker"):
+        channels, width, heads = shape
+        return Place(name, (heads * width, channels), lambda x: x.reshape(heads, width, channels).transpose(2, 1, 0))
+    if path.endswith(("/w", "/output_kernel")):
+        return Place(name, shape[::-1], np.transpose)
+    return Place(name, shape, np.asarray)
