@@ -61,8 +61,8 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
 
 
 def pair(encoder: str, decoder: str) -> dict[str, dict[str, Any]]:
-    """Both sides of a model by their names; a language model has no encoder, whichever is named."""
-    if decoder in LANGUAGE_MODELS:
+    """Both sides of a model by their names; "none" is the encoder of language models."""
+    if encoder == "none":
         return {"encoder": {"kind": "none"}, "decoder": LANGUAGE_MODELS[decoder]}
     return {"encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
 

@@ -10,14 +10,15 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from tests.models.kinds import DECODERS, ENCODERS, pair
+from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, pair
 
 E, SOURCE, TARGET, S = 32, 14, 13, 5
 FIRST_ENCODER, FIRST_DECODER = next(iter(ENCODERS)), next(iter(DECODERS))
 SENTENCES = [[5, 6, 7, 8, 9, EOS], [10, 4, EOS], [11, EOS]]
 
 
-def config(encoder=FIRST_ENCODER, decoder=FIRST_DECODER, **fields):
+def config(encoder=None, decoder=FIRST_DECODER, **fields):
+    encoder = encoder or ("none" if decoder in LANGUAGE_MODELS else FIRST_ENCODER)
     return build(ModelConfig, {"embedding_dim": E, **pair(encoder, decoder), **fields})
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq import arguments, files
-from convs2s_jax.interop.fairseq.parameters import is_current
+from convs2s_jax.interop.fairseq.families import family_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +49,22 @@ def load(path: Path) -> Checkpoint:
     """
     content, where = files.read(path), f"--checkpoint={path}"
     tensors = {str(name): np.asarray(value) for name, value in content["model"].items()}
+    args = arguments.flat(content.get("args"), content.get("cfg"), where)
+    try:
+        family = family_of(args)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     for name, value in tensors.items():
         if value.dtype.kind not in "fiu":
             raise UserError(f"{where}: model['{name}'] is not a tensor of numbers")
-        if not np.all(np.isfinite(value)):
+        if not np.all(np.isfinite(value)) and not family.unread.fullmatch(name):
             raise UserError(f"{where}: model['{name}'] is not finite; use an earlier checkpoint")
     try:
         history = (content.get("optimizer_history") or [{}])[-1]
-        momentum, why = _momentum(content.get("last_optimizer_state"), history, tensors)
+        momentum, why = _momentum(content.get("last_optimizer_state"), history, family.afresh(tensors))
         return Checkpoint(
             where=where,
-            args=arguments.flat(content.get("args"), content.get("cfg"), where),
+            args=args,
             tensors=tensors,
             updates=int(history.get("num_updates", 0)),
             epoch=_epoch(content.get("extra_state") or {}),
@@ -119,13 +124,13 @@ def save(
     files.write(content, path)
 
 
-def _momentum(state: Any, history: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[Momentum | None, str]:
+def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Momentum | None, str]:
     if not state:
         return None, "it holds no state of an optimiser"
     if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
         return None, f"its optimiser is {history['optimizer_name']}, and only NAG's momentum is carried over"
-    if not is_current(tensors):
-        return None, "its parameters are not the directions and lengths of version 2 that fconv is trained with"
+    if afresh:
+        return None, afresh
     group, states = state["param_groups"][0], state["state"]
     rate = float(group.get("lr_old", group["lr"]))
     if not states:

@@ -1,5 +1,6 @@
 """Families of fairseq's architectures that can be read, a line each."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,13 +13,16 @@ class Family(NamedTuple):
     """Architectures that share their arguments.
 
     kind: of encoder and decoder here; presets: by `--arch`; config: of fairseq's arguments; params: of a config and
-    fairseq's state dict; others: beginnings of names that are no encoder-decoders of this family.
+    fairseq's state dict; afresh: of a state dict, why its momentum cannot be carried over, or ""; unread: names of
+    tensors that fairseq holds and does not use; others: beginnings of names that are no encoder-decoders.
     """
 
     kind: str
     presets: Mapping[str, Any]
     config: Callable[[Mapping[str, Any]], ModelConfig]
     params: Callable[[ModelConfig, Mapping[str, Any]], Params]
+    afresh: Callable[[Mapping[str, Any]], str]
+    unread: re.Pattern[str]
     others: tuple[str, ...]
 
 
@@ -28,6 +32,8 @@ FAMILIES: dict[str, Family] = {
         presets=arguments.PRESETS,
         config=arguments.config_from_args,
         params=parameters.params_from_state_dict,
+        afresh=parameters.afresh,
+        unread=re.compile(r"(?!)"),
         others=("fconv_lm", "fconv_self_att"),
     ),
     "lightconv": Family(
@@ -35,30 +41,38 @@ FAMILIES: dict[str, Family] = {
         presets=light_arguments.PRESETS,
         config=light_arguments.config_from_args,
         params=light_parameters.params_from_state_dict,
+        afresh=lambda _: "only that of fconv is carried over",
+        unread=light_parameters.UNREAD,
         others=("lightconv_lm",),
     ),
 }
 
 
-def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
-    """The model that fairseq's own arguments describe; `arch` says which family, by default fconv.
+def family_of(args: Mapping[str, Any]) -> Family:
+    """The family of a checkpoint by its `arch`, without one fconv.
 
     Raises:
-      UserError: an architecture of another kind, or arguments that make none of our models.
+      UserError: an architecture of another kind.
     """
     arch = str(args.get("arch", "fconv"))
     for name, family in FAMILIES.items():
         if (arch == name or arch.startswith(f"{name}_")) and not arch.startswith(family.others):
-            try:
-                return family.config(args)
-            except (TypeError, ValueError) as error:
-                raise UserError(f"the arguments are not those that fairseq writes: {error}") from error
+            return family
     presets = ", ".join(preset for family in FAMILIES.values() for preset in family.presets)
     raise UserError(f"arch is '{arch}': only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}")
 
 
+def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
+    """The model that fairseq's own arguments describe.
+
+    Raises:
+      UserError: an architecture of another kind, or arguments that make none of our models.
+    """
+    return family_of(args).config(args)
+
+
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    """Parameters, weight norm split, from fairseq's state dict.
+    """Parameters as they are trained, from fairseq's state dict.
 
     Args:
       cfg: the model (`config_from_args`).

@@ -10,7 +10,6 @@ import numpy as np
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.nn.types import Array
 
 _LISTED = 30
 
@@ -51,16 +50,16 @@ def fitted(
         lambda key: encoder_decoder.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
     )
 
-    def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
+    def read(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:
         at = place(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape)
         used.add(at.name)
         if at.name not in tensors:
             told.append(f"{at.name} is missing")
-            return jnp.zeros(leaf.shape)
+            return leaf
         value = np.asarray(tensors[at.name])
         if value.shape != at.shape:
             told.append(f"{at.name} is {value.shape}, the model has {at.shape}")
-            return jnp.zeros(leaf.shape)
+            return leaf
         return jnp.asarray(at.convert(value))
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)

@@ -175,6 +175,10 @@ def _config(
     found: Checkpoint, order: Import, trained: Recipe, languages: tuple[str, str], vocabularies: Vocabularies
 ) -> Config:
     """The configuration: fairseq's arguments, over them the file of --config, over it the command line."""
+    try:
+        model = config_from_args(found.args)
+    except UserError as error:
+        raise UserError(f"{found.where}: {error}") from None
     pieces = isinstance(vocabularies.src, ListedPieces) and isinstance(vocabularies.tgt, ListedPieces)
     sizes = {"src_size": max(5, vocabularies.src.size), "tgt_size": max(5, vocabularies.tgt.size)}
     values: dict[str, Any] = {
@@ -184,7 +188,7 @@ def _config(
             "vocabulary": {"kind": "bpe" if pieces else "words", **sizes},
             "batch": trained.batch,
         },
-        "model": config_from_args(found.args),
+        "model": model,
         "training": trained.training | ({} if pieces else {"bleu_tokenize": "none"}),
         "seed": trained.seed,
     }

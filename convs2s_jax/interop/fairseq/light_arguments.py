@@ -38,25 +38,30 @@ _ELSE = {
     "decoder_output_dim": "decoder_embed_dim",
     "weight_dropout": "attention_dropout",
 }
-"""Arguments that are another one's where they are absent, in this order."""
+"""Arguments that are another one's where neither the checkpoint nor its preset has them, in this order."""
 
-_BIG = {"dropout": 0.3, "attention_dropout": 0.1, "encoder_embed_dim": 1024, "encoder_ffn_embed_dim": 4096}
-_BIG |= {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+
+def _both(**values: Any) -> dict[str, Any]:
+    """The same for encoder and decoder."""
+    return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in values.items()}
+
+
+_SMALL = _both(embed_dim=512, ffn_embed_dim=1024, attention_heads=4, glu=False)
+_BIG = _both(embed_dim=1024, ffn_embed_dim=4096, attention_heads=16) | {"dropout": 0.3, "attention_dropout": 0.1}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "lightconv": _BASE,
-    "lightconv_iwslt_de_en": _BASE
-    | {"encoder_ffn_embed_dim": 1024, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    | {"attention_dropout": 0.1, "input_dropout": 0.0, "encoder_glu": False, "decoder_glu": False},
+    "lightconv_iwslt_de_en": _BASE | _SMALL | {"attention_dropout": 0.1, "weight_dropout": 0.1, "input_dropout": 0.0},
     "lightconv_wmt_en_de": _BASE,
     "lightconv_wmt_en_de_big": _BASE | _BIG,
     "lightconv_wmt_en_fr_big": _BASE | _BIG | {"dropout": 0.1},
-    "lightconv_wmt_zh_en_big": _BASE | _BIG | {"dropout": 0.2, "attention_dropout": 0.2},
+    "lightconv_wmt_zh_en_big": _BASE | _BIG | {"dropout": 0.2, "attention_dropout": 0.2, "weight_dropout": 0.2},
 }
 """What fairseq takes for the arguments that are absent, by `--arch` (fairseq/models/lightconv.py)."""
 
 _RESERVED = 2
 """Rows of a position table that no position has: fairseq does not count them, max_positions does."""
+_MOST_LAYERS, _MOST_POSITIONS = 1000, 2**24
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
@@ -70,13 +75,13 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """
     args = _with_defaults(args)
     _check(args)
-    shared = args["share_all_embeddings"] or args["share_decoder_input_output_embed"]
-    decoder = {"tied_output": bool(shared), "attention_dropout": args["attention_dropout"]}
+    shared = _flag(args, "share_all_embeddings") or _flag(args, "share_decoder_input_output_embed")
     values = {
         "embedding_dim": args["encoder_embed_dim"],
         "dropout": args["dropout"],
         "encoder": _side_values(args, "encoder", "max_source_positions"),
-        "decoder": _side_values(args, "decoder", "max_target_positions") | decoder,
+        "decoder": _side_values(args, "decoder", "max_target_positions")
+        | {"tied_output": shared, "attention_dropout": args["attention_dropout"]},
     }
     return build(ModelConfig, values, "model")
 
@@ -94,9 +99,9 @@ def _check(args: Mapping[str, Any]) -> None:
     for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
         if args[name] != args[other]:
             raise UserError(f"{name} is {args[name]} and {other} {args[other]}: models here have one size for both")
-    if not args["weight_softmax"]:
+    if not _flag(args, "weight_softmax"):
         raise UserError("weight_softmax is False: kernels here are normalised by a softmax")
-    if args["no_token_positional_embeddings"]:
+    if _flag(args, "no_token_positional_embeddings"):
         raise UserError("no_token_positional_embeddings is True: models of this kind always have positions here")
     if args["adaptive_softmax_cutoff"] is not None:
         raise UserError("adaptive_softmax_cutoff is set: the softmax here is over the whole vocabulary")
@@ -104,7 +109,7 @@ def _check(args: Mapping[str, Any]) -> None:
 
 def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str, Any]:
     """Values of an encoder's or a decoder's config."""
-    widths, count = args[f"{side}_kernel_size_list"], args[f"{side}_layers"]
+    widths, count = args[f"{side}_kernel_size_list"], _count(args, f"{side}_layers", _MOST_LAYERS)
     widths = literal(widths) if isinstance(widths, str) else widths
     if isinstance(widths, list | tuple) and len(widths) == 1:
         widths = list(widths) * count
@@ -118,12 +123,25 @@ def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str
         "convolution": args[f"{side}_conv_type"],
         "conv_dim": args[f"{side}_conv_dim"],
         "heads": args[f"{side}_attention_heads"],
-        "glu": bool(args[f"{side}_glu"]),
+        "glu": _flag(args, f"{side}_glu"),
         "ffn_dim": args[f"{side}_ffn_embed_dim"],
-        "norm_before": bool(args[f"{side}_normalize_before"]),
-        "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
-        "max_positions": args[positions] + _RESERVED,
+        "norm_before": _flag(args, f"{side}_normalize_before"),
+        "positions": "learned" if _flag(args, f"{side}_learned_pos") else "sinusoidal",
+        "max_positions": _count(args, positions, _MOST_POSITIONS) + _RESERVED,
         "input_dropout": args["input_dropout"],
         "relu_dropout": args["relu_dropout"],
         "weight_dropout": args["weight_dropout"],
     }
+
+
+def _flag(args: Mapping[str, Any], name: str) -> bool:
+    if not isinstance(args[name], bool | int) or args[name] not in (0, 1):
+        raise UserError(f"{name} is {args[name]!r}: fairseq has True or False")
+    return bool(args[name])
+
+
+def _count(args: Mapping[str, Any], name: str, most: int) -> int:
+    value = args[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise UserError(f"{name} is {value!r}: a whole number from 1 to {most} is expected")
+    return value

@@ -32,7 +32,8 @@ _PLACES = (
 _LEAVES = {"w": "weight", "b": "bias", "scale": "weight"}
 _LETTERS = {"query_proj": "q_proj", "key_proj": "k_proj", "value_proj": "v_proj"}
 _OUTPUT = "decoder.output_projection.weight"
-_UNUSED = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
+UNREAD = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
+"""Tensors that fairseq holds and does not use: their numbers may be anything."""
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
@@ -48,27 +49,35 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
       UserError: names the missing, surplus and misshapen tensors.
     """
     tensors = _renamed(tensors)
-    spare = {name for name in tensors if _UNUSED.fullmatch(name)}
+    spare = {name for name in tensors if UNREAD.fullmatch(name)}
     if not cfg.decoder.tied_output:
         return fitting.fitted(cfg, tensors, _place, spare=spare)
     return fitting.fitted(cfg, tensors, _place, spare=spare | {_OUTPUT}, problems=fitting.untied(tensors, _OUTPUT))
 
 
 def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of older checkpoints under the names and in the shapes of later ones."""
+    """Tensors of older checkpoints under the names and in the shapes of later ones.
+
+    An older name beside the later one stays, and has no place then.
+    """
     result: dict[str, Any] = {}
     for name, value in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
-            parts = np.split(np.asarray(value), 3)
-            result |= {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
-        elif name == "decoder.embed_out":
-            result[_OUTPUT] = value
-        elif name.endswith(".conv.weight") and np.ndim(value) == 2:
-            result[name] = np.asarray(value)[:, None]
-        else:
-            result[re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name)] = value
+        later = _later(name, value)
+        result |= {name: value} if any(new != name and new in tensors for new in later) else later
     return result
+
+
+def _later(name: str, value: Any) -> dict[str, Any]:
+    """What a tensor has become since."""
+    module, _, leaf = name.rpartition(".")
+    if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
+        parts = np.split(np.asarray(value), 3)
+        return {f"{module}.{x}_proj.{leaf[8:]}": part for x, part in zip("qkv", parts, strict=True)}
+    if name == "decoder.embed_out":
+        return {_OUTPUT: value}
+    if name.endswith(".conv.weight") and np.ndim(value) == 2:
+        return {name: np.asarray(value)[:, None]}
+    return {re.sub(r"\.layer_norms\.([01])\.", lambda m: f".layer_norm{int(m[1]) + 1}.", name): value}
 
 
 def _place(path: str, shape: tuple[int, ...]) -> Place:

@@ -109,9 +109,10 @@ def renewed(params: Params) -> Params:
     return jax.tree.map(renew, params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
 
 
-def is_current(tensors: Mapping[str, Any]) -> bool:
-    """Whether the tensors are directions and lengths as version 2 has them: only then does momentum carry over."""
-    return _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
+def afresh(tensors: Mapping[str, Any]) -> str:
+    """Why momentum does not carry over: tensors are not directions and lengths as version 2 has them. Else ""."""
+    current = _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
+    return "" if current else "its weight norm is of another form than the one trained here"
 
 
 def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,26 @@ def test_an_accepted_name_is_never_the_thing_itself(torch, good, tmp_path, monke
     assert (found.updates, found.epoch) == (examples.UPDATES, examples.EPOCH)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fairseq.dataclass.configs.CommonConfig",
+        "fairseq.optim.adam.FairseqAdamConfig",
+        "fairseq.optim.lr_scheduler.cosine_lr_scheduler.CosineLRScheduleConfig",
+        "fairseq.optim.lr_scheduler.inverse_square_root_schedule.InverseSquareRootLRScheduleConfig",
+    ],
+)
+def test_configurations_of_fairseq_are_read(torch, good, tmp_path, monkeypatch, name):
+    module, _, cls = name.rpartition(".")
+    parts = module.split(".")
+    for i in range(len(parts)):
+        monkeypatch.setitem(sys.modules, ".".join(parts[: i + 1]), types.ModuleType(".".join(parts[: i + 1])))
+    record = type(cls, (), {"__module__": module})
+    setattr(sys.modules[module], cls, record)
+    path = examples.save(tmp_path, good | {"extra_state": {**good["extra_state"], "more": record()}})
+    assert checkpoint.load(path).updates == examples.UPDATES
+
+
 def test_omegaconf_is_read_without_it(torch, good, tmp_path, monkeypatch):
     omegaconf = pytest.importorskip("omegaconf")
     expected = checkpoint.load(examples.save(tmp_path, good)).args
