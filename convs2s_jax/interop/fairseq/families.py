@@ -49,7 +49,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(args: Mapping[str, Any]) -> Family:
-    """The family of a checkpoint by its `arch`, without one fconv.
+    """The family of a checkpoint by its `arch`; without one it is fconv.
 
     Raises:
       UserError: an architecture of another kind.

@@ -43,9 +43,7 @@ def fitted(
       UserError: names the missing, misshapen and surplus tensors, and the problems.
     """
     used, told = set(spare), []
-    sizes = {
-        f"{ours}_vocabulary": _rows(tensors, side) for ours, side in (("source", "encoder"), ("target", "decoder"))
-    }
+    sizes = {"source_vocabulary": _rows(tensors, "encoder"), "target_vocabulary": _rows(tensors, "decoder")}
     abstract = jax.eval_shape(
         lambda key: encoder_decoder.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
     )
