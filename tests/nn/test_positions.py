@@ -21,7 +21,7 @@ def test_first_half_are_sines_and_second_half_cosines_of_falling_frequency():
 def test_the_table_is_that_of_fairseq_up_to_the_rounding_of_angles():
     """At place n the angle is n times a frequency, whose last bit may fall otherwise: n times 2**-24, twice allowed."""
     pytest.importorskip("torch")
-    from tests.models.light_reference import positions_table
+    from tests.interop.light_reference import positions_table
 
     difference = np.abs(sinusoidal(1024, 256) - positions_table(1024, 256).numpy())
     assert (difference <= 2**-23 * np.maximum(np.arange(1024), 1)[:, None]).all()
