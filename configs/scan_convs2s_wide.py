@@ -10,7 +10,7 @@ take about 0.55 s an update on one core, five hours and a half a run.
 
 Measured here with seeds 1, 2 and 3, 22 November 2026: 55.2, 9.5 and 74.5 on around right, where scan_convs2s.py has
 8.1, 3.9 and 4.1; 36,162 updates, 10 to 13 a second on one core of an AMD EPYC (AVX2), other work beside it. On simple,
-with --config.model.dropout=0.0, 49,371 updates: 99.90 and 100.00 with seeds 1 and 2, the second with
+with --config.model.dropout=0.0, 49,371 updates: 99.90, 100.00 and 99.62, the second with
 --config.model.execution.convolution=products, which is as fast; they have 99.76 (99.45 to 99.93) with this setting.
 """
 
