@@ -7,6 +7,7 @@ array and of itself).
 import contextlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
+from convs2s_jax.core.command_line import NO_ROOM
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import distributed
 from convs2s_jax.training.digest import digest, digest_of_record
@@ -112,7 +114,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
-            f"({reason(error)}); {good}. Make room and run the same command again"
+            f"({_room(error) or reason(error)}); {good}. Make room and run the same command again"
         ) from error
 
 
@@ -126,6 +128,16 @@ def reason(error: BaseException) -> str:
     """The first line of an error, short enough to stand in a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+def _room(error: BaseException | None) -> str:
+    """What the system says of a full disk, wherever in an error and its causes a library put it, or ""."""
+    while error is not None:
+        for said in map(os.strerror, NO_ROOM):
+            if said in str(error):
+                return said
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _check_losses(folder: Path) -> None:

@@ -106,3 +106,18 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_w
     assert told == []
     if steps:
         assert_bitwise(found[0], state(30))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, nested):
+    class Manager:
+        directory = tmp_path
+
+        def wait_until_finished(self):
+            long = RuntimeError("a path " * 60 + "\nNo space left on device")
+            if not nested:
+                raise long
+            raise ValueError("not written") from long
+
+    with pytest.raises(UserError, match=r"step 3 could not be written \(No space left on device\); no earlier one"):
+        checkpoint.wait(Manager(), 3)
