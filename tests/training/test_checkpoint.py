@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import checkpoint, digest, restoring
 from convs2s_jax.training.step import TrainState
 from tests import tiny
