@@ -1,6 +1,6 @@
 """Tensors by fairseq's names, put where our parameters have them; what does not fit is named."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,8 +27,8 @@ def fitted(
     tensors: Mapping[str, Any],
     place: Callable[[str, tuple[int, ...]], Place],
     *,
+    output: str,
     spare: Collection[str],
-    problems: Sequence[str] = (),
 ) -> Params:
     """Parameters of a model, as they are trained, with the numbers of `tensors`.
 
@@ -36,13 +36,15 @@ def fitted(
       cfg: the model; its vocabularies are as large as the tables.
       tensors: arrays by fairseq's names.
       place: of a parameter's path ('decoder/blocks/0/...') and shape.
+      output: name of the softmax layer's kernel, which may stand beside the table where they are tied.
       spare: names that may be there and are not read.
-      problems: sentences about the tensors from elsewhere.
 
     Raises:
-      UserError: names the missing, misshapen and surplus tensors, and the problems.
+      UserError: names the missing, misshapen and surplus tensors, and a tied kernel that is another table.
     """
     used, told = set(spare), []
+    if cfg.decoder.tied_output:
+        used.add(output)
     sizes = {"source_vocabulary": _rows(tensors, "encoder"), "target_vocabulary": _rows(tensors, "decoder")}
     abstract = jax.eval_shape(
         lambda key: encoder_decoder.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
@@ -62,14 +64,15 @@ def fitted(
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)
     told += [f"{name} has no place in the model" for name in sorted(set(tensors) - used)]
-    told += problems
+    if cfg.decoder.tied_output:
+        told += _untied(tensors, output)
     if told:
         more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
         raise UserError("the checkpoint does not fit its configuration: " + "; ".join(told[:_LISTED]) + more)
     return params
 
 
-def untied(tensors: Mapping[str, Any], output: str) -> list[str]:
+def _untied(tensors: Mapping[str, Any], output: str) -> list[str]:
     """A problem where the kernel of a tied output is there and is not the table that it should be."""
     table = "decoder.embed_tokens.weight"
     if output in tensors and table in tensors and not np.array_equal(tensors[output], tensors[table]):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.interop.fairseq import fitting
-from convs2s_jax.interop.fairseq.fitting import Place
+from convs2s_jax.interop.fairseq.fitting import Place, fitted
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 
 _PLACES = (
@@ -50,9 +49,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     """
     tensors = _renamed(tensors)
     spare = {name for name in tensors if UNREAD.fullmatch(name)}
-    if not cfg.decoder.tied_output:
-        return fitting.fitted(cfg, tensors, _place, spare=spare)
-    return fitting.fitted(cfg, tensors, _place, spare=spare | {_OUTPUT}, problems=fitting.untied(tensors, _OUTPUT))
+    return fitted(cfg, tensors, _place, output=_OUTPUT, spare=spare)
 
 
 def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.interop.fairseq import fitting
-from convs2s_jax.interop.fairseq.fitting import Place
+from convs2s_jax.interop.fairseq.fitting import Place, fitted
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
@@ -69,9 +68,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
             return Place(name, shape[::-1], np.transpose)
         return Place(name, shape, np.asarray)
 
-    tied = cfg.decoder.tied_output
-    spare, problems = ({_VERSION, _TIED}, fitting.untied(tensors, _TIED)) if tied else ({_VERSION}, [])
-    return fitting.fitted(cfg, tensors, place, spare=spare, problems=problems)
+    return fitted(cfg, tensors, place, output=_TIED, spare={_VERSION})
 
 
 def state_dict(params: Tree) -> dict[str, np.ndarray]:
