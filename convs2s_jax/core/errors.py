@@ -1,7 +1,8 @@
 """What a user is told when something they gave cannot work."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
@@ -9,6 +10,15 @@ class UserError(Exception):
 
     The command lines print it without a traceback and end with exit status 2.
     """
+
+
+@contextlib.contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put before a UserError in which file it arose, for what was read of the file does not know: "WHERE: ..."."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, located
 from convs2s_jax.interop.fairseq import arguments, files
 from convs2s_jax.interop.fairseq.families import family_of
 
@@ -50,10 +50,8 @@ def load(path: Path) -> Checkpoint:
     content, where = files.read(path), f"--checkpoint={path}"
     tensors = {str(name): np.asarray(value) for name, value in content["model"].items()}
     args = arguments.flat(content.get("args"), content.get("cfg"), where)
-    try:
+    with located(where):
         family = family_of(args)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
     for name, value in tensors.items():
         if value.dtype.kind not in "fiu":
             raise UserError(f"{where}: model['{name}'] is not a tensor of numbers")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, located
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -139,10 +139,8 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         raise UserError(f"{found.where} does not name its languages: give --source_lang and --target_lang")
     vocabularies = dictionaries.read(order.dicts, (source, target), order.models)
     cfg = _config(found, order, trained, (source, target), vocabularies)
-    try:
+    with located(found.where):
         params = params_from_state_dict(cfg.translator, found.tensors)
-    except UserError as error:
-        raise UserError(f"{found.where}: {error}") from None
     rows = (len(params.encoder.embedding.table), len(params.decoder.embedding.table))
     dictionaries.check_sizes(vocabularies, rows, order.dicts, (source, target))
     params = renewed(params)
@@ -175,10 +173,8 @@ def _config(
     found: Checkpoint, order: Import, trained: Recipe, languages: tuple[str, str], vocabularies: Vocabularies
 ) -> Config:
     """The configuration: fairseq's arguments, over them the file of --config, over it the command line."""
-    try:
+    with located(found.where):
         model = config_from_args(found.args)
-    except UserError as error:
-        raise UserError(f"{found.where}: {error}") from None
     pieces = isinstance(vocabularies.src, ListedPieces) and isinstance(vocabularies.tgt, ListedPieces)
     sizes = {"src_size": max(5, vocabularies.src.size), "tgt_size": max(5, vocabularies.tgt.size)}
     values: dict[str, Any] = {
