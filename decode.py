@@ -15,7 +15,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.corpora import SPLITS
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import LengthPenalty, Stop
-from convs2s_jax.translation import interactive, job
+from convs2s_jax.translation import decoding as job
+from convs2s_jax.translation import interactive
 from convs2s_jax.translation.options import Options
 
 FILES: dict[str, Any] = {  # model and files

@@ -12,10 +12,10 @@ from absl import flags
 from convs2s_jax.core.command_line import read_config, run
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import distributed, processes
-from convs2s_jax.training.config import Config
-from convs2s_jax.training.loop import train
-from convs2s_jax.training.processes import Processes
+from convs2s_jax.training.run import distributed, processes
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes import Processes
 
 CONFIG = flags.DEFINE_string("config", "", "configuration file; --config.path.to.field=value overrides a field")
 WORKDIR = flags.DEFINE_string("workdir", "", "folder for everything the run writes; an existing run is continued")

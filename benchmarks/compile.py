@@ -27,15 +27,15 @@ from machine import decoder_flops, describe, encoder_flops, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
+from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import sharding
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.config import Config
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.config import Config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]

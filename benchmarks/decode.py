@@ -19,13 +19,14 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, product
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import corpus, vocabulary
+from convs2s_jax.data import text as corpus
+from convs2s_jax.data import vocabulary
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import Translation, translate
-from convs2s_jax.training.compilations import CompileCounter
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]

@@ -23,12 +23,12 @@ from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import corpus
+from convs2s_jax.data import text as corpus
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.translate import translate
-from convs2s_jax.training.config import Config
-from convs2s_jax.training.prepare import Run, prepare
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.translation.translator import load, ready
 
 ROOT = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.training.config import Config
-from convs2s_jax.training.prepare import prepare
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.prepare import prepare
 
 CONFIG = Path(__file__).parents[1] / "configs" / "fairseq_fconv_iwslt_de_en.py"
 

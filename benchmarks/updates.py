@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.data import plan
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.batches import batch_on
-from convs2s_jax.training.config import Config
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.prepare import Run
+from convs2s_jax.training.run.batches import batch_on
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.prepare import Run
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.training import checkpoint, restoring
+from convs2s_jax.training.run import checkpoint, restoring
 from convs2s_jax.training.step import TrainState
 
 ACCEPT = lambda _: None  # noqa: E731

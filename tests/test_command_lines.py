@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from convs2s_jax.training.loop import train
+from convs2s_jax.training.run.loop import train
 from tests import tiny
 
 

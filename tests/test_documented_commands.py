@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core.command_line import read_config, split_overrides
 from convs2s_jax.core.config import build
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run.config import Config
 from tests import tiny
 
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").rglob("*.md"))]

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import build, override
-from convs2s_jax.training import checkpoint, restoring
-from convs2s_jax.training import workdir as layout
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run import checkpoint, restoring
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load
 
 ROOT = Path(__file__).parents[1]

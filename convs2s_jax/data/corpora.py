@@ -10,7 +10,7 @@ from typing import NamedTuple
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data import cldr
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.files import read_lines
+from convs2s_jax.data.text_files import read_lines
 
 SPLITS = ("train", "valid", "test")
 

@@ -16,7 +16,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import labels, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.text import ParallelText
 
 
 class Vocabulary(Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.files import read_lines
+from convs2s_jax.data.text_files import read_lines
 
 _OVERWRITE = " #fairseq:overwrite"
 

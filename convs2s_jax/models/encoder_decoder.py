@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
-from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree

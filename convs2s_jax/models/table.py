@@ -1,26 +1,24 @@
 """All kinds of encoders and decoders, a line each."""
 
-from convs2s_jax.models import (
-    conv_decoder,
-    conv_encoder,
-    light_decoder,
-    light_encoder,
-    no_encoder,
-    recurrent_decoder,
-    recurrent_encoder,
-    slicenet_decoder,
-    slicenet_encoder,
-)
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
-from convs2s_jax.models.conv_encoder import ConvEncoderConfig
-from convs2s_jax.models.kinds import Decoder, Encoder
-from convs2s_jax.models.light_decoder import LightDecoderConfig
-from convs2s_jax.models.light_encoder import LightEncoderConfig
+from convs2s_jax.models import no_encoder
+from convs2s_jax.models.convs2s import decoder as conv_decoder
+from convs2s_jax.models.convs2s import encoder as conv_encoder
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.light import decoder as light_decoder
+from convs2s_jax.models.light import encoder as light_encoder
+from convs2s_jax.models.light.decoder import LightDecoderConfig
+from convs2s_jax.models.light.encoder import LightEncoderConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.models.recurrent_encoder import RecurrentEncoderConfig
-from convs2s_jax.models.recurrent_records import RecurrentDecoderConfig
-from convs2s_jax.models.slicenet_decoder import SliceNetDecoderConfig
-from convs2s_jax.models.slicenet_encoder import SliceNetEncoderConfig
+from convs2s_jax.models.protocols import Decoder, Encoder
+from convs2s_jax.models.recurrent import decoder as recurrent_decoder
+from convs2s_jax.models.recurrent import encoder as recurrent_encoder
+from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
+from convs2s_jax.models.recurrent.records import RecurrentDecoderConfig
+from convs2s_jax.models.slicenet import decoder as slicenet_decoder
+from convs2s_jax.models.slicenet import encoder as slicenet_encoder
+from convs2s_jax.models.slicenet.decoder import SliceNetDecoderConfig
+from convs2s_jax.models.slicenet.encoder import SliceNetEncoderConfig
 
 ENCODERS: dict[str, Encoder] = {
     "conv": conv_encoder.KIND,

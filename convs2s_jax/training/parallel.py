@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding, step
-from convs2s_jax.training.config import AnyModel, TrainingConfig
 from convs2s_jax.training.loss import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, row_shards
+from convs2s_jax.training.run.config import AnyModel, TrainingConfig
 from convs2s_jax.training.step import Step, StepSums, TrainState
 
 

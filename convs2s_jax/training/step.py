@@ -11,9 +11,10 @@ import optax
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import optimizer, tasks
-from convs2s_jax.training.config import AnyModel, TrainingConfig
+from convs2s_jax.training import optimizer
 from convs2s_jax.training.loss import Batch, LossSums
+from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run.config import AnyModel, TrainingConfig
 
 
 @flax.struct.dataclass

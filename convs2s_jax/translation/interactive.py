@@ -10,10 +10,12 @@ from types import MappingProxyType
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training import workdir as layout
-from convs2s_jax.translation import job, labelling, lines, requests
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.translation import decoding as job
+from convs2s_jax.translation import inputs as requests
+from convs2s_jax.translation import labelling, lines
 from convs2s_jax.translation.formats import FORMATS
-from convs2s_jax.translation.jobs import Prompt, Tell
+from convs2s_jax.translation.job import Prompt, Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 

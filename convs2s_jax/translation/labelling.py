@@ -10,14 +10,15 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data import corpus
-from convs2s_jax.data.files import read_lines
+from convs2s_jax.data import text as corpus
+from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
-from convs2s_jax.models.classifier import ClassifierConfig, ClassifierParams
+from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.classify import classify
-from convs2s_jax.translation import requests, trained
-from convs2s_jax.translation.jobs import Job, Prompt, Tell
+from convs2s_jax.translation import inputs as requests
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.job import Job, Prompt, Tell
 from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.options import Options, flags

@@ -13,9 +13,10 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import restoring, tasks
-from convs2s_jax.training import workdir as layout
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run import restoring
+from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.config import Config
 
 Dtype = Literal["float32", "bfloat16"]
 

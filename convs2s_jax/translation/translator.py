@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Dtype
 

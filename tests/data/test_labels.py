@@ -6,9 +6,10 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data import cldr, corpus, labels, vocabulary
+from convs2s_jax.data import cldr, labels, vocabulary
+from convs2s_jax.data import text as corpus
 from convs2s_jax.data.config import DataConfig, VocabularyConfig
-from convs2s_jax.data.corpus import ParallelText
+from convs2s_jax.data.text import ParallelText
 
 
 def test_a_label_is_one_token_whatever_it_holds():

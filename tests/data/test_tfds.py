@@ -10,7 +10,7 @@ import pytest
 tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 
 from convs2s_jax.core.errors import UserError  # noqa: E402
-from convs2s_jax.data import corpus  # noqa: E402
+from convs2s_jax.data import text as corpus  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
 
 EXAMPLES = {

@@ -7,8 +7,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import sentencepiece, vocabulary
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.corpus import ParallelText
-from convs2s_jax.data.files import read_lines
+from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.text_files import read_lines
 from tests.data.vocabularies import CONFIGS, ODD, SRC, TEXT, TGT, build
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
-from convs2s_jax.models import encoder_decoder, light_layers
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.light import layers as light_layers
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
 from tests.interop import light_reference

@@ -12,14 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.convolutions import CONVOLUTIONS
-from convs2s_jax.models.light_layers import KERNELS
-from convs2s_jax.models.recurrent_wirings import WIRINGS
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
+from convs2s_jax.models.light.layers import KERNELS
+from convs2s_jax.models.recurrent.wirings import WIRINGS
 from convs2s_jax.models.table import DECODERS as DECODER_KINDS
 from convs2s_jax.models.table import ENCODERS as ENCODER_KINDS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.recurrent import CELLS
-from convs2s_jax.nn.scores import ATTENTIONS
+from convs2s_jax.nn.recurrent_attention import ATTENTIONS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make

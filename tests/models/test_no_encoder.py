@@ -9,7 +9,8 @@ import pytest
 
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models import conv_decoder, encoder_decoder
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 

@@ -11,7 +11,7 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.training.config import Config
+from convs2s_jax.training.run.config import Config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 SOURCE, TARGET, POSITIONS = 9336, 6408, 1024

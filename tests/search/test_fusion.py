@@ -10,9 +10,9 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.search import beam, rules
 from convs2s_jax.search.config import SearchConfig

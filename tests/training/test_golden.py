@@ -7,9 +7,9 @@ import pytest
 
 from convs2s_jax.interop import fairseq
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.config import TrainingConfig
 from tests import golden
 
 

@@ -6,12 +6,12 @@ import jax
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models.classifier import ClassifierConfig
+from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training import sharding
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.config import TrainingConfig
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.config import TrainingConfig
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models.kinds import ENCODERS, pair, together
 from tests.models.laws import filled

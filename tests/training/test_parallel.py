@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
-from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.layers import ConvLayer
-from convs2s_jax.models.stack import ExecutionConfig
 from convs2s_jax.training import parallel, sharding
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.compilations import CompileCounter
-from convs2s_jax.training.config import TrainingConfig
-from convs2s_jax.training.digest import path_of
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.digest import path_of
 from tests.meshes import assert_equal_each, batch, mesh_of
 
 MODEL = ModelConfig(
@@ -95,7 +95,7 @@ def test_another_shape_compiles_its_gradients_alone(way, programs):
 
 
 def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
-    """As training.loop makes them: whole, then cut."""
+    """As training.run.loop makes them: whole, then cut."""
     mesh = mesh_of((2, 2, 2))
     init = partial(stepping.init, model=MODEL, cfg=TRAINING, **VOCABULARIES)
     layout = sharding.shardings(jax.eval_shape(init, KEY), mesh)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
-from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.layers import ConvLayer
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.config import TrainingConfig
-from convs2s_jax.training.digest import path_of
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.digest import path_of
 
 MODEL = ModelConfig(
     embedding_dim=8,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from convs2s_jax.training.loop import train
+from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation.translator import Translator, load
 from tests import tiny
 

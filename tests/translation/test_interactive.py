@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.compilations import CompileCounter
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import interactive
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.options import Options

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.models.classifier import logits
-from convs2s_jax.training.loop import train
-from convs2s_jax.translation import interactive, job, labelling, trained
+from convs2s_jax.models.classifier.model import logits
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import decoding as job
+from convs2s_jax.translation import interactive, labelling, trained
 from convs2s_jax.translation.options import Options
 from tests import tiny
 

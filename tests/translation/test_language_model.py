@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, corpus
-from convs2s_jax.training.loop import train
-from convs2s_jax.translation import interactive, job
+from convs2s_jax.data import corpora
+from convs2s_jax.data import text as corpus
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import decoding as job
+from convs2s_jax.translation import interactive
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.translator import load
 from tests import tiny

@@ -11,7 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.words import WordList
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import restoring
+from convs2s_jax.training.run import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load, ready

@@ -5,11 +5,11 @@ from typing import Any
 
 from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.models.conv_decoder import ConvDecoderConfig
-from convs2s_jax.models.conv_dense import DenseConfig
-from convs2s_jax.models.conv_encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.dense import DenseConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.layers import ConvLayer
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,

@@ -16,9 +16,10 @@ from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.arguments import args_from_config
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.parameters import whole_state_dict
-from convs2s_jax.training import restoring, schedule
+from convs2s_jax.training import schedule
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.run import restoring
+from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.schedule import ScheduleState
 
 

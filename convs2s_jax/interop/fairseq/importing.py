@@ -23,10 +23,11 @@ from convs2s_jax.interop.fairseq.parameters import renewed
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
-from convs2s_jax.training import checkpoint, optimizer, schedule
-from convs2s_jax.training import workdir as layout
-from convs2s_jax.training.config import Config
-from convs2s_jax.training.session import Position
+from convs2s_jax.training import optimizer, schedule
+from convs2s_jax.training.run import checkpoint
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
 
 CONTINUE = '''"""The configuration beside this file, for train.py to continue the run:

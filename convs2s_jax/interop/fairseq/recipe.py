@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from convs2s_jax.core.config import literal
-from convs2s_jax.training.config import Config, TrainingConfig
 from convs2s_jax.training.optimizer import AdamConfig
+from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 

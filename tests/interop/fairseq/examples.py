@@ -14,9 +14,9 @@ from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import restoring
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training import workdir as layout
+from convs2s_jax.training.run import restoring
+from convs2s_jax.training.run import workdir as layout
 from tests import golden
 
 NAME = "fconv_07_even_kernels"

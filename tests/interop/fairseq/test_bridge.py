@@ -18,10 +18,10 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import step as stepping
-from convs2s_jax.training.config import Config
-from convs2s_jax.training.loop import train
 from convs2s_jax.training.loss import Batch
 from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.loop import train
 from tests import golden as cases
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -315,8 +315,8 @@ def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_
 
 
 def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
-    from convs2s_jax.training import checkpoint
-    from convs2s_jax.training import workdir as layout
+    from convs2s_jax.training.run import checkpoint
+    from convs2s_jax.training.run import workdir as layout
 
     examples.bring_in(file, tmp_path / "run")
     _, _, state, position = examples.held(tmp_path / "run")

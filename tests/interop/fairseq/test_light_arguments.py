@@ -10,8 +10,8 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import light_arguments
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.light_decoder import LightDecoderConfig
-from convs2s_jax.models.light_encoder import LightEncoderConfig
+from convs2s_jax.models.light.decoder import LightDecoderConfig
+from convs2s_jax.models.light.encoder import LightEncoderConfig
 
 
 def test_every_argument_is_that_of_its_side():

@@ -9,8 +9,8 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.training import workdir as layout
-from convs2s_jax.training.loop import train
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.interop.fairseq import examples
 

@@ -1,0 +1,1 @@
+"""Text classification (Kim 2014)."""

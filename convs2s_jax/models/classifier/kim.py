@@ -1,0 +1,127 @@
+"""Convolutions of several widths with max pooling over time (Kim 2014, section 2): features of a text."""
+
+import dataclasses
+from typing import Any, Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.protocols import Features
+from convs2s_jax.nn import convolution, embedding, pooling
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KimConfig:
+    """Kim's features. The defaults are those of the paper (section 3.1).
+
+    widths: K of each bank of convolutions; maps: D, channels of each; max_length: longest text in tokens, its end
+    symbol counted (the model itself has no bound).
+    """
+
+    kind: Literal["kim"] = "kim"
+    widths: tuple[int, ...] = (3, 4, 5)
+    maps: int = 100
+    max_length: int = 4096
+
+    def __post_init__(self) -> None:
+        check(len(self.widths) > 0, "widths is empty: there is at least one convolution, as in (3, 4, 5)")
+        for i, width in enumerate(self.widths):
+            check(width >= 1, f"widths[{i}] is {width}: a convolution sees at least one position; use 1 or more")
+        check(self.maps >= 1, f"maps is {self.maps}: a convolution has at least one channel; use 1 or more")
+        check(self.max_length >= 2, f"max_length is {self.max_length}: it counts a word and its end; use 2 or more")
+
+    def check_dim(self, dim: int) -> None:
+        """Any E will do."""
+
+
+@flax.struct.dataclass
+class Bank:
+    """The convolutions of one width: `conv` [K, E, D]."""
+
+    conv: Affine
+
+
+@flax.struct.dataclass
+class KimParams:
+    """Embedding (without positions) and a bank for each width."""
+
+    embedding: Embedding
+    banks: tuple[Bank, ...]
+
+
+def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, rate: float) -> KimParams:
+    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), which suits the rectifier."""
+    del rate  # what dropout takes away comes after the features
+    keys = jax.random.split(key, len(cfg.widths) + 1)
+    return KimParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, None),
+        banks=tuple(
+            Bank(convolution.init(k, width, dim, cfg.maps, keep=0.5))
+            for k, width in zip(keys[1:], cfg.widths, strict=True)
+        ),
+    )
+
+
+def extract(
+    params: KimParams,
+    cfg: KimConfig,
+    src: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Array:
+    """One number for each feature map (equations 2 to 4):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
+
+    Only windows that lie within the text count. A text shorter than K has one window, which begins where the text
+    does and ends in zeros. (Kim's program sets K_max - 1 zeros before and after every text, so that there windows
+    reach beyond it; the paper does so only where a text is too short.)
+
+    Args:
+      params: merged kernels.
+      cfg: widths and maps.
+      src: [B, S] tokens with the end symbol, which is a token like others; PAD on either side.
+      rate, key: nothing is dropped here.
+      execution: form of the convolutions.
+
+    Returns:
+      [B, F]: the maps of the first width, of the second, ...
+    """
+    del cfg, rate, key
+    mask = src != PAD
+    x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)), mask)
+    real = mask.astype(jnp.int32)
+    begun, left = jnp.cumsum(real, axis=1), jnp.cumsum(real[:, ::-1], axis=1)[:, ::-1]
+
+    def pooled(bank: Bank) -> Array:
+        width = bank.conv.w.shape[0]
+        c = jax.nn.relu(
+            convolution.valid(bank.conv, jnp.pad(x, ((0, 0), (0, width - 1), (0, 0))), execution.form(False))
+        )
+        inside = mask & ((left >= width) | (begun == 1))
+        return pooling.maximum(c, inside)
+
+    return jnp.concatenate([pooled(bank) for bank in params.banks], axis=-1)
+
+
+def size(cfg: KimConfig, dim: int) -> int:
+    """F: all maps of all widths."""
+    del dim
+    return cfg.maps * len(cfg.widths)
+
+
+def split(params: KimParams, cfg: KimConfig) -> Any:
+    """Kernels are trained as they are."""
+    del cfg
+    return params
+
+
+KIND = Features(config=KimConfig, init=init, split=split, extract=extract, size=size)

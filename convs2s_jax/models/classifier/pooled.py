@@ -1,0 +1,89 @@
+"""Any encoder with pooling over time: features of a text."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+from convs2s_jax.core.config import check
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.protocols import Features
+from convs2s_jax.models.table import ENCODERS, AnyEncoder
+from convs2s_jax.nn import pooling, weight_norm
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PooledConfig:
+    """An encoder whose outputs are pooled.
+
+    encoder: told apart by its `kind`; pooling: over the positions of the text, `max` or `mean`.
+    """
+
+    kind: Literal["pooled"] = "pooled"
+    encoder: AnyEncoder = ConvEncoderConfig()
+    pooling: Literal["max", "mean"] = "max"
+
+    def __post_init__(self) -> None:
+        check(
+            ENCODERS[self.encoder.kind].reads,
+            f"encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
+        )
+
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens, its end symbol counted."""
+        return self.encoder.max_length
+
+    def check_dim(self, dim: int) -> None:
+        """What the encoder asks of E."""
+        self.encoder.check_dim(dim)
+
+
+def init(key: Key, cfg: PooledConfig, *, vocabulary: int, dim: int, rate: float) -> Any:
+    """Fresh parameters of the encoder: V rows, E = dim, dropout `rate`."""
+    return ENCODERS[cfg.encoder.kind].init(key, cfg.encoder, vocabulary=vocabulary, dim=dim, rate=rate)
+
+
+def extract(
+    params: Any,
+    cfg: PooledConfig,
+    src: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Array:
+    """The values of the memory, pooled over the text.
+
+    Args:
+      params: merged kernels of the encoder.
+      cfg: encoder and pooling.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout within the encoder.
+      key: for dropout; None evaluates.
+      execution: of the layers.
+
+    Returns:
+      [B, E].
+    """
+    encode = ENCODERS[cfg.encoder.kind].encode
+    memory = encode(params, cfg.encoder, src, rate=rate, gradient_scale=1.0, key=key, execution=execution)
+    return POOLINGS[cfg.pooling](memory.values, memory.mask)
+
+
+POOLINGS: dict[str, Callable[[Array, Array], Array]] = {"max": pooling.maximum, "mean": pooling.mean}
+
+
+def size(cfg: PooledConfig, dim: int) -> int:
+    """F = E."""
+    del cfg
+    return dim
+
+
+def split(params: Any, cfg: PooledConfig) -> Any:
+    """Kernels as direction and length where the encoder is trained so."""
+    return weight_norm.split(params) if ENCODERS[cfg.encoder.kind].normalised else params
+
+
+KIND = Features(config=PooledConfig, init=init, split=split, extract=extract, size=size)

@@ -1,0 +1,140 @@
+"""The convolutional encoder (section 3.2)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
+from convs2s_jax.models.convs2s.dense import DenseConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig, through
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.nn import affine, embedding
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.convolution import Form
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.types import SQRT_HALF, Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvEncoderConfig:
+    """Convolutional encoder.
+
+    layers: from the source up; convolution: their kind (`convs2s.convolutions`); positions: whether position embeddings
+    are added (table 4 of the paper); max_positions: rows of their table, two more than the longest source with its end
+    symbol.
+    """
+
+    kind: Literal["conv"] = "conv"
+    layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
+    convolution: ConvolutionConfig = DenseConfig()
+    positions: bool = True
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        check_layers(self.layers, self.convolution)
+        check(
+            self.max_positions >= 4,
+            f"max_positions is {self.max_positions}: two rows are reserved, a word and its end need two; use 4 or more",
+        )
+
+    @property
+    def max_length(self) -> int:
+        """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
+        return self.max_positions - 2
+
+    def check_dim(self, dim: int) -> None:
+        """Any E will do."""
+
+
+@flax.struct.dataclass
+class Block:
+    """One layer: `conv` of C to 2D channels and the `projection` [R, D] of its residual, None where channels agree."""
+
+    conv: Any
+    projection: Affine | None
+
+
+@flax.struct.dataclass
+class ConvEncoderParams:
+    """Embedding, map to the first layer's channels, layers, map back to E."""
+
+    embedding: Embedding
+    map_in: Affine
+    blocks: tuple[Block, ...]
+    map_out: Affine
+
+
+def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
+    """Fresh parameters (section 3.5): rows V of the source vocabulary, E = dim, dropout `rate`."""
+    keys = jax.random.split(key, len(cfg.layers) + 3)
+    keep = 1.0 - rate
+    return ConvEncoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
+        map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
+        blocks=tuple(
+            Block(*init_layer(k, layer, size, keep, cfg.convolution.at(i)))
+            for i, (k, layer, size) in enumerate(zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True))
+        ),
+        map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
+    )
+
+
+def encode(
+    params: ConvEncoderParams,
+    cfg: ConvEncoderConfig,
+    src: Array,
+    *,
+    rate: float,
+    gradient_scale: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Memory:
+    """Source tokens to memory: keys z, values (z + e) * sqrt(0.5).
+
+    Padding is set to zero before each convolution, so it acts like the end of the sentence; the residual is the
+    unmasked input (fairseq).
+
+    Args:
+      params: merged kernels.
+      cfg: layer list.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout, on the embeddings and on the input of each convolution.
+      gradient_scale: factor on the gradient that reaches z (section 3.4).
+      key: for dropout; None evaluates.
+      execution: of the layers.
+    """
+    mask = src != PAD
+    keys = split(key, len(cfg.layers) + 1)
+    start = jnp.zeros(src.shape[:1], src.dtype)
+    e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
+
+    centred = CONVOLUTIONS[cfg.convolution.kind].centred
+
+    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
+        block, own, k = item
+        r = residual(outputs, layer, block.projection)
+        x = dropout(zero_padding(outputs[-1], mask), rate, k)
+        return add_residual(glu(centred(block.conv, own, x, form)), r), None
+
+    items = [
+        (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
+    ]
+    x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
+    z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
+    return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
+
+
+KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode, normalised=True)

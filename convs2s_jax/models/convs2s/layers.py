@@ -1,0 +1,84 @@
+"""The layer list of a convolutional encoder or decoder: channels, kernel widths, residual connections."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from convs2s_jax.core.config import check
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
+from convs2s_jax.nn import affine
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.types import SQRT_HALF, Array, Key
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvLayer:
+    """One convolution and GLU. Written (channels, width) or (channels, width, skip) in configs.
+
+    channels: what leaves the GLU; width: K; skip: how many layers back the residual connection starts, 0 for none
+    (fairseq's third number; the paper has 1 everywhere).
+    """
+
+    channels: int
+    width: int
+    skip: int = 1
+
+    def __post_init__(self) -> None:
+        check(self.channels >= 1, f"channels is {self.channels}: a layer has at least one channel; use 1 or more")
+        check(self.width >= 1, f"width is {self.width}: a convolution sees at least one position; use 1 or more")
+        check(self.skip >= 0, f"skip is {self.skip}: a residual comes from 1 or more layers back; use 0 for none")
+
+
+def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> None:
+    """Refuse an empty list, residual connections that start before the first layer, and channels that do not suit."""
+    check(len(layers) > 0, "layers is empty: a convolutional stack has at least one layer, such as [(256, 3)]")
+    for i, layer in enumerate(layers):
+        rule = f"layers[{i}].skip is {layer.skip}: only {i + 1} earlier outputs exist there; use at most {i + 1}"
+        check(layer.skip <= i + 1, rule)
+    for size in sizes(layers):
+        convolution.check_inputs(size.inputs)
+
+
+class Sizes(NamedTuple):
+    """Channels around one layer: what enters it, what its residual has (None without residual)."""
+
+    inputs: int
+    residual: int | None
+
+
+def sizes(layers: Sequence[ConvLayer]) -> list[Sizes]:
+    """Channels that enter each layer; the first input has the channels of the first layer."""
+    outputs = [layers[0].channels]
+    result = []
+    for layer in layers:
+        result.append(Sizes(outputs[-1], outputs[-layer.skip] if layer.skip else None))
+        outputs.append(layer.channels)
+    return result
+
+
+def init_layer(
+    key: Key, layer: ConvLayer, size: Sizes, keep: float, convolution: ConvolutionConfig
+) -> tuple[Any, Affine | None]:
+    """The convolution of C to 2D channels, and the residual's projection [R, D] where its channels differ."""
+    conv_key, projection_key = jax.random.split(key)
+    conv = CONVOLUTIONS[convolution.kind].init(
+        conv_key, convolution, width=layer.width, inputs=size.inputs, outputs=2 * layer.channels, keep=keep
+    )
+    if size.residual in (None, layer.channels):
+        return conv, None
+    return conv, affine.init(projection_key, size.residual, layer.channels)
+
+
+def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array | None:
+    """The input of a layer's residual connection, projected where channels change (section 3.2); None without."""
+    if layer.skip == 0:
+        return None
+    r = outputs[-layer.skip]
+    return r if projection is None else linear(projection, r)
+
+
+def add_residual(x: Array, r: Array | None) -> Array:
+    """(x + r) * sqrt(0.5), which keeps the variance (section 3.4); x without residual."""
+    return x if r is None else (x + r) * SQRT_HALF

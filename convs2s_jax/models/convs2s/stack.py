@@ -1,0 +1,113 @@
+"""How a stack of layers is executed: one after another, or equal ones as the body of a loop. Results are the same."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
+from convs2s_jax.nn.convolution import Form
+from convs2s_jax.nn.types import Array, Tree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutionConfig:
+    """What changes the time and memory of compiling and running, but neither results nor parameters.
+
+    scan_layers: so many neighbouring layers of equal shape or more are compiled once, as the body of a `lax.scan`, 0
+    for never (decision 0008); remat: gradients compute each layer again from its input (`jax.checkpoint`) in place of
+    keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere
+    (other kinds of convolution than dense ones choose for themselves).
+    """
+
+    scan_layers: int = 8
+    remat: bool = False
+    convolution: Literal["auto", "xla", "products"] = "auto"
+
+    def __post_init__(self) -> None:
+        check(
+            self.scan_layers == 0 or self.scan_layers >= 2,
+            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
+        )
+
+    def form(self, scanned: bool) -> Form:
+        """Form of the convolutions of layers inside or outside a loop."""
+        if self.convolution == "auto":
+            return "products" if scanned else "xla"
+        return self.convolution
+
+
+DEFAULT = ExecutionConfig()
+
+Layer = Callable[[ConvLayer, Form, Tree, Sequence[Array]], tuple[Array, Tree]]
+"""One layer: (its place in the list, form of its convolution, its parameters and whatever else belongs to it, the
+outputs of the layers before) to its output and whatever else comes of it."""
+
+
+def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
+    """Cut a layer list into runs of equal neighbours, each of which can be one loop, and single layers.
+
+    In a run of several, all have the same channels, width and inputs, take their residual from the layer before or have
+    none, and no later layer reaches back to an output inside the run: only the last one leaves the loop.
+
+    Args:
+      layers: the list.
+      marks: for each layer what else has to be equal in a run, such as whether it attends.
+      shortest: layers of the shortest run that is not cut into single ones; 0 cuts all.
+    """
+    size = sizes(layers)
+    reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
+    result: list[range] = []
+    for i, layer in enumerate(layers):
+        same = i > 0 and (layer, size[i], marks[i]) == (layers[i - 1], size[i - 1], marks[i - 1])
+        if same and layer.skip <= 1 and i - 1 not in reached:
+            result[-1] = range(result[-1].start, i + 1)
+        else:
+            result.append(range(i, i + 1))
+    return [part for run in result for part in (_single(run) if not shortest or len(run) < shortest else [run])]
+
+
+def _single(run: range) -> list[range]:
+    return [range(i, i + 1) for i in run]
+
+
+def through(
+    layer: Layer, layers: Sequence[ConvLayer], items: Sequence[Tree], x: Array, cfg: ExecutionConfig
+) -> tuple[Array, list[Tree]]:
+    """Send x through all layers.
+
+    Args:
+      layer: the function of a layer, the same inside and outside a loop.
+      layers: the list.
+      items: for each layer what `layer` takes as its third argument.
+      x: [B, T, C], what enters the first layer.
+      cfg: how.
+
+    Returns:
+      The output of the last layer, and for each layer what else came of it.
+    """
+    outputs: list[Any] = [x]
+    made: list[Tree] = []
+    for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
+        scanned = len(run) > 1
+        apply: Callable[..., tuple[Array, Tree]] = partial(layer, layers[run.start], cfg.form(scanned))
+        if cfg.remat:
+            apply = jax.checkpoint(apply, prevent_cse=not scanned)
+        if scanned:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
+            x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)
+            made += [jax.tree.map(itemgetter(i), ys) for i in range(len(run))]
+        else:
+            x, y = apply(items[run.start], outputs)
+            made.append(y)
+        outputs += [None] * (len(run) - 1) + [x]
+    return outputs[-1], made
+
+
+def _body(apply: Callable[..., tuple[Array, Tree]], x: Array, item: Tree) -> tuple[Array, Tree]:
+    return apply(item, [x])

@@ -1,0 +1,170 @@
+"""The decoder of lightweight or dynamic convolutions with multi-head attention (Wu et al. 2019)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.light import layers
+from convs2s_jax.models.light.layers import LightConfig, residual
+from convs2s_jax.models.light.records import (
+    Attention,
+    DecoderBlock,
+    LightDecoderCache,
+    LightDecoderParams,
+    PreparedMemory,
+)
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.nn import depthwise, layer_norm, multihead
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.multihead import Source
+from convs2s_jax.nn.types import Array, Key, wide
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LightDecoderConfig(LightConfig):
+    """Decoder of lightweight or dynamic convolutions; six layers in the paper.
+
+    tied_output: the softmax uses the embedding table; attention_dropout: on the attention's weights.
+    """
+
+    layers: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
+    tied_output: bool = False
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = f"attention_dropout is {self.attention_dropout}: a probability below 1; use 0.0 to 0.9"
+        check(0.0 <= self.attention_dropout < 1.0, rule)
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse an E that the positions or the heads of the attention cannot share."""
+        super().check_dim(dim)
+        check(
+            dim % self.heads == 0,
+            f"decoder.heads is {self.heads}: the attention shares the {dim} of embedding_dim out evenly; use a divisor",
+        )
+
+
+def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightDecoderParams:
+    """Fresh parameters as fairseq's: rows V of the target vocabulary, E = dim; dropout has no part in them."""
+    del rate
+    keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
+    return LightDecoderParams(
+        embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
+        blocks=tuple(
+            DecoderBlock(
+                convolution=layers.init_convolution(keys[3 * i + 2], cfg, width, dim),
+                attention=Attention(heads=multihead.init(keys[3 * i + 3], dim), norm=layer_norm.init(dim)),
+                feed_forward=layers.init_feed_forward(keys[3 * i + 4], cfg, dim),
+            )
+            for i, width in enumerate(cfg.layers)
+        ),
+        norm=layers.init_norm_after(cfg, dim),
+        output_kernel=None if cfg.tied_output else dim**-0.5 * jax.random.normal(keys[1], (dim, vocabulary)),
+    )
+
+
+def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> PreparedMemory:
+    """Map the source for the attention of each layer, once for all steps and hypotheses."""
+    sources = [
+        multihead.prepare(block.attention.heads, cfg.heads, memory.keys, memory.values) for block in params.blocks
+    ]
+    return PreparedMemory(sources=tuple(sources), mask=memory.mask)
+
+
+def start(
+    params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory | PreparedMemory, rows: int
+) -> LightDecoderCache:
+    """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
+    del memory
+    dtype = params.blocks[0].convolution.map_in.w.dtype
+    histories = [jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers]
+    return LightDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
+
+
+def advance(
+    params: LightDecoderParams,
+    cfg: LightDecoderConfig,
+    memory: Memory | PreparedMemory,
+    cache: LightDecoderCache,
+    tokens: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> tuple[Array, Array, LightDecoderCache]:
+    """Read any number of target tokens: all of them in training, one in decoding.
+
+    A kernel's softmax runs over all its taps, those over the zeros before the target too, whatever the cut. (fairseq
+    cuts the kernels of dynamic convolutions to the length of the target where that is shorter, before the softmax, but
+    in training only.)
+
+    Args:
+      params: of the decoder.
+      cfg: layer list.
+      memory: of B sentences, as the encoder left it or prepared.
+      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      tokens: [N, T], the target shifted right by one; PAD only on the right.
+      rate: dropout, on the embeddings and on each part of a layer.
+      key: for dropout; None evaluates.
+      execution: of the layers: `remat` alone counts here.
+
+    Returns:
+      Features [N, T, E] for `logits`; attention [N, T, S], the mean over the heads of the last layer; the next cache.
+    """
+    prepared = prepare(params, cfg, memory) if isinstance(memory, Memory) else memory
+    keys = split(key, len(cfg.layers) + 1)
+
+    def layer(block: DecoderBlock, history: Array, source: Source, x: Array, key: Key | None) -> Any:
+        k = split(key, 6)
+
+        def causal(valid: Any, z: Array) -> tuple[Array, Array]:
+            return depthwise.causal(valid, history, z)
+
+        def convolution(x: Array) -> tuple[Array, Array]:
+            return layers.convolve(block.convolution, cfg, x, causal, key=k[0])
+
+        def attention(x: Array) -> tuple[Array, Array]:
+            heads, dropped = block.attention.heads, cfg.attention_dropout
+            return multihead.attend(heads, source, x, prepared.mask, rate=dropped, key=k[1])
+
+        def feed_forward(x: Array) -> tuple[Array, None]:
+            return layers.feed_forward(block.feed_forward, cfg, x, k[2]), None
+
+        x, after = residual(block.convolution.norm, cfg, x, convolution, rate, k[3])
+        x, a = residual(block.attention.norm, cfg, x, attention, rate, k[4])
+        x, _ = residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[5])
+        return x, after, a
+
+    apply = jax.checkpoint(layer) if execution.remat else layer
+    dtype = params.blocks[0].convolution.map_in.w.dtype
+    x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
+    histories, a = [], jnp.zeros(())
+    for block, history, source, k in zip(params.blocks, cache.histories, prepared.sources, keys[1:], strict=True):
+        x, after, a = apply(block, history, source, x, k)
+        histories.append(after)
+    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
+    return layers.norm_after(params.norm, x), a, LightDecoderCache(length=length, histories=tuple(histories))
+
+
+def logits(params: LightDecoderParams, features: Array) -> Array:
+    """Features [..., E] times the embedding table or a kernel of its own: [..., V], float32 or better."""
+    kernel = params.embedding.table.T.astype(features.dtype) if params.output_kernel is None else params.output_kernel
+    return jnp.einsum("...E,EV->...V", features, kernel, preferred_element_type=wide(features.dtype))
+
+
+KIND = Decoder(
+    config=LightDecoderConfig,
+    init=init,
+    prepare=prepare,
+    start=start,
+    advance=advance,
+    logits=logits,
+    normalised=False,
+)

@@ -1,0 +1,101 @@
+"""The encoder of lightweight or dynamic convolutions (Wu et al. 2019)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.light import layers
+from convs2s_jax.models.light.layers import LightConfig, residual
+from convs2s_jax.models.light.records import EncoderBlock, LightEncoderParams
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.nn import depthwise
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LightEncoderConfig(LightConfig):
+    """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
+
+
+def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightEncoderParams:
+    """Fresh parameters as fairseq's: rows V of the source vocabulary, E = dim; dropout has no part in them."""
+    del rate
+    keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
+    return LightEncoderParams(
+        embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
+        blocks=tuple(
+            EncoderBlock(
+                convolution=layers.init_convolution(keys[2 * i + 1], cfg, width, dim),
+                feed_forward=layers.init_feed_forward(keys[2 * i + 2], cfg, dim),
+            )
+            for i, width in enumerate(cfg.layers)
+        ),
+        norm=layers.init_norm_after(cfg, dim),
+    )
+
+
+def encode(
+    params: LightEncoderParams,
+    cfg: LightEncoderConfig,
+    src: Array,
+    *,
+    rate: float,
+    gradient_scale: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Memory:
+    """Source tokens to memory: keys and values are both the output of the last layer.
+
+    Padding is set to zero before each convolution, so it acts like the end of the sentence.
+
+    Args:
+      params: of the encoder.
+      cfg: layer list.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout, on the embeddings and on each part of a layer.
+      gradient_scale: factor on the gradient that reaches the memory.
+      key: for dropout; None evaluates.
+      execution: of the layers: `remat` alone counts here.
+    """
+    mask = src != PAD
+    keys = split(key, len(cfg.layers) + 1)
+
+    def layer(block: EncoderBlock, width: int, x: Array, key: Key | None) -> Array:
+        k = split(key, 4)
+
+        def centred(valid: Any, z: Array) -> tuple[Array, None]:
+            return depthwise.centred(valid, z, width - 1), None
+
+        def convolution(x: Array) -> tuple[Array, None]:
+            return layers.convolve(block.convolution, cfg, x, centred, mask=mask, key=k[0])
+
+        def feed_forward(x: Array) -> tuple[Array, None]:
+            return layers.feed_forward(block.feed_forward, cfg, x, k[1]), None
+
+        x, _ = residual(block.convolution.norm, cfg, x, convolution, rate, k[2])
+        return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
+
+    apply = jax.checkpoint(layer, static_argnums=(1,)) if execution.remat else layer
+    start = jnp.zeros(src.shape[:1], src.dtype)
+    x = dropout(
+        layers.embed(params.embedding, cfg, src, start).astype(params.blocks[0].convolution.map_in.w.dtype),
+        rate,
+        keys[0],
+    )
+    for block, width, k in zip(params.blocks, cfg.layers, keys[1:], strict=True):
+        x = apply(block, width, x, k)
+    x = layers.norm_after(params.norm, x)
+    z = scale_gradient(zero_padding(x, mask), gradient_scale)
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
+
+
+KIND = Encoder(config=LightEncoderConfig, init=init, encode=encode, normalised=False)

@@ -1,0 +1,1 @@
+"""Recurrent encoders and decoders: GRU and LSTM layers with attention (Bahdanau, Luong, GNMT)."""

@@ -1,0 +1,173 @@
+"""The recurrent encoder: a stack of GRU or LSTM layers, the lower ones in both directions."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.nn import affine, embedding, recurrent
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentEncoderConfig:
+    """Recurrent encoder.
+
+    cell: a cell of `nn.recurrent`; layers: from the source up; units: U of one direction; bidirectional: how many of
+    the layers, from the source up, run in both directions: all in Bahdanau et al. 2015, 1 in Wu et al. 2016; residual:
+    the first layer, counted from 1, whose input is added to its output, as in all above it (Wu et al. 2016, equation 6,
+    who have 3), None for no layer; max_length: of a source in tokens, its end symbol counted.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: CellName = "gru"
+    layers: int = 1
+    units: int = 256
+    bidirectional: int = 1
+    residual: int | None = None
+    max_length: int = 1022
+
+    def __post_init__(self) -> None:
+        check_stack(self.layers, self.units, self.residual, self.max_length)
+        check(
+            0 <= self.bidirectional <= self.layers,
+            f"bidirectional is {self.bidirectional}: so many of {self.layers} layers run in both directions; use 0 to "
+            f"{self.layers}",
+        )
+        changes = (i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i))
+        odd = next(changes, None)
+        check(
+            odd is None,
+            f"residual is {self.residual}: a layer adds its input to its output, and in layer {(odd or 0) + 1} their "
+            f"sizes differ; use {self.bidirectional + 2} or more, or another number of bidirectional layers",
+        )
+
+    def check_dim(self, dim: int) -> None:
+        """Any E will do."""
+
+    def adds_input(self, index: int) -> bool:
+        """Whether the layer of this index, from 0, has a residual connection."""
+        return self.residual is not None and index + 1 >= self.residual
+
+    def outputs(self, index: int) -> int:
+        """Channels that leave the layer of this index, from 0."""
+        return 2 * self.units if index < self.bidirectional else self.units
+
+
+def check_stack(layers: int, units: int, residual: int | None, max_length: int) -> None:
+    """Refuse sizes that no stack of cells can have, of an encoder or a decoder."""
+    check(layers >= 1, f"layers is {layers}: a recurrent stack has at least one; use 1 or more")
+    check(units >= 1, f"units is {units}: use 1 or more")
+    check(
+        residual is None or 2 <= residual <= layers,
+        f"residual is {residual}: the first of {layers} layers reads words, and layer 2 is the first that can add its "
+        "input; use 2 or more, to the number of layers, or None",
+    )
+    check(max_length >= 2, f"max_length is {max_length}: a word and its end symbol need two; use 2 or more")
+
+
+@flax.struct.dataclass
+class Layer:
+    """The cell that runs forward in time, and the one that runs backward or None."""
+
+    forward: Cell
+    backward: Cell | None
+
+
+@flax.struct.dataclass
+class RecurrentEncoderParams:
+    """Embedding, layers, and the map of the last layer's outputs and last states to E."""
+
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    map_out: Affine
+
+
+def init(key: Key, cfg: RecurrentEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentEncoderParams:
+    """Fresh parameters (`nn.recurrent.init`): rows V of the source vocabulary, E = dim, dropout `rate`."""
+    kind = CELLS[cfg.cell]
+    keys = jax.random.split(key, 2 * cfg.layers + 2)
+    layers = []
+    for i in range(cfg.layers):
+        inputs = dim if i == 0 else cfg.outputs(i - 1)
+        forward, backward = (
+            recurrent.init(k, kind, inputs, cfg.units, keep=1.0 - rate) for k in keys[2 + 2 * i : 4 + 2 * i]
+        )
+        layers.append(Layer(forward=forward, backward=backward if i < cfg.bidirectional else None))
+    return RecurrentEncoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, None),
+        layers=tuple(layers),
+        map_out=affine.init(keys[1], cfg.outputs(cfg.layers - 1), dim, keep=1.0 - rate),
+    )
+
+
+def encode(
+    params: RecurrentEncoderParams,
+    cfg: RecurrentEncoderConfig,
+    src: Array,
+    *,
+    rate: float,
+    gradient_scale: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Memory:
+    """Source tokens to memory: keys and values are W y_s + b of the last layer's outputs y_s = [forward; backward].
+
+    The summary is the same map of the last layer's states where they end: forward at the last word, backward at the
+    first. (Bahdanau et al. 2015 have no map: their decoder reads 2 U channels, and their summary is the backward half.)
+
+    Args:
+      params: kernels.
+      cfg: stack.
+      src: [B, S] tokens with the end symbol, PAD on either side, which changes nothing.
+      rate: dropout, on the embeddings, between layers and on the last outputs.
+      gradient_scale: factor on the gradient that reaches keys and values.
+      key: for dropout; None evaluates.
+      execution: `remat` of each layer.
+    """
+    mask = src != PAD
+    dtype = params.map_out.w.dtype
+    keys = split(key, cfg.layers + 1)
+    layer: Callable[..., tuple[Array, Array]] = partial(_layer, cfg)
+    if execution.remat:
+        layer = jax.checkpoint(layer)
+    x = embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)).astype(dtype)
+    for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
+        y, last = layer(cells, dropout(x, rate, k), mask)
+        x = x + y if cfg.adds_input(i) else y
+    z = linear(params.map_out, dropout(x, rate, keys[-1]))
+    z = scale_gradient(zero_padding(z, mask), gradient_scale)
+    return Memory(keys=z, values=z, mask=mask, summary=linear(params.map_out, last))
+
+
+def _layer(cfg: RecurrentEncoderConfig, layer: Layer, x: Array, mask: Array) -> tuple[Array, Array]:
+    """Outputs [B, S, D] of one layer on x [B, S, C], and its last states [B, D]; D = 2 U in both directions."""
+    kind = CELLS[cfg.cell]
+
+    def direction(cell: Cell, reverse: bool) -> tuple[Array, State]:
+        start = recurrent.zeros(kind, len(x), cfg.units, cell.state.w.dtype)
+        return recurrent.run(kind, cell, start, x, mask, reverse=reverse)
+
+    y, (h, *_) = direction(layer.forward, False)
+    if layer.backward is not None:
+        other, (g, *_) = direction(layer.backward, True)
+        y, h = jnp.concatenate([y, other], axis=-1), jnp.concatenate([h, g], axis=-1)
+    return y, h.astype(y.dtype)
+
+
+KIND = Encoder(config=RecurrentEncoderConfig, init=init, encode=encode, normalised=False)

@@ -1,0 +1,1 @@
+"""SliceNet (Kaiser, Gomez and Chollet 2018): depthwise separable convolutions."""

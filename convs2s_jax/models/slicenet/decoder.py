@@ -1,0 +1,182 @@
+"""SliceNet's decoder (Kaiser, Gomez and Chollet 2018, section 3.3): a mixer of source and target, then modules.
+
+    x_0 = merge([attend(g, m); g]),   x_{i+1} = y + attend(y, m),  y = module(x_i)
+
+g are the embedded target tokens, m is the memory.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import output
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.models.slicenet import layers
+from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, Attention, SliceNetConfig, Step
+from convs2s_jax.nn import embedding
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceNetDecoderConfig(SliceNetConfig):
+    """tied_output: the softmax uses the embedding table, as in the published code."""
+
+    kind: Literal["slicenet"] = "slicenet"
+    tied_output: bool = True
+
+
+@flax.struct.dataclass
+class Block:
+    """One module, its four steps, and the attention after it."""
+
+    steps: tuple[Step, ...]
+    attention: Attention
+
+
+@flax.struct.dataclass
+class SliceNetDecoderParams:
+    """Embedding, the mixer's attention and its merging step, modules, softmax layer."""
+
+    embedding: Embedding
+    attention: Attention
+    merge: tuple[Step, ...]
+    blocks: tuple[Block, ...]
+    output: Affine | Array
+
+
+@flax.struct.dataclass
+class BlockCache:
+    """Histories of the steps of a module (of the merging step in the mixer) and of its attention."""
+
+    steps: tuple[Array, ...]
+    attention: tuple[Array, ...]
+
+
+@flax.struct.dataclass
+class SliceNetDecoderCache:
+    """What the decoder remembers of the target: length [N], real tokens read; histories of the mixer and the blocks."""
+
+    length: Array
+    mixer: BlockCache
+    blocks: tuple[BlockCache, ...]
+
+
+def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetDecoderParams:
+    """Fresh parameters: rows V of the target vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
+    keys = jax.random.split(key, 2 * cfg.modules + 4)
+    return SliceNetDecoderParams(
+        embedding=embedding.init(keys[0], vocabulary, dim, None, std=dim**-0.5),
+        attention=layers.init_attention(keys[1], dim),
+        merge=layers.init_steps(keys[2], MERGE, dim, inputs=2 * dim),
+        blocks=tuple(
+            Block(steps=layers.init_steps(k, cfg.shapes, dim), attention=layers.init_attention(a, dim))
+            for k, a in zip(keys[4::2], keys[5::2], strict=True)
+        ),
+        output=output.init(keys[3], dim, vocabulary, tied=cfg.tied_output, keep=1.0 - rate),
+    )
+
+
+def prepare(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
+    """All attentions read the memory as it is."""
+    del params, cfg
+    return memory
+
+
+def start(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory, rows: int) -> SliceNetDecoderCache:
+    """The cache before the first token: zero histories."""
+    del memory
+    dim, dtype = _sizes(params)
+
+    def block(shapes: layers.Shapes, inputs: int | None = None) -> BlockCache:
+        return BlockCache(
+            steps=layers.histories(shapes, rows, dim, dtype, inputs),
+            attention=layers.histories(ATTENTION, rows, dim, dtype),
+        )
+
+    return SliceNetDecoderCache(
+        length=jnp.zeros(rows, jnp.int32), mixer=block(MERGE, 2 * dim), blocks=(block(cfg.shapes),) * cfg.modules
+    )
+
+
+def advance(
+    params: SliceNetDecoderParams,
+    cfg: SliceNetDecoderConfig,
+    memory: Memory,
+    cache: SliceNetDecoderCache,
+    tokens: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> tuple[Array, Array, SliceNetDecoderCache]:
+    """Read any number of target tokens: all of them in training, one in decoding.
+
+    Args:
+      params: of the decoder.
+      cfg: modules.
+      memory: of B sentences.
+      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      tokens: [N, T], the target shifted right by one; PAD only on the right.
+      rate: dropout, on the embeddings and on what leaves each module.
+      key: for dropout; None evaluates.
+      execution: of the modules: `remat` alone counts here.
+
+    Returns:
+      Features [N, T, E] for `logits`; attention [N, T, S], the mean over all; the next cache.
+    """
+    keys = split(key, cfg.modules + 1)
+    dim, dtype = _sizes(params)
+    g = dropout(embed(params.embedding, tokens, cache.length).astype(dtype) * dim**0.5, rate, keys[0])
+    timing = layers.timing_of(cfg, tokens, cache.length, dim, dtype)
+    source = (memory.keys.astype(dtype), memory.values.astype(dtype), memory.mask)
+
+    def block(params: Block, before: BlockCache, x: Array, key: Key | None) -> tuple[Array, Array, BlockCache]:
+        y, steps = layers.causal_module(params.steps, cfg.shapes, before.steps, x, rate=rate, key=key)
+        fetched, a, queries = layers.attend(params.attention, before.attention, y, timing, *source)
+        return y + fetched, a, BlockCache(steps=steps, attention=queries)
+
+    fetched, a, queries = layers.attend(params.attention, cache.mixer.attention, g, timing, *source)
+    x, merged = layers.causal_steps(params.merge, MERGE, cache.mixer.steps, jnp.concatenate([fetched, g], axis=-1))
+    weights, after = [a], []
+    apply: Any = jax.checkpoint(block) if execution.remat else block
+    for p, before, k in zip(params.blocks, cache.blocks, keys[1:], strict=True):
+        x, a, now = apply(p, before, x, k)
+        weights.append(a)
+        after.append(now)
+    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
+    mixer = BlockCache(steps=merged, attention=queries)
+    return (
+        x,
+        jnp.mean(jnp.stack(weights), axis=0),
+        SliceNetDecoderCache(length=length, mixer=mixer, blocks=tuple(after)),
+    )
+
+
+def logits(params: SliceNetDecoderParams, features: Array) -> Array:
+    """The softmax layer, [..., E] -> [..., V], float32 or better."""
+    return output.logits(params.output, params.embedding, features)
+
+
+def _sizes(params: SliceNetDecoderParams) -> tuple[int, Any]:
+    """E and the dtype of products."""
+    return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
+
+
+KIND = Decoder(
+    config=SliceNetDecoderConfig,
+    init=init,
+    prepare=prepare,
+    start=start,
+    advance=advance,
+    logits=logits,
+    normalised=False,
+)

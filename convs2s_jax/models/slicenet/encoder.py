@@ -1,0 +1,90 @@
+"""SliceNet's encoder (Kaiser, Gomez and Chollet 2018, section 3.3): modules over words and a timing signal."""
+
+import dataclasses
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.models.slicenet import layers
+from convs2s_jax.models.slicenet.layers import SliceNetConfig, Step
+from convs2s_jax.nn import embedding
+from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceNetEncoderConfig(SliceNetConfig):
+    """Six modules in the published code, one and a half for each of the decoder."""
+
+    kind: Literal["slicenet"] = "slicenet"
+    modules: int = 6
+
+
+@flax.struct.dataclass
+class SliceNetEncoderParams:
+    """Embedding and the four steps of each module."""
+
+    embedding: Embedding
+    modules: tuple[tuple[Step, ...], ...]
+
+
+def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetEncoderParams:
+    """Fresh parameters: rows V of the source vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
+    del rate
+    table_key, *keys = jax.random.split(key, cfg.modules + 1)
+    return SliceNetEncoderParams(
+        embedding=embedding.init(table_key, vocabulary, dim, None, std=dim**-0.5),
+        modules=tuple(layers.init_steps(k, cfg.shapes, dim) for k in keys),
+    )
+
+
+def encode(
+    params: SliceNetEncoderParams,
+    cfg: SliceNetEncoderConfig,
+    src: Array,
+    *,
+    rate: float,
+    gradient_scale: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> Memory:
+    """Source tokens to memory: keys and values are both the output of the last module.
+
+    Args:
+      params: of the encoder.
+      cfg: modules.
+      src: [B, S] tokens with the end symbol, PAD on either side.
+      rate: dropout, on the embeddings and on what leaves each module.
+      gradient_scale: factor on the gradient that reaches the memory.
+      key: for dropout; None evaluates.
+      execution: of the modules: `remat` alone counts here.
+    """
+    mask = src != PAD
+    keys = split(key, cfg.modules + 1)
+    dtype = params.modules[0][0].conv.pointwise.w.dtype
+    dim = params.embedding.table.shape[1]
+    start = jnp.zeros(src.shape[:1], src.dtype)
+    words = embed(params.embedding, src, start).astype(dtype) * dim**0.5
+    x = dropout(words + layers.timing_of(cfg, src, start, dim, dtype), rate, keys[0])
+
+    def module(steps: tuple[Step, ...], x: Array, key: Key | None) -> Array:
+        return layers.centred_module(steps, cfg.shapes, x, mask=mask, rate=rate, key=key)
+
+    apply = jax.checkpoint(module) if execution.remat else module
+    for steps, k in zip(params.modules, keys[1:], strict=True):
+        x = apply(steps, x, k)
+    z = scale_gradient(zero_padding(x, mask), gradient_scale)
+    return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
+
+
+KIND = Encoder(config=SliceNetEncoderConfig, init=init, encode=encode, normalised=False)

@@ -1,0 +1,183 @@
+"""What SliceNet is made of (Kaiser, Gomez and Chollet 2018, section 3): steps, modules, attention.
+
+    step(x)      = LN(separable(relu(x)))
+    module(x)    = dropout(x + step4(step3(h))),  h = x + step2(step1(x))
+    attend(x, m) = LN(x + softmax(q m' / sqrt(E)) m),  q = step6(step5(x + timing))
+
+E channels everywhere. Steps are centred in the encoder and causal in the decoder. What differs from the paper
+and from its published code stands in docs/models.md.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s import separable
+from convs2s_jax.models.convs2s.separable import Separable, SeparableConfig
+from convs2s_jax.nn import layer_norm
+from convs2s_jax.nn.attention import mix
+from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.embedding import places
+from convs2s_jax.nn.layer_norm import LayerNorm, normalise
+from convs2s_jax.nn.padding import zero_padding
+from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.types import Array, Key, wide
+
+ATTENTION = ((5, 1), (5, 4))
+"""Width and dilation of the two steps that make the queries of an attention."""
+MERGE = ((3, 1),)
+"""Of the step that merges target and attention before the first module of the decoder."""
+
+Shapes = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceNetConfig:
+    """What encoder and decoder have in common.
+
+    modules: how many; kernels, dilations: of the four steps of each; max_positions: two more than the longest sequence
+    with its end symbol.
+    """
+
+    modules: int = 4
+    kernels: tuple[int, int, int, int] = (3, 7, 15, 31)
+    dilations: tuple[int, int, int, int] = (1, 1, 1, 1)
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        check(self.modules >= 1, f"modules is {self.modules}: use 1 or more")
+        for name in ("kernels", "dilations"):
+            for number in getattr(self, name):
+                check(number >= 1, f"{name} has {number}: use 1 or more")
+        check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
+
+    @property
+    def shapes(self) -> Shapes:
+        """Width and dilation of each step of a module."""
+        return tuple(zip(self.kernels, self.dilations, strict=True))
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence in tokens, its end symbol counted."""
+        return self.max_positions - 2
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse an E that the timing signal cannot have."""
+        check(
+            dim >= 4 and dim % 2 == 0,
+            f"embedding_dim is {dim}: half of the timing signal are sines, half cosines; use an even number from 4 on",
+        )
+
+
+@flax.struct.dataclass
+class Step:
+    """One convolution and its normalisation."""
+
+    conv: Separable
+    norm: LayerNorm
+
+
+@flax.struct.dataclass
+class Attention:
+    """The two steps that make the queries, and the normalisation of the result."""
+
+    steps: tuple[Step, ...]
+    norm: LayerNorm
+
+
+def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[Step, ...]:
+    """Fresh steps of E = `dim` channels, the first from `inputs`; a ReLU halves what `keep` makes up for."""
+    made = []
+    for k, (width, dilation) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+        conv = separable.init(k, _own(dilation), width=width, inputs=inputs or dim, outputs=dim, keep=0.5)
+        made.append(Step(conv=conv, norm=layer_norm.init(dim)))
+        inputs = None
+    return tuple(made)
+
+
+def init_attention(key: Key, dim: int) -> Attention:
+    """Fresh steps of E = `dim` channels."""
+    return Attention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
+
+
+def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
+    """Zeros before the first position of each step, [N, (K - 1) r, C]."""
+    sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
+    reaches = [separable.reach(_own(dilation), width) for width, dilation in shapes]
+    return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
+
+
+def centred_steps(steps: Sequence[Step], shapes: Shapes, x: Array, mask: Array) -> Array:
+    """Steps of an encoder: padding is zero before each convolution, so that it acts like the end of the sentence."""
+    for step, (_, dilation) in zip(steps, shapes, strict=True):
+        x = zero_padding(jax.nn.relu(x), mask)
+        x = normalise(step.norm, separable.centred(step.conv, _own(dilation), x, "xla"))
+    return x
+
+
+def causal_steps(
+    steps: Sequence[Step], shapes: Shapes, befores: Sequence[Array], x: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    """Steps of a decoder, and their histories for what follows x."""
+    afters = []
+    for step, (_, dilation), before in zip(steps, shapes, befores, strict=True):
+        y, after = separable.causal(step.conv, _own(dilation), before, jax.nn.relu(x), "xla")
+        x = normalise(step.norm, y)
+        afters.append(after)
+    return x, tuple(afters)
+
+
+def centred_module(
+    steps: Sequence[Step], shapes: Shapes, x: Array, *, mask: Array, rate: float, key: Key | None
+) -> Array:
+    """A module of an encoder, [B, S, E] -> [B, S, E]."""
+    y = centred_steps(steps[:2], shapes[:2], x, mask)
+    z = centred_steps(steps[2:], shapes[2:], x + y, mask)
+    return dropout(x + z, rate, key)
+
+
+def causal_module(
+    steps: Sequence[Step], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
+) -> tuple[Array, tuple[Array, ...]]:
+    """A module of a decoder, [N, T, E] -> [N, T, E], and the histories for what follows x."""
+    y, early = causal_steps(steps[:2], shapes[:2], befores[:2], x)
+    z, late = causal_steps(steps[2:], shapes[2:], befores[2:], x + y)
+    return dropout(x + z, rate, key), (*early, *late)
+
+
+def attend(
+    params: Attention, befores: Sequence[Array], x: Array, timing: Array, keys: Array, values: Array, mask: Array
+) -> tuple[Array, Array, tuple[Array, ...]]:
+    """Look at the source from each position of the target.
+
+    Args:
+      params: steps and normalisation.
+      befores: histories of the steps.
+      x: [N, T, E]; N = B * W, the W hypotheses of a sentence side by side.
+      timing: [N, T, E].
+      keys, values: [B, S, E].
+      mask: [B, S].
+
+    Returns:
+      LN(x + what was fetched) [N, T, E]; the weights [N, T, S] in float32; the histories for what follows x.
+    """
+    q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
+    q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=wide(q.dtype))
+    c, a = mix(scores_BQS, values, mask)
+    return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
+
+
+def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
+    """The timing signal of tokens [B, U], [B, U, E]: sines and cosines of their places; zero at PAD."""
+    rows = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
+    return jnp.where((tokens != PAD)[:, :, None], rows[places(tokens, start)], jnp.zeros((), dtype))
+
+
+def _own(dilation: int) -> SeparableConfig:
+    return SeparableConfig(dilations=(dilation,))

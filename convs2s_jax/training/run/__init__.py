@@ -1,0 +1,1 @@
+"""A training run: data, devices, checkpoints, validation and reports around the update."""

@@ -1,0 +1,180 @@
+"""Checkpoints by Orbax: asynchronous, atomic, the last few and the best, each verified when it is read.
+
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where training stands, and a digest of every
+array and of itself).
+"""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
+
+from convs2s_jax.core.command_line import NO_ROOM
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.digest import digest, digest_of_record
+from convs2s_jax.training.step import TrainState
+
+BEFORE = ".before"
+"""Ends the name of a checkpoint that is being written again."""
+FORMAT = 1
+"""Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
+
+
+def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
+    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one of least validation loss.
+
+    Raises:
+      UserError: a validation loss in there cannot be read.
+    """
+    if not read_only:
+        if distributed.leads():
+            _bring_back(folder)
+        distributed.meet("checkpoints are there")
+    _check_losses(folder)
+    best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
+    options = ocp.CheckpointManagerOptions(
+        best_fn=lambda m: m["loss"],
+        best_mode="min",
+        preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+        create=not read_only,
+        read_only=read_only,
+    )
+    made = ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+    # It would ask JAX's preemption service with the number of an older step once a save is done. The service then takes
+    # that for the step this process is at, and processes agree on one that it has passed.
+    made.reached_preemption = lambda _: False
+    return made
+
+
+def save(
+    checkpoints: ocp.CheckpointManager, state: TrainState, position: dict[str, Any], *, loss: float | None = None
+) -> None:
+    """Begin to save; training may go on at once.
+
+    Args:
+      checkpoints: of `manager`.
+      state: its `step` names the checkpoint; one that exists already stays as it is, unless there is now a loss for it.
+      position: JSON.
+      loss: validation loss, for choosing the best; None where none was measured.
+
+    Raises:
+      UserError: this or the save before it could not be written (a full disk, say).
+    """
+    step = int(state.step)
+    again = step in checkpoints.all_steps()
+    if again:
+        if loss is None:
+            return
+        wait(checkpoints, step)
+        put_aside(checkpoints, step, BEFORE)  # saved before its validation: written again with its loss
+    position = {**position, "format": FORMAT, "step": step}
+    digests = {
+        "params": digest(state.params),
+        "optimizer": digest(state.optimizer),
+        "position": digest_of_record(position),
+    }
+    with _writing(checkpoints, step):
+        checkpoints.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                optimizer=ocp.args.StandardSave(state.optimizer),
+                position=ocp.args.JsonSave({**position, "digests": digests}),
+            ),
+            metrics=None if loss is None or not math.isfinite(loss) else {"loss": loss},
+        )
+    if again:
+        wait(checkpoints, step)
+        if distributed.leads():
+            shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
+    """Turn an error while a checkpoint is written into a sentence that says which one is still good.
+
+    But not where the processes lost each other: `distributed.guarded` has the sentence for that.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if distributed.is_loss(error):
+            raise
+        last = max((other for other in finished(checkpoints) if other != step), default=None)
+        good = "no earlier one exists" if last is None else f"the last good one is step {last}"
+        raise UserError(
+            f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
+            f"({_room(error) or reason(error)}); {good}. Make room and run the same command again"
+        ) from error
+
+
+def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Wait until everything is on disk; UserError where it could not be written."""
+    with _writing(checkpoints, step):
+        checkpoints.wait_until_finished()
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error, short enough to stand in a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
+
+
+def _room(error: BaseException | None) -> str:
+    """What the system says of a full disk, wherever in an error and its causes a library put it, or ""."""
+    while error is not None:
+        for said in map(os.strerror, NO_ROOM):
+            if said in str(error):
+                return said
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _check_losses(folder: Path) -> None:
+    """Orbax reads the losses of all checkpoints at once and cannot pass over a damaged one."""
+    for path in sorted(folder.glob("*/metrics/metrics")):
+        try:
+            float(json.loads(path.read_text(encoding="utf-8"))["loss"])
+        except FileNotFoundError:
+            continue  # removed by a training that goes on
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is damaged ({reason(error)}): delete {path.parent}; "
+                "the checkpoint can still be read, and no longer counts as the best"
+            ) from error
+
+
+def finished(checkpoints: ocp.CheckpointManager) -> list[int]:
+    """Steps on disk, read from the folder itself: the manager counts one that it is still writing."""
+    return sorted(int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit())
+
+
+def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> None:
+    """Rename a checkpoint to its step and this ending."""
+    folder = Path(checkpoints.directory)
+    aside = folder / f"{step}{ending}"
+    if distributed.leads():
+        shutil.rmtree(aside, ignore_errors=True)
+        (folder / str(step)).rename(aside)
+    distributed.meet(f"{step} is {step}{ending}")
+    checkpoints.reload()
+
+
+def _bring_back(folder: Path) -> None:
+    """Where a run ended while it wrote a checkpoint again, the one before counts."""
+    for aside in folder.glob(f"*{BEFORE}"):
+        whole = folder / aside.name.removesuffix(BEFORE)
+        if whole.is_dir():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(whole)

@@ -1,0 +1,120 @@
+"""Classification as a task: a classifier, trained on texts with their labels, judged by the labels it gives.
+
+A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the end symbol, PAD in rows of padding. Ids
+of labels begin after the special symbols; the softmax layer has labels only.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.labels import Labels
+from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
+from convs2s_jax.models.classifier import model as classifier
+from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.classify import classify
+from convs2s_jax.training.loss import Batch, LossSums, cross_entropy
+from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.task import Task
+
+
+def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:
+    """Fresh parameters for vocabularies of so many entries, the special ones included."""
+    return classifier.init(key, cfg, vocabulary=source, labels=target - len(SPECIAL))
+
+
+def loss(
+    params: ClassifierParams,
+    cfg: ClassifierConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    shards: int = 1,
+    key: Key | None = None,
+) -> LossSums:
+    """Cross entropy of the labels, summed over texts; arguments as of `training.loss.loss`. `tokens` counts texts."""
+    del shards
+    labels = batch.tgt[:, 0]
+    real = labels != PAD
+    ids = jnp.where(real, labels - len(SPECIAL), 0)
+    total, nll = cross_entropy(classifier.logits(params, cfg, batch.src, key=key), ids, smoothing, real=real)
+    return LossSums(loss=total, nll=nll, tokens=jnp.sum(real))
+
+
+def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Of the texts, and the labels."""
+    return vocabulary.build_labelled(cfg.vocabulary, text, seed)
+
+
+def check(split: Split, vocabularies: Vocabularies) -> None:
+    """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
+    if not isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is no list of labels: leave data.vocabulary.dir out, or name that of a classifier"
+        )
+    empty = np.flatnonzero(split.tgt.lengths == 0)
+    if len(empty):
+        raise UserError(f"{split.text.where(int(empty[0]))}: there is no label; write one, or drop the line")
+    unknown = np.flatnonzero(split.tgt.tokens == UNK)  # one token a line
+    if len(unknown):
+        i = int(unknown[0])
+        raise UserError(
+            f"{split.text.where(i)}: the label '{split.text.tgt[i]}' does not occur in the training text; "
+            "correct it, drop the line, or train with it"
+        )
+
+
+def outputs(
+    params: ClassifierParams,
+    model: ClassifierConfig,
+    cfg: Config,
+    mesh: Mesh,
+    split: Split,
+    vocabularies: Vocabularies,
+    *,
+    name: str,
+    progress: Callable[[int], None],
+) -> list[str]:
+    """The most probable label of every line; arguments as of `translating.outputs`."""
+    del cfg
+    whole = distributed.local(mesh, params)
+    sources = [split.src[i] for i in distributed.mine(len(split.src))]
+    devices = distributed.own_devices(mesh)
+    found = classify(whole, model, sources, devices=devices, progress=progress)
+    lines = [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
+    return distributed.collect(lines, len(split.src), name=name)
+
+
+def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+    """Accuracy and macro F1, in percent."""
+    del cfg
+    return {"accuracy": accuracy(outputs, split.text.tgt), "macro_f1": macro_f1(outputs, split.text.tgt)}
+
+
+def details(split: Split, outputs: list[str]) -> dict[str, float]:
+    """F1 of each label, in percent."""
+    return {f"f1/{label}": value for label, value in f1(outputs, split.text.tgt).items()}
+
+
+TASK = Task(
+    config=ClassifierConfig,
+    init=init,
+    split=classifier.split,
+    loss=loss,
+    vocabularies=vocabularies_of,
+    check=check,
+    outputs=outputs,
+    scores=scores,
+    details=details,
+)

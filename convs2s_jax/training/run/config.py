@@ -1,0 +1,129 @@
+"""The whole configuration of a run."""
+
+import dataclasses
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.metrics.scoring import DEFAULT, METRICS
+from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.mesh import MeshConfig, Parallel
+from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
+
+AnyModel = ModelConfig | ClassifierConfig
+"""The config of any kind of model, told apart by `kind`, which also names its task (`training.run.task_table`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    optimizer, schedule: records told apart by their `kind`.
+    clip: gradients are renormalised to this norm; 0 does not clip.
+    label_smoothing: share of the target distribution spread over the vocabulary.
+    max_steps, max_epochs: updates and epochs after which training ends; None for no bound.
+    report_every: updates between two lines of metrics.
+    validate_every: updates between validations; None validates after each epoch.
+    validate_bleu: translate the validation set at each validation, or give its texts their labels, and score that.
+    metrics: of the translations: names of `metrics.scoring.METRICS`. (Labels have accuracy and F1.)
+    bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
+    save_every: updates between checkpoints beside those of validations; None saves there only.
+    keep: how many of the last checkpoints stay, beside the best.
+    skip_bad_steps: so many updates in a row whose loss or gradient is not finite change nothing and are counted; one
+      more ends training. 0: the first one does.
+    """
+
+    optimizer: NesterovConfig | AdamConfig = NesterovConfig()
+    schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
+    clip: float = 0.1
+    label_smoothing: float = 0.0
+    max_steps: int | None = None
+    max_epochs: int | None = None
+    report_every: int = 50
+    validate_every: int | None = None
+    validate_bleu: bool = True
+    metrics: tuple[str, ...] = DEFAULT
+    bleu_tokenize: str = "13a"
+    save_every: int | None = None
+    keep: int = 2
+    skip_bad_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
+        check(
+            0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"
+        )
+        for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
+            value = getattr(self, name)
+            check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+        check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
+        for metric in self.metrics:
+            check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")
+        check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run: its data, model, training and the search used for validation and by decode.py.
+
+    seed: of initialisation, batch order, dropout and vocabulary sample.
+    mesh, parallel: how devices share the work (docs/distributed.md): `jit` spreads batches and parameters, `pmap`
+      batches only. Neither changes what is computed.
+    """
+
+    data: DataConfig
+    model: AnyModel = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    search: SearchConfig = SearchConfig()
+    seed: int = 1
+    mesh: MeshConfig = MeshConfig()
+    parallel: Parallel = "jit"
+
+    def __post_init__(self) -> None:
+        check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
+        if isinstance(self.model, ModelConfig):
+            self._check_sides(self.model)
+        else:
+            check(not self.data.one_sided, "data.src is not given: name the side of the texts, as in src='en'")
+
+    def _check_sides(self, model: ModelConfig) -> None:
+        """Refuse a source that nobody reads, and what a model without a source or an attention cannot do."""
+        reads, src = model.reads_source, self.data.src
+        check(
+            not self.data.labelled,
+            f"data.corpus is '{self.data.corpus}', whose texts have labels: they are for model.kind 'classifier'; name "
+            "a corpus of texts, or that kind",
+        )
+        check(
+            not reads or not self.data.one_sided,
+            "data.src is not given: name the side that is translated, as in src='de', or set model.encoder.kind to "
+            "'none' for a language model of the target side",
+        )
+        check(src == "" or reads, f"data.src is '{src}', and model.encoder.kind 'none' reads no source: leave it out")
+        check(
+            reads or not self.training.validate_bleu,
+            "training.validate_bleu is True, and a language model translates nothing: set it to False",
+        )
+        check(
+            self.search.lm_weight == 0,
+            f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",
+        )
+        check(
+            model.attends or self.search.coverage_penalty == 0,
+            f"search.coverage_penalty is {self.search.coverage_penalty}: a decoder without attention has none to cover "
+            "the source with; use 0",
+        )
+
+    @property
+    def translator(self) -> ModelConfig:
+        """The model, where it is one that translates.
+
+        Raises:
+          UserError: it is of another kind.
+        """
+        if isinstance(self.model, ModelConfig):
+            return self.model
+        raise UserError(f"model.kind is '{self.model.kind}': it does not translate; use a run of an encoder_decoder")

@@ -1,0 +1,211 @@
+"""The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
+
+import dataclasses
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import to_dict
+from convs2s_jax.data import loader, plan
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training import schedule, sharding
+from convs2s_jax.training import step as stepping
+from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.batches import batch_on
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.digest import digest_of_record, path_of
+from convs2s_jax.training.run.interrupts import Interrupts
+from convs2s_jax.training.run.prepare import Run, prepare
+from convs2s_jax.training.run.reports import Reports, Silence
+from convs2s_jax.training.run.session import Position, Session, check_data, last_good, save, score_test, validate
+from convs2s_jax.training.run.window import Window
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import TrainState
+
+
+def train(cfg: Config, workdir: Path) -> None:
+    """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
+
+    Raises:
+      UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
+    """
+    mesh, leads = meshes.make(cfg.mesh), distributed.leads()
+    step = compile_steps(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
+    distributed.leader_only("claimed", lambda: layout.claim(workdir, cfg))
+    distributed.agree_on_folder(workdir)
+    with ExitStack() as stack:
+        interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
+        checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
+        distributed.agree("list of checkpoints", digest_of_record({"steps": sorted(checkpoints.all_steps())}))
+        latest = max(checkpoints.all_steps(), default=0)
+        reports = stack.enter_context(Reports(workdir, step=latest) if leads else Silence())
+        reports.tell(_devices(cfg, mesh))
+        run = distributed.leader_first("prepared", lambda: prepare(cfg, workdir, reports.tell, learn=leads))
+        distributed.agree("training corpus", run.fingerprint)
+        reports.expect(_updates(run))
+        evaluate = validation.evaluator(cfg.model, mesh)
+        session = Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
+        state, position = _begin(session)
+        window = _window(session, state)
+        if _due(cfg, position) and position.validated < position.step:  # a signal had come before it
+            position = validate(session, state, position, scheduled=True)
+        while not (why := _ended(cfg, position)) and not interrupts.received:
+            state, position = _epoch(session, window, state, position)
+        if why and position.validated < position.step:
+            position = validate(session, state, position, scheduled=False)
+        save(session, state, position)
+        checkpoint.wait(checkpoints, position.step)
+        if why and not interrupts.received:
+            score_test(session, state)
+        reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+
+
+def _devices(cfg: Config, mesh: Mesh) -> str:
+    """What the training runs on, in words."""
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
+    where = f" in {jax.process_count()} processes" if distributed.several() else ""
+    return f"devices: {count} x {kind}{where}" + (f"; {cfg.parallel} over {axes}" if axes else "")
+
+
+def _updates(run: Run) -> int | None:
+    """Updates of the whole run as far as its bounds tell."""
+    cfg = run.cfg.training
+    if cfg.max_epochs is None:
+        return cfg.max_steps
+    epoch = -(-run.batches // run.cfg.data.batch.accumulate)
+    return min(cfg.max_epochs * epoch, cfg.max_steps or sys.maxsize)
+
+
+def _begin(session: Session) -> tuple[TrainState, Position]:
+    """A fresh state, or that of the newest checkpoint that is whole."""
+    run = session.run
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+
+    def init(key: jax.Array) -> TrainState:
+        return stepping.init(key, run.cfg.model, run.cfg.training, **sizes)
+
+    key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+    abstract = jax.eval_shape(init, key)
+    layout = sharding.shardings(abstract, session.mesh)
+    found = restoring.restore(
+        session.checkpoints,
+        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
+        check=lambda position: check_data(run, position),
+        tell=session.reports.tell,
+    )
+    if found is None:
+        # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
+        state = jax.jit(init, out_shardings=sharding.replicated(session.mesh))(key)
+        state = jax.jit(lambda state: state, out_shardings=layout)(state)
+        position = Position(schedule=schedule.start(run.cfg.training.schedule))
+    else:
+        state, saved = found
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
+        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
+        session.reports.rewind(position.step)
+        session.reports.tell(f"continuing at step {position.step}, epoch {position.epoch}")
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    session.reports.tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
+    return state, position
+
+
+def _due(cfg: Config, position: Position) -> bool:
+    """Whether the configuration wants a validation here."""
+    if cfg.training.validate_every is None:
+        return position.step > 0 and position.batch == 0
+    return position.step > 0 and position.step % cfg.training.validate_every == 0
+
+
+def _ended(cfg: Config, position: Position) -> str:
+    """Why training is over, or ""."""
+    if cfg.training.max_steps is not None and position.step >= cfg.training.max_steps:
+        return f"training.max_steps is {cfg.training.max_steps}"
+    if cfg.training.max_epochs is not None and position.epoch > cfg.training.max_epochs:
+        return f"training.max_epochs is {cfg.training.max_epochs}"
+    return position.schedule.stopped
+
+
+def _window(session: Session, state: TrainState) -> Window:
+    """Of the whole run: updates that are skipped follow each other from one epoch to the next."""
+    return Window(
+        names=[path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)],
+        skip=session.run.cfg.training.skip_bad_steps,
+        last_good=partial(last_good, session),
+        tell=session.reports.tell,
+    )
+
+
+def _epoch(session: Session, window: Window, state: TrainState, position: Position) -> tuple[TrainState, Position]:
+    """Updates to the end of the epoch, or to where something ends training within it."""
+    run, cfg = session.run, session.run.cfg.training
+    epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
+
+    def make(planned: plan.PlannedBatch) -> Batch:
+        return batch_on(session.mesh, run.train, epoch, planned)
+
+    _tell_rate(session, position)
+    window.restart()
+    pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
+    for prepared in loader.load(epoch, make, start=position.batch):
+        window.wait(prepared.waited)
+        pending.append(prepared.batch)
+        last = prepared.index + 1 == len(epoch.batches)
+        if len(pending) < run.cfg.data.batch.accumulate and not last:
+            continue
+        rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
+        key = jax.random.fold_in(root, position.step)
+        state, sums = stepping.update(session.step, state, pending, jnp.float32(rate), key)
+        pending = []
+        position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
+        window.add(position.step, rate, sums)
+        session.reports.advance(position.step)
+        session.interrupts.at_step(position.step)
+        if last:
+            position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
+        due = _due(run.cfg, position)
+        ended = bool(_ended(run.cfg, position))
+        keep = cfg.save_every is not None and position.step % cfg.save_every == 0
+        over = bool(session.interrupts.received)
+        if due or ended or keep or over or last or position.step % cfg.report_every == 0:
+            _report(session, window, position, epoch)
+        if (due or ended) and not over:
+            position = validate(session, state, position, scheduled=due)
+            window.restart()
+        elif keep:
+            save(session, state, position)
+        if session.interrupts.received or _ended(run.cfg, position):
+            break
+    return state, position
+
+
+def _tell_rate(session: Session, position: Position) -> None:
+    """Say where the schedule itself changes the rate from one epoch to the next."""
+    cfg, step = session.run.cfg.training.schedule, position.step + 1
+    now = schedule.rate(cfg, position.schedule, step=step, epoch=position.epoch)
+    before = schedule.rate(cfg, position.schedule, step=step, epoch=max(1, position.epoch - 1))
+    if now != before and position.batch == 0:
+        session.reports.tell(f"epoch {position.epoch}: learning rate {before:g} -> {now:g}, as the schedule says")
+
+
+def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
+    """A line of metrics since the last; stops at a loss that is not finite."""
+    summary = window.close()
+    session.reports.metrics(
+        step=position.step,
+        epoch=position.epoch - (position.batch == 0),
+        split="train",
+        padding=epoch.padding,
+        compilations=session.compiled.count,
+        **summary,
+    )

@@ -1,0 +1,131 @@
+"""From a configuration to tokenised text, vocabularies and batch shapes."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import plan, shapes, store, vocabulary
+from convs2s_jax.data import text as corpus
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics import scoring
+from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.schedule import PlateauConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """All that training needs and that does not change.
+
+    rows: training pairs in use; shapes: of training batches; batches: of an epoch (one more or less in some);
+    fingerprint: of the tokenised training data.
+    """
+
+    cfg: Config
+    workdir: Path
+    vocabularies: Vocabularies
+    train: Split
+    valid: Split | None
+    test: Split | None
+    rows: np.ndarray
+    shapes: tuple[Shape, ...]
+    batches: int
+    fingerprint: int
+
+
+def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: bool = True) -> Run:
+    """Read the corpus, learn or load vocabularies, tokenise, choose shapes.
+
+    Args:
+      cfg: configuration.
+      workdir: of the run.
+      tell: gets sentences for the user.
+      learn: whether to learn vocabularies where no checkpoint needs those in the workdir; else they are there.
+
+    Raises:
+      UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
+        where checkpoints of it exist.
+    """
+    scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
+    text = corpus.read(cfg.data, "train")
+    valid_text = corpus.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
+    test_text = corpus.read(cfg.data, "test", optional=True)
+    if not len(valid_text):
+        check(
+            not isinstance(cfg.training.schedule, PlateauConfig),
+            "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
+            "kind, or data.hold_out=0.05",
+        )
+        tell("there is no validation set: the last parameters count")
+    vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
+    train = tokenize(cfg, workdir, vocabularies, text)
+    valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
+    test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
+    most = cfg.data.batch.max_length
+    max_source, max_target = min(most, cfg.model.max_source), min(most, cfg.model.max_target)
+    if cfg.data.batch.cut_source:
+        tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
+        train = dataclasses.replace(train, longest=max_source)
+    src, tgt = train.lengths()
+    rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
+    tell(
+        f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
+        f"longer than {max_source} source or {max_target} target tokens"
+    )
+    if len(rows) == 0:
+        raise UserError(
+            "no training pair is left: each has an empty side or is longer than the model's positions allow"
+        )
+    chosen = shapes.choose_shapes(src[rows], tgt[rows], tokens=cfg.data.batch.tokens, count=cfg.data.batch.shapes)
+    example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
+    tell(
+        f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
+        + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
+    )
+    return Run(cfg, workdir, vocabularies, train, valid, test, rows, chosen, len(example.batches), _fingerprint(train))
+
+
+def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:
+    """Token ids of a split, from the cache where an earlier run left them."""
+    folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
+    split = Split(
+        text=text,
+        src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src"),
+        tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt"),
+    )
+    tasks.of(cfg.model).check(split, vocabularies)
+    return split
+
+
+def _vocabularies(
+    cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
+) -> Vocabularies:
+    folder = layout.vocabulary(workdir)
+    if layout.begun(workdir) or not learn:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
+        return vocabulary.load(folder)
+    if cfg.data.vocabulary.dir:
+        made = vocabulary.load(Path(cfg.data.vocabulary.dir))
+    else:
+        tell("learning the vocabularies from the training text")
+        made = tasks.of(cfg.model).vocabularies(cfg.data, text, cfg.seed)
+    vocabulary.save(made, folder)
+    return made
+
+
+def _fingerprint(split: Split) -> int:
+    """A checksum of all token ids of a split: tells whether a continued run still has the same data."""
+    value = 0
+    for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
+        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
+    return value

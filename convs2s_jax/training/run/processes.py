@@ -1,0 +1,125 @@
+"""How the processes of a training find each other: by flags, the environment, or what a cluster tells."""
+
+import dataclasses
+import socket
+import sys
+import time
+
+import jax
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import distributed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Processes:
+    """How a process finds the others.
+
+    coordinator_address: host:port of process 0, free there; num_processes, process_id: how many there are, and which
+    one this is, from 0; distributed: find all three in what Slurm, Open MPI, Kubernetes or a TPU pod tell.
+    initialization_timeout: seconds to wait for the others to start; heartbeat_timeout: seconds after which a silent
+    process counts as lost and all others end.
+    """
+
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    distributed: bool = False
+    initialization_timeout: int = 300
+    heartbeat_timeout: int = 100
+
+    def __post_init__(self) -> None:
+        named = {name: getattr(self, name) for name in ("coordinator_address", "num_processes", "process_id")}
+        given = [name for name, value in named.items() if value is not None]
+        missing = [name for name, value in named.items() if value is None]
+        check(
+            not given or not missing or self.distributed,
+            f"--{', --'.join(given)} without --{', --'.join(missing)}: give all three, as flags or in the environment, "
+            "or --distributed to have the cluster asked for the others",
+        )
+        if self.num_processes is not None and self.process_id is not None:
+            check(self.num_processes >= 1, f"--num_processes={self.num_processes}: use 1 or more")
+            check(
+                0 <= self.process_id < self.num_processes,
+                f"--process_id={self.process_id}: with {self.num_processes} processes it is 0 to "
+                f"{self.num_processes - 1}",
+            )
+        if self.coordinator_address is not None:
+            _, colon, port = self.coordinator_address.rpartition(":")
+            check(
+                bool(colon) and port.isdigit(),
+                f"--coordinator_address={self.coordinator_address}: write host:port, such as 10.0.0.1:1234",
+            )
+        for name in ("initialization_timeout", "heartbeat_timeout"):
+            check(getattr(self, name) >= 1, f"--{name}={getattr(self, name)}: seconds; use 1 or more")
+
+
+def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
+    """What flags leave open, from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
+    address = processes.coordinator_address or environment.get("JAX_COORDINATOR_ADDRESS") or None
+
+    def number(given: int | None, name: str) -> int | None:
+        text = environment.get(name, "")
+        check(given is not None or not text or text.isdigit(), f"the environment's {name} is {text!r}: not a number")
+        return int(text) if given is None and text else given
+
+    return dataclasses.replace(
+        processes,
+        coordinator_address=address,
+        num_processes=number(processes.num_processes, "JAX_NUM_PROCESSES"),
+        process_id=number(processes.process_id, "JAX_PROCESS_ID"),
+    )
+
+
+def join(processes: Processes) -> None:
+    """Find the others, before any use of a device; a training of one process finds nobody and goes on.
+
+    Raises:
+      UserError: no cluster is found where one was promised, or the others do not come.
+    """
+    address = processes.coordinator_address
+    if not processes.distributed and address is None:
+        return
+    who = "this process" if processes.process_id is None else f"process {processes.process_id}"
+    where = "where the cluster says" if address is None else f"at {address}"
+    seconds = processes.initialization_timeout
+    # where the others do not come, JAX's service ends the process itself: it has to be said before
+    sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
+    if address is not None and processes.process_id:
+        _await_leader(address, seconds)
+    try:
+        jax.distributed.initialize(
+            processes.coordinator_address,
+            processes.num_processes,
+            processes.process_id,
+            initialization_timeout=processes.initialization_timeout,
+            heartbeat_timeout_seconds=processes.heartbeat_timeout,
+        )
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if processes.distributed:
+            raise UserError(
+                f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
+                "--coordinator_address, --num_processes and --process_id"
+            ) from error
+        raise UserError(f"{who} did not find the others {where} ({reason})") from error
+    jax.devices()
+    distributed.meet("joined")  # who leaves from here on leaves nobody who is still looking
+
+
+def _await_leader(address: str, seconds: float) -> None:
+    """Wait until process 0 listens."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+            return
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"nobody answers at --coordinator_address={address} ({error}): process 0 has to run there, and "
+                    "to be reached through this port from all machines"
+                ) from error
+            time.sleep(0.2)

@@ -1,0 +1,190 @@
+"""Checkpoints back from disk, each verified: a damaged one is told from one of another model, and passed over."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.checkpoint import FORMAT, manager, put_aside, reason
+from convs2s_jax.training.run.digest import digest, digest_of_record, path_of
+from convs2s_jax.training.step import TrainState
+
+T = TypeVar("T")
+
+DAMAGED = ".damaged"
+"""Ends the name of a checkpoint that could not be read: it may still be of use."""
+
+
+def restore(
+    checkpoints: ocp.CheckpointManager,
+    abstract: TrainState,
+    *,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, or None where there is none.
+
+    A damaged one is named to `tell` and put aside as <step>.damaged, so that training can write it anew, and the one
+    before is tried.
+
+    Args:
+      checkpoints: of `manager`.
+      abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this run.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: checkpoints exist and none is whole.
+    """
+    steps = sorted(checkpoints.all_steps(), reverse=True)
+    for step in steps:
+        found, why = _attempt(lambda: _whole(checkpoints, step, abstract, check))  # noqa: B023
+        if found is None:
+            tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
+            continue
+        for damaged in [s for s in steps if s > step]:
+            put_aside(checkpoints, damaged, DAMAGED)
+        return found
+    if steps:
+        raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
+    return None
+
+
+def restore_params(
+    folder: Path,
+    abstract: Tree,
+    *,
+    step: int | None,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+    item: str = "params",
+) -> tuple[Tree, dict[str, Any]]:
+    """Parameters for decoding, and their position.
+
+    Args:
+      folder: of checkpoints.
+      abstract: shapes and dtypes of the parameters.
+      item: "params", or "optimizer" for the state of the optimiser, which `abstract` then describes.
+      step: a step, or None for the best, and the others from the newest on where that one is damaged.
+      check: gets the position before any array is read, and raises UserError where it does not belong to this model.
+      tell: gets a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: no checkpoint, not that step, or none that is whole.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
+    with manager(folder, keep=1, read_only=True) as checkpoints:
+        steps = sorted(checkpoints.all_steps(), reverse=True)
+        if not steps:
+            raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
+        if step is not None and step not in steps:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
+        for candidate in [step] if step is not None else _best_first(checkpoints, steps):
+            found, why = _attempt(lambda: _part(checkpoints, candidate, item, abstract, check))  # noqa: B023
+            if found is not None:
+                return found
+            tell(f"the checkpoint of step {candidate} is damaged ({why})")
+    raise UserError(f"{folder}: none of the checkpoints {sorted(steps) if step is None else [step]} could be read")
+
+
+def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What was read, or None and why it is damaged."""
+    try:
+        return read(), ""
+    except (UserError, MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:
+        return None, reason(error)
+
+
+def _everywhere(read: Callable[[], T]) -> T:
+    """What each process reads. Where one cannot, all raise ValueError: what comes next they can only do together."""
+    found, why, refused = None, "", None
+    try:
+        found = read()
+    except UserError as error:
+        refused = error
+    except Exception as error:  # of this file, whatever a library makes of it
+        why = reason(error)
+    if not distributed.all_of(found is not None):
+        raise refused or ValueError(why or "another process cannot read its part")
+    assert found is not None
+    return found
+
+
+def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterator[int]:
+    best = checkpoints.best_step()
+    if best is not None:
+        yield best
+    yield from (step for step in steps if step != best)
+
+
+def _whole(
+    checkpoints: ocp.CheckpointManager, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
+) -> tuple[TrainState, dict[str, Any]]:
+    """A training state and its position."""
+    params, position = _part(checkpoints, step, "params", abstract.params, check)
+    moments = _arrays(checkpoints, step, "optimizer", abstract.optimizer, position)
+    number = jnp.asarray(step, jnp.int32)
+    if abstract.step.sharding is not None:
+        number = jax.device_put(number, abstract.step.sharding)
+    return TrainState(params=params, optimizer=moments, step=number), position
+
+
+def _part(
+    checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
+) -> tuple[Tree, dict[str, Any]]:
+    """One item and the position."""
+    position = _position(checkpoints, step)
+    check(position)
+    return _arrays(checkpoints, step, item, abstract, position), position
+
+
+def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    return _everywhere(lambda: _read_position(checkpoints.directory / str(step)))
+
+
+def _read_position(folder: Path) -> dict[str, Any]:
+    position: dict[str, Any] = ocp.JsonCheckpointHandler().restore(folder / "position", ocp.args.JsonRestore())
+    content = {name: value for name, value in position.items() if name != "digests"}
+    if digest_of_record(content) != position["digests"]["position"]:
+        raise ValueError("position is not what was saved")
+    if position["format"] != FORMAT:
+        raise UserError(
+            f"{folder} has checkpoint format {position['format']}, this version reads {FORMAT}; see CHANGELOG.md"
+        )
+    return position
+
+
+def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+    """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
+    expected = position["digests"][item]
+    names = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)}
+    if names != set(expected):
+        odd = sorted(names ^ set(expected))
+        raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
+    # not through the manager, which would wait for all processes where one has failed to read its part
+    folder = checkpoints.directory / str(step) / item
+    placed = jax.tree.map(_placed, abstract)
+    arguments = ocp.args.StandardRestore(placed)
+    restored = _everywhere(lambda: ocp.StandardCheckpointHandler().restore(folder, args=arguments))
+    found = digest(restored)
+    wrong = [name for name in expected if expected[name] != found[name]]
+    if wrong:
+        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, restored)
+
+
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
+    """A description that says where the array shall lie: on the first device, not on those it was saved from."""
+    where = leaf.sharding or SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

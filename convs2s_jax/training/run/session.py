@@ -1,0 +1,164 @@
+"""A run under way: what it works with, and what is done with a state between updates."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import schedule
+from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
+from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run.prepare import Run
+from convs2s_jax.training.run.reports import Reports
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import Step, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where training stands; with the configuration it fixes all that follows.
+
+    step: updates done; epoch: the current one, from 1; batch: batches of it already used; validated: step of the last
+    validation; schedule: of the learning rate.
+    """
+
+    schedule: ScheduleState
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    validated: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What the loop works with: the prepared run, devices, compiled functions, and where results go."""
+
+    run: Run
+    mesh: Mesh
+    step: Step
+    evaluate: Any
+    reports: Reports
+    checkpoints: ocp.CheckpointManager
+    interrupts: Interrupts
+    compiled: CompileCounter
+
+
+def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
+    """Loss and scores on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
+
+    Without a validation set there is only the checkpoint. A validation that is not `scheduled`, at the end of a run,
+    does not count for the learning rate: a run that is continued from there has the rate of one that never ended.
+    """
+    run, cfg = session.run, session.run.cfg
+    if run.valid is None:
+        position = dataclasses.replace(position, validated=position.step)
+        save(session, state, position)
+        return position
+    try:
+        loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
+    except InterruptedWorkError:
+        return position
+    if hypotheses and distributed.leads():
+        validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
+    epoch = position.epoch - (position.batch == 0)
+    session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
+    position = dataclasses.replace(position, validated=position.step)
+    if scheduled:
+        after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
+        position = dataclasses.replace(position, schedule=after)
+        if why:
+            session.reports.tell(f"step {position.step}: {why}")
+    save(session, state, position, loss=loss)
+    return position
+
+
+def score_test(session: Session, state: TrainState) -> None:
+    """Loss and scores of the best parameters on the test set, where the corpus has one and it was not done before."""
+    run, reports = session.run, session.reports
+    if run.test is None:
+        return
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
+    folder = layout.checkpoints(run.workdir)
+    params, saved = restoring.restore_params(
+        folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
+    )
+    if distributed.of_leader(reports.has(split="test", step=saved["step"])):
+        return
+    try:
+        loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")
+    except InterruptedWorkError:
+        return
+    if outputs:
+        scores |= tasks.of(run.cfg.model).details(run.test, outputs)
+    reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
+
+
+def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
+    """Loss of a split, and where the configuration asks for it, what the model makes of it and the scores of that.
+
+    `name` is of this measurement; see `distributed.meet`.
+
+    Raises:
+      InterruptedWorkError: a signal came meanwhile.
+    """
+    run, cfg = session.run, session.run.cfg
+    merged = validation.merged(params)
+    found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
+    if not cfg.training.validate_bleu:
+        return found.loss, {}, []
+    task = tasks.of(cfg.model)
+    outputs = task.outputs(
+        merged,
+        cfg.model,
+        cfg,
+        session.mesh,
+        split,
+        run.vocabularies,
+        name=name,
+        progress=session.interrupts.check,
+    )
+    return found.loss, task.scores(cfg, split, outputs), outputs
+
+
+def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
+    """A checkpoint of this position; parameters that are not finite are refused."""
+    run = session.run
+    if not validation.all_finite(state.params):
+        raise UserError(
+            f"step {position.step}: a parameter is not finite; {last_good(session)}. Use a lower learning rate or clip"
+        )
+    record = dataclasses.asdict(position) | {
+        "data": run.fingerprint,
+        "vocabularies": layout.fingerprints(run.vocabularies),
+    }
+    checkpoint.save(session.checkpoints, state, record, loss=loss)
+
+
+def check_data(run: Run, saved: dict[str, Any]) -> None:
+    """Refuse to continue with other data: order and content of batches would not be those of the run.
+
+    A checkpoint that comes from another program knows no data (None) and goes on with any.
+    """
+    layout.check_vocabularies(run.workdir, run.vocabularies, saved)
+    if saved["data"] not in (None, run.fingerprint):
+        raise UserError(
+            f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
+            "restore them, or begin again in another workdir"
+        )
+
+
+def last_good(session: Session) -> str:
+    """Which checkpoint is good, in words; one that is being written is waited for."""
+    with contextlib.suppress(Exception):
+        session.checkpoints.wait_until_finished()
+    step = max(checkpoint.finished(session.checkpoints), default=None)
+    return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"

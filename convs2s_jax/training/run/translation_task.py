@@ -1,0 +1,103 @@
+"""Translation as a task: an encoder-decoder, trained on pairs of sentences, judged by its translations."""
+
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.labels import Labels
+from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics.scoring import score
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.loss import loss
+from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.task import Task
+
+
+def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
+    """Fresh parameters for vocabularies of so many entries."""
+    return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
+
+
+def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Of both sides, or of the target for both where it is the only one."""
+    return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
+
+
+def check(split: Split, vocabularies: Vocabularies) -> None:
+    """Refuse a classifier's vocabulary; any line can be a target."""
+    del split
+    if isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
+            "translator"
+        )
+
+
+def outputs(
+    params: Params,
+    model: ModelConfig,
+    cfg: Config,
+    mesh: Mesh,
+    split: Split,
+    vocabularies: Vocabularies,
+    *,
+    name: str,
+    progress: Callable[[int], None],
+) -> list[str]:
+    """The best translation of every line. Each process translates its share, and all get all.
+
+    Args:
+      params: merged kernels.
+      model: its config.
+      cfg: of the run, with the search.
+      mesh: whose devices translate.
+      split: what is translated.
+      vocabularies: of both sides.
+      name: of this work, different each time; see `distributed.meet`.
+      progress: called with the number of lines done since the call before.
+    """
+    whole = _ready(distributed.local(mesh, params), model)
+    sources = [split.src[i] for i in distributed.mine(len(split.src))]
+    devices = distributed.own_devices(mesh)
+    found = translate(whole, model, cfg.search, sources, devices=devices, progress=progress)
+    lines = [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+    return distributed.collect(lines, len(split.src), name=name)
+
+
+_ready = jax.jit(encoder_decoder.ready, static_argnums=1)
+
+
+def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+    """What the configuration asks for, against the split's targets."""
+    asked = cfg.training
+    found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
+    return {key: s.value for key, s in found.items()}
+
+
+def details(split: Split, outputs: list[str]) -> dict[str, float]:
+    """Nothing more."""
+    del split, outputs
+    return {}
+
+
+TASK = Task(
+    config=ModelConfig,
+    init=init,
+    split=encoder_decoder.split,
+    loss=loss,
+    vocabularies=vocabularies_of,
+    check=check,
+    outputs=outputs,
+    scores=scores,
+    details=details,
+)

@@ -1,0 +1,97 @@
+"""Validation: loss over every line, and a sample of what the model makes of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.data import loader, plan
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.training import sharding
+from convs2s_jax.training.loss import Batch, LossSums
+from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run.batches import batch_on
+from convs2s_jax.training.run.config import AnyModel
+from convs2s_jax.training.run.dataset import Split
+
+SHAPES = 4
+"""Batch shapes of a validation set: each is compiled once more, so there are fewer than in training."""
+
+
+class Evaluation(NamedTuple):
+    """Negative log-likelihood in nats per target token, without smoothing, over `tokens` target tokens."""
+
+    loss: float
+    tokens: int
+
+
+def evaluator(cfg: AnyModel, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
+    """The jitted loss of one batch, without dropout and smoothing."""
+    gather, shards, loss = sharding.gatherer(mesh), row_shards(mesh), tasks.of(cfg).loss
+
+    def sums(params: Tree, batch: Batch) -> LossSums:
+        return loss(gather(params), cfg, batch, shards=shards)
+
+    return jax.jit(sums, out_shardings=sharding.replicated(mesh))
+
+
+def evaluate(
+    evaluate_batch: Callable[[Tree, Batch], LossSums],
+    params: Tree,
+    cfg: AnyModel,
+    mesh: Mesh,
+    split: Split,
+    *,
+    tokens: int,
+) -> Evaluation:
+    """Loss over every line of a split; lines longer than the positions allow are cut there.
+
+    Args:
+      evaluate_batch: of `evaluator`.
+      params: merged kernels.
+      cfg: the model.
+      mesh: over which batches are spread.
+      split: at least one line.
+      tokens: budget of a batch.
+    """
+    src, tgt = split.lengths()
+    src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
+    everything = plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
+
+    def make(planned: plan.PlannedBatch) -> Batch:
+        return batch_on(mesh, split, everything, planned)
+
+    sums = [evaluate_batch(params, prepared.batch) for prepared in loader.load(everything, make)]
+    fetched = jax.device_get(sums)
+    count = sum(int(s.tokens) for s in fetched)
+    return Evaluation(loss=sum(float(s.nll) for s in fetched) / count, tokens=count)
+
+
+def merged(params: Tree) -> Tree:
+    """Kernels of a training state's parameters."""
+    return _merge(params)
+
+
+_merge = jax.jit(weight_norm.merge)
+
+
+@jax.jit
+def all_finite(params: Tree) -> Array:
+    """Whether no parameter is infinite or not a number."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
+def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], *, count: int = 50) -> None:
+    """The first translations, or labels, of a validation, as JSON lines: source, hypothesis, reference."""
+    folder.mkdir(exist_ok=True)
+    lines = zip(split.text.src, hypotheses, split.text.tgt, strict=True)
+    records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in list(lines)[:count]]
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (folder / f"{step}.jsonl").write_text(text, encoding="utf-8")

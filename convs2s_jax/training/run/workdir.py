@@ -1,0 +1,121 @@
+"""A workdir: what a run leaves on disk, enough to continue it and to decode.
+
+config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.training.run.config import Config
+
+FREE = (
+    "search",
+    "model.execution",
+    "data.dir",
+    "data.files",
+    "data.tfds_dir",
+    "data.cache_dir",
+    "data.vocabulary.dir",
+    "training.max_steps",
+    "training.max_epochs",
+    "training.report_every",
+    "training.validate_every",
+    "training.validate_bleu",
+    "training.metrics",
+    "training.bleu_tokenize",
+    "training.save_every",
+    "training.keep",
+    "training.skip_bad_steps",
+    "mesh",
+    "parallel",
+)
+"""What may change when a run is continued: bounds, reports, how layers are executed and on which devices, and where
+data lie (their content is compared)."""
+
+
+def checkpoints(workdir: Path) -> Path:
+    """Folder of the checkpoints."""
+    return workdir / "checkpoints"
+
+
+def vocabulary(workdir: Path) -> Path:
+    """Folder of the vocabularies."""
+    return workdir / "vocab"
+
+
+def begun(workdir: Path) -> bool:
+    """Whether there is a checkpoint: what came before one may still be changed."""
+    folder = checkpoints(workdir)
+    return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+
+
+def read_config(workdir: Path) -> Config:
+    """The resolved configuration of a run.
+
+    Raises:
+      UserError: no such folder, no config.json in it, or one that does not fit this version.
+    """
+    path = workdir / "config.json"
+    if not workdir.is_dir():
+        raise UserError(f"--workdir={workdir}: there is no such folder")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--workdir={workdir} holds no config.json: no training was begun there") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); restore it, or train again in another workdir") from error
+    return build(Config, values, "config")
+
+
+def fingerprints(vocabularies: Vocabularies) -> list[str]:
+    """What a checkpoint remembers of the vocabularies it was trained with."""
+    return [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
+
+
+def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
+    """Raise UserError where a checkpoint at `position` was trained with other vocabularies."""
+    if position["vocabularies"] != fingerprints(vocabularies):
+        raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
+
+
+def claim(workdir: Path, cfg: Config) -> None:
+    """Write config.json into a workdir without checkpoints, or check that the run there has the same configuration.
+
+    Raises:
+      UserError: names each field that differs.
+    """
+    path = workdir / "config.json"
+    if path.exists() and begun(workdir):
+        there, here = to_dict(read_config(workdir)), to_dict(cfg)
+        odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
+        if odd:
+            raise UserError(
+                f"--workdir={workdir} holds a run of another configuration: {'; '.join(odd[:5])}"
+                f"{' ...' if len(odd) > 5 else ''}. Use another workdir, or the settings of that run"
+            )
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(to_dict(cfg), indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+
+
+def _free(name: str) -> bool:
+    return any(name == free or name.startswith(f"{free}.") for free in FREE)
+
+
+def _differences(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(path, value there, value here) of each field that differs."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for name in sorted({*there, *here}):
+            yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
+    elif there != here:
+        yield path, there, here

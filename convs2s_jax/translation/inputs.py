@@ -1,0 +1,136 @@
+"""What a user asks of each line: files of prefixes, constraints, translations to score, and a dictionary."""
+
+from collections.abc import Sequence
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import UNK
+from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.vocabulary import Vocabulary
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import longest
+from convs2s_jax.translation.translator import Translator
+
+
+def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
+    """The lines of a file that has one for each source line.
+
+    Args:
+      path: of the file.
+      lines: of the source.
+      name: of the source, for messages.
+      what: a line of the file is, for messages.
+
+    Raises:
+      UserError: it cannot be read, or has another number of lines.
+    """
+    found = read_lines(path)
+    if len(found) != len(lines):
+        raise UserError(f"{name} has {len(lines)} lines, {path} {len(found)}: each line needs its {what}")
+    return found
+
+
+def phrases_of(lines: Sequence[str]) -> list[list[str]]:
+    """Phrases between TABs, of each line; empty ones ask for nothing."""
+    return [[phrase for phrase in line.split("\t") if phrase.strip()] for line in lines]
+
+
+def check_fit(
+    translator: Translator,
+    search: SearchConfig,
+    lines: Sequence[str],
+    *,
+    prefix: tuple[str, Sequence[str]] | None = None,
+    constraints: tuple[str, Sequence[Sequence[str]]] | None = None,
+) -> None:
+    """Refuse prefixes and constraints that no translation can hold.
+
+    Args:
+      translator: the model.
+      search: its bounds of the length.
+      lines: of the source.
+      prefix: name of the file and a prefix for each line.
+      constraints: name of the file and phrases for each line.
+
+    Raises:
+      UserError: a word that the target vocabulary does not have; more tokens than a translation of the line may have; a
+        wish for the translation of an empty line. Each names file and line.
+    """
+    vocabularies, models = translator.vocabularies, translator.models
+    lengths = [len(ids) for ids in vocabularies.src.encode(lines)]
+    used = [0] * len(lines)
+    begins = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
+    for path, wanted in (begins, constraints or ("", [])):
+        for i, texts in enumerate(wanted):
+            where = f"{path}, line {i + 1}"
+            count = sum(_count_known(vocabularies.tgt, text, where) for text in texts)
+            if not count:
+                continue
+            if not lengths[i] and translator.reads_source:
+                raise UserError(f"{where}: the source line is empty, and so is its translation; leave this line empty")
+            used[i] += count
+            room = longest(models, search, min(lengths[i] + 1, translator.max_source))
+            if used[i] > room:
+                more = ", with those of its prefix" if used[i] > count else ""
+                raise UserError(
+                    f"{where}: {used[i]} tokens are asked for{more}; a translation of this line has at most {room} "
+                    "(--max_length_a * source + --max_length_b, and the model's positions): ask for less or raise those"
+                )
+
+
+def check_empty(name: str, lines: Sequence[str]) -> None:
+    """Refuse sources for a language model.
+
+    Raises:
+      UserError: names file and line.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            raise UserError(
+                f"{name}, line {number} is not empty: a language model reads no source and writes a text for each "
+                "empty line; how texts begin stands in --prefix, and --score=FILE scores them"
+            )
+
+
+def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> None:
+    """Refuse translations to score that the model has no positions for.
+
+    Raises:
+      UserError: names file and line.
+    """
+    room = translator.max_target - 1
+    for number, ids in enumerate(translator.vocabularies.tgt.encode(targets), 1):
+        if len(ids) > room:
+            raise UserError(
+                f"{path}, line {number}: the translation has {len(ids)} tokens, the model has positions for {room}; "
+                "shorten it"
+            )
+
+
+def read_dictionary(path: str) -> dict[str, str]:
+    """Target words of source words: a source word, TAB, a target word on each line.
+
+    Raises:
+      UserError: a line of another form, or a source word that stands there twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        source, _, target = (part.strip() for part in line.partition("\t"))
+        if not source or not target or "\t" in target:
+            raise UserError(f"{path}, line {number}: {line!r} is not a source word, TAB, a target word")
+        if found.setdefault(source, target) != target:
+            raise UserError(f"{path}, line {number}: '{source}' has another target word above; drop one of the two")
+    return found
+
+
+def _count_known(vocabulary: Vocabulary, text: str, where: str) -> int:
+    """Number of tokens of a text that has no unknown ones."""
+    [ids] = vocabulary.encode([text])
+    if UNK in ids:
+        words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
+        raise UserError(
+            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can hold it; "
+            "use other words"
+        )
+    return len(ids)

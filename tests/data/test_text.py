@@ -1,0 +1,184 @@
+"""Parallel text from files: line by line what stands in them, or a sentence that says what is wrong."""
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpora
+from convs2s_jax.data import text as corpus
+from convs2s_jax.data.cldr import CldrConfig
+from convs2s_jax.data.config import DataConfig, SplitFiles
+from convs2s_jax.data.text_files import read_lines
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "train.de", b"eins\nzwei\n")
+    write(tmp_path / "train.en", b"one\ntwo\n")
+    return tmp_path
+
+
+def files(folder, **values):
+    return DataConfig(src="de", tgt="en", dir=str(folder), **values)
+
+
+# --- lines
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\r\n\r\n b \n", ["a", "", " b "]),
+        ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"]),
+        ("\ufeffa\n\ufeffb\n".encode(), ["a", "\ufeffb"]),
+        ("größer\u202f\u00a0\n".encode(), ["größer\u202f\u00a0"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.de", "x.de.gz", "-"])
+def test_only_newlines_end_a_line(tmp_path, monkeypatch, data, lines, name):
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "latin-1"))
+        assert read_lines("-") == lines
+    else:
+        assert read_lines(write(tmp_path / name, data)) == lines
+
+
+def test_gzip_is_known_by_its_content(tmp_path, monkeypatch):
+    zipped = gzip.compress(b"a\n") + gzip.compress(b"b\n")
+    assert read_lines(write(tmp_path / "x.de", zipped)) == ["a", "b"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zipped)))
+    assert read_lines("-") == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["x.de", "x.de.gz"])
+def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, name):
+    path = write(tmp_path / name, "ä\nb\n".encode() + b"gr\xfcn\n")
+    with pytest.raises(UserError, match=rf"{name}, line 3: byte 0xfc is not UTF-8; convert the file"):
+        read_lines(path)
+
+
+def test_standard_input_is_named_in_messages(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfea\0")))
+    with pytest.raises(UserError, match="standard input, line 1: byte 0xff is not UTF-8"):
+        read_lines("-")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d[:-9],
+        lambda d: d[:-1],
+        lambda d: d[:10] + b"\xff" + d[11:],
+        lambda d: d[:-8] + b"\0" * 8,
+        lambda d: b"plain" + d[:0],
+    ],
+)
+def test_damaged_gzip_is_refused(tmp_path, damage):
+    path = tmp_path / "x.de.gz"
+    path.write_bytes(damage(gzip.compress(bytes(range(97, 123)) * 3)))
+    with pytest.raises(UserError, match=r"x\.de\.gz is not a whole gzip file \(.*\): copy it again"):
+        read_lines(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder: give the name of a text file"):
+        read_lines(tmp_path)
+    with pytest.raises(UserError, match="nowhere cannot be read: No such file or directory; give the name"):
+        read_lines(tmp_path / "nowhere")
+
+
+# --- splits
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_split_is_read_from_the_folder(tmp_path, suffix):
+    write(tmp_path / f"valid.de{suffix}", b"eins\n\nzwei\n")
+    write(tmp_path / f"valid.en{suffix}", b"one\r\n\r\ntwo\r\n")
+    text = corpus.read(files(tmp_path), "valid")
+    assert text == corpus.ParallelText(["eins", "", "zwei"], ["one", "", "two"], "valid")
+    assert len(text) == 3
+
+
+def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder):
+    more = tuple(
+        (write(folder / f"{i}.a", f"a{i}\n".encode()), write(folder / f"{i}.b.gz", f"b{i}\n".encode())) for i in "21"
+    )
+    cfg = files(folder, files=SplitFiles(train=more))
+    assert corpus.read(cfg, "train") == corpus.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
+
+
+def test_missing_split_names_the_paths_tried(folder):
+    with pytest.raises(UserError, match=rf"there is no {folder}/valid.de\[.gz\], {folder}/valid.en\[.gz\]"):
+        corpus.read(files(folder), "valid")
+
+
+def test_missing_split_is_empty_where_it_is_optional(folder):
+    assert len(corpus.read(files(folder), "test", optional=True)) == 0
+    assert len(corpus.read(files(""), "test", optional=True)) == 0
+    assert len(corpus.read(files(folder), "train", optional=True)) == 2
+
+
+@pytest.mark.parametrize(("here", "missing"), [("de", "en"), ("en", "de")])
+def test_one_side_alone_is_refused_even_where_the_split_is_optional(folder, here, missing):
+    write(folder / f"test.{here}", b"eins\n")
+    message = rf"test.{here} has no other side: neither {folder}/test.{missing} nor {folder}/test.{missing}.gz exists"
+    with pytest.raises(UserError, match=message):
+        corpus.read(files(folder), "test", optional=True)
+
+
+def test_unequal_numbers_of_lines_are_refused(folder):
+    write(folder / "train.en", b"one\ntwo\nthree\n")
+    with pytest.raises(UserError, match=r"train\.de has 2 lines, .*train\.en 3: parallel files need one line for each"):
+        corpus.read(files(folder), "train")
+
+
+def test_unequal_files_are_refused_even_if_their_sums_agree(folder):
+    a, b = write(folder / "a", b"1\n"), write(folder / "b", b"1\n2\n")
+    with pytest.raises(UserError, match=r"a has 1 lines, .*b 2"):
+        corpus.read(files("", files=SplitFiles(train=((a, b), (b, a)))), "train")
+
+
+def test_empty_corpus_is_refused(folder):
+    for side in ("de", "en"):
+        write(folder / f"train.{side}", b"")
+    with pytest.raises(UserError, match=r"train\.de and .*train\.en are empty: a corpus needs at least one line"):
+        corpus.read(files(folder), "train")
+
+
+def test_folder_in_place_of_a_file_is_refused(folder):
+    (folder / "train.de").unlink()
+    (folder / "train.de").mkdir()
+    with pytest.raises(UserError, match=r"train\.de is a folder"):
+        corpus.read(files(folder), "train")
+
+
+def test_no_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data\.dir is '.*nowhere': there is no such folder"):
+        corpus.read(files(tmp_path / "nowhere"), "train")
+    with pytest.raises(UserError, match=r"data\.dir and data\.files\.train are empty: name a folder or the files"):
+        corpus.read(files(""), "train")
+
+
+def test_unknown_split_is_a_mistake_of_the_caller(folder):
+    with pytest.raises(ValueError, match="split is 'dev', not one of"):
+        corpus.read(files(folder), "dev")
+
+
+def test_built_in_corpus_has_the_sizes_asked_for():
+    cfg = DataConfig(corpus="cldr", src="en", tgt="de", cldr=CldrConfig(train=50, valid=5, test=7))
+    texts = [corpus.read(cfg, split) for split in corpora.SPLITS]
+    assert [(len(text.src), len(text.tgt)) for text in texts] == [(50, 50), (5, 5), (7, 7)]
+    assert not set(texts[0].src) & set(texts[2].src)

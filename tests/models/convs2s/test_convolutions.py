@@ -1,0 +1,273 @@
+"""The convolutions of blocks against loops, their table of parameters, and the models they make."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
+from convs2s_jax.models.convs2s.dense import DenseConfig
+from convs2s_jax.models.convs2s.dynamic import DynamicConfig
+from convs2s_jax.models.convs2s.lightweight import LightweightConfig
+from convs2s_jax.models.convs2s.separable import SeparableConfig
+from convs2s_jax.models.convs2s.stack import ExecutionConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.nn import convolution, weight_norm
+from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.training.loss import Batch, loss
+
+LAYERS = {
+    "dense": DenseConfig(),
+    "separable": SeparableConfig(),
+    "dilated": SeparableConfig(dilations=(2,)),
+    "lightweight": LightweightConfig(heads=3),
+    "dynamic": DynamicConfig(heads=2),
+}
+every_layer = pytest.mark.parametrize("name", LAYERS)
+C, D = 6, 4
+
+
+def random(params, seed=0, scale=0.5):
+    """The same tree without a zero."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), params)
+
+
+def layer(name, width):
+    """Kind, config and parameters of one layer."""
+    cfg = LAYERS[name]
+    kind = CONVOLUTIONS[cfg.kind]
+    fresh = kind.init(jax.random.key(0), cfg, width=width, inputs=C, outputs=D, keep=1.0)
+    return kind, cfg, random(fresh)
+
+
+def softmax(u):
+    """Over the taps, axis 0."""
+    e = np.exp(u - u.max(0))
+    return e / e.sum(0)
+
+
+def taps(name, params, x):
+    """What a position x [C] gives each tap: [K, C, D] in float64, written from the equations."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    if name == "dense":
+        return params.w, params.b
+    if name in ("separable", "dilated"):
+        along_time = params.depthwise.w
+    else:
+        heads = LAYERS[name].heads
+        u = params.taps if name == "lightweight" else np.einsum("C,CKH->KH", x, params.maker)
+        along_time = np.stack([softmax(u)[:, c // (C // heads)] for c in range(C)], axis=1)
+    return np.einsum("KC,CD->KCD", along_time, params.pointwise.w), params.pointwise.b
+
+
+def looped(name, params, x, first):
+    """y_t = b + sum_j x[t + first + j r] w_j, position by position; zeros outside."""
+    x = np.asarray(x, np.float64)
+    dilation = 2 if name == "dilated" else 1
+    y = np.zeros((*x.shape[:2], D))
+    for b, t in np.ndindex(x.shape[:2]):
+        w, bias = taps(name, params, x[b, t])
+        y[b, t] = bias
+        for j in range(len(w)):
+            at = t + first + j * dilation
+            if 0 <= at < x.shape[1]:
+                y[b, t] += x[b, at] @ w[j]
+    return y
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 9])
+@every_layer
+def test_each_kind_equals_a_loop(name, width):
+    """Centred and causal, the latter in every way that it can be cut."""
+    kind, cfg, params = layer(name, width)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
+    reach = kind.reach(cfg, width)
+    np.testing.assert_allclose(kind.centred(params, cfg, x, "xla"), looped(name, params, x, -(reach // 2)), atol=1e-5)
+    expected = looped(name, params, x, -reach)
+    for cuts in ([7], [1] * 7, [3, 1, 3]):
+        history, at, parts = jnp.zeros((2, reach, C)), 0, []
+        for cut in cuts:
+            y, history = kind.causal(params, cfg, history, x[:, at : at + cut], "xla")
+            parts.append(y)
+            at += cut
+        np.testing.assert_allclose(jnp.concatenate(parts, axis=1), expected, atol=1e-5)
+        assert history.shape == (2, reach, C)
+
+
+@every_layer
+def test_the_dense_convolution_of_equal_results_has_equal_results(name):
+    kind, cfg, params = layer(name, 3)
+    found = kind.dense(params, cfg)
+    assert (found is None) == (name in ("dilated", "dynamic"))
+    if found is not None:
+        x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
+        np.testing.assert_allclose(convolution.centred(found, x), kind.centred(params, cfg, x, "xla"), atol=1e-5)
+
+
+K, O, N = 3, 512, 1024
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        (DenseConfig(), K * O * N),
+        (SeparableConfig(), K * O + O * N),
+        (SeparableConfig(dilations=(4,)), K * O + O * N),
+        (LightweightConfig(heads=8), K * 8 + O * N),
+        (DynamicConfig(heads=8), O * K * 8 + O * N),
+    ],
+)
+def test_weights_are_those_of_table_11_1(cfg, expected):
+    """Of Xiao and Zhu, Machine Translation, chapter 11: K the width, O channels in, N out; biases are not counted."""
+    kind = CONVOLUTIONS[cfg.kind]
+    assert kind.weights(cfg, width=K, inputs=O, outputs=N) == expected
+    init = partial(kind.init, cfg=cfg, width=K, inputs=O, outputs=N, keep=1.0)
+    leaves = jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))
+    assert sum(leaf.size for leaf in leaves) == expected + N
+
+
+def test_a_separable_model_has_a_third_of_the_weights_of_a_dense_one():
+    """Exactly: in blocks of width 3, 2 K C C less K C + 2 C C for each."""
+
+    def size(kind):
+        cfg = model(kind, layers=[(128, 3)] * 4)
+        init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=9, target_vocabulary=9)
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init, jax.random.key(0))))
+
+    assert size("dense") - size("separable") == 8 * (2 * 3 * 128 * 128 - 3 * 128 - 2 * 128 * 128)
+
+
+V, E, B, S, T = 13, 6, 3, 5, 6
+KINDS = {
+    "dense": {"kind": "dense"},
+    "separable": {"kind": "separable"},
+    "dilated": {"kind": "separable", "dilations": [1, 1, 2]},
+    "lightweight": {"kind": "lightweight", "heads": 2},
+    "dynamic": {"kind": "dynamic", "heads": 2},
+}
+every_other = pytest.mark.parametrize("name", [name for name in KINDS if name != "dense"])
+
+
+def model(name, *, layers=((8, 3),) * 3, execution=None, **fields):
+    sides = {"layers": [list(x) for x in layers], "convolution": KINDS[name], "max_positions": 16}
+    values = {"encoder": sides, "decoder": {**sides, "out_dim": 5}, **fields}
+    execution = to_dict(execution or ExecutionConfig(scan_layers=0))
+    return build(ModelConfig, {"embedding_dim": E, "dropout": 0.3, "execution": execution, **values})
+
+
+def setup(cfg):
+    rng = np.random.default_rng(0)
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+    params = random(jax.eval_shape(init, jax.random.key(0)), scale=0.4)
+    src, tgt = rng.integers(4, V, size=(B, S)), rng.integers(4, V, size=(B, T))
+    src[1, 3:], tgt[2, 2:] = PAD, PAD
+    return params, Batch(src=jnp.asarray(src, jnp.int32), tgt=jnp.asarray(tgt, jnp.int32))
+
+
+def close(a, b, tolerance=1e-5):
+    """Every leaf, relative to its largest element."""
+
+    def leaf(a, b):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=0.0))
+
+    jax.tree.map(leaf, a, b)
+
+
+@partial(jax.jit, static_argnums=2)
+def loss_and_gradients(params, batch, cfg, key):
+    """With respect to directions and lengths, as in training."""
+
+    def summed(split):
+        return loss(weight_norm.merge(split), cfg, batch, smoothing=0.1, key=key).loss
+
+    return jax.value_and_grad(summed)(encoder_decoder.split(params, cfg))
+
+
+@every_other
+def test_loops_and_recomputation_change_neither_loss_nor_gradients(name):
+    params, batch = setup(model(name))
+    key = row_keys(jax.random.key(5), B)
+    expected = loss_and_gradients(params, batch, model(name), key)
+    for execution in (ExecutionConfig(scan_layers=2, remat=True), ExecutionConfig(scan_layers=2, convolution="xla")):
+        close(loss_and_gradients(params, batch, model(name, execution=execution), key), expected)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), expected[1]))
+
+
+def test_layers_of_different_dilation_never_share_a_loop():
+    """(1, 1, 2): two of the three layers on each side are one loop."""
+    cfg = model("dilated", execution=ExecutionConfig(scan_layers=2))
+    params, batch = setup(cfg)
+
+    def features(params):
+        memory = encoder_decoder.encode(params, cfg, batch.src)
+        cache = encoder_decoder.start(params, cfg, memory, B)
+        assert [h.shape[1] for h in cache.histories] == [2, 2, 4]
+        return encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0]
+
+    text = str(jax.make_jaxpr(features)(params))
+    assert text.count("length=2") == 2
+    assert text.count("length=3") == 0
+
+
+def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():
+    split = encoder_decoder.split(setup(model("separable"))[0], model("separable"))
+    normed = split.encoder.blocks[0].conv.depthwise.w
+    assert (normed.v.shape, normed.g.shape) == ((3, 8), (1, 8))
+    np.testing.assert_allclose(normed.g[0], np.sqrt((np.asarray(normed.v) ** 2).sum(0)), rtol=1e-6)
+    close(weight_norm.merge(split), setup(model("separable"))[0])
+    for name, field in (("lightweight", "taps"), ("dynamic", "maker")):
+        conv = encoder_decoder.split(setup(model(name))[0], model(name)).decoder.blocks[0].conv
+        assert isinstance(getattr(conv, field), jax.Array)
+        assert isinstance(conv.pointwise.w, weight_norm.Normed)
+
+
+@pytest.mark.parametrize("cfg", [DenseConfig(), SeparableConfig()])
+def test_fresh_layers_keep_the_variance_before_the_gate(cfg):
+    """Both four times that of the input (appendix A of the paper), less dropout: of 100,000 numbers known to 3 %."""
+    kind = CONVOLUTIONS[cfg.kind]
+    params = kind.init(jax.random.key(0), cfg, width=5, inputs=256, outputs=200, keep=0.8)
+    y = kind.centred(params, cfg, jax.random.normal(jax.random.key(1), (10, 60, 256)), "xla")[:, 2:-2]
+    assert float(jnp.var(y)) == pytest.approx(4 * 0.8, rel=0.05)
+
+
+def test_a_configuration_of_before_is_dense():
+    values = to_dict(model("dense"))
+    for side in ("encoder", "decoder"):
+        del values[side]["convolution"]
+    assert build(ModelConfig, values) == model("dense")
+    assert build(ModelConfig, to_dict(model("dilated"))) == model("dilated")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "separabel"}, r"^model\.encoder\.convolution\.kind is 'separabel'; did you mean 'separable'\?"),
+        (
+            {"kind": "separable", "dilations": []},
+            r"^model\.encoder\.convolution\.dilations is empty: name one at least",
+        ),
+        ({"kind": "separable", "dilations": [1, 0]}, r"^model\.encoder\.convolution\.dilations has 0: .* 1 \(no dil"),
+        ({"kind": "dynamic", "heads": 0}, r"^model\.encoder\.convolution\.heads is 0: .*use 1 or more"),
+        ({"kind": "dynamic", "heads": 3}, r"^model\.encoder\.convolution\.heads is 3, and a layer has 256 channels: "),
+        ({"kind": "lightweight", "heads": 7}, r"^model\.encoder\.convolution\.heads is 7, .* use a divisor"),
+        ({"kind": "lightweight", "dilations": [1]}, r"^model\.encoder\.convolution\.dilations: there is no field"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(values, message):
+    with pytest.raises(UserError, match=message):
+        build(ModelConfig, {"encoder": {"convolution": values}}, "model")
+
+
+def test_configs_of_layers_are_hashable_and_have_no_leaves():
+    for cfg in LAYERS.values():
+        assert jax.tree.leaves(cfg) == []
+        assert hash(cfg) == hash(dataclasses.replace(cfg))

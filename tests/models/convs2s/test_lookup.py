@@ -1,0 +1,52 @@
+"""Tables of the first layer against the layer itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.convs2s import lookup as tables
+from convs2s_jax.models.convs2s.lookup import Words
+from convs2s_jax.nn import convolution
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.embedding import Embedding, embed, places
+
+V, P, E, C, D = 9, 16, 3, 4, 6
+TOKENS = jnp.asarray([[2, 5, 6, 7, 8], [2, 4, PAD, PAD, PAD]], jnp.int32)
+
+
+def layer(width, positions, dtype=jnp.float32):
+    """Nothing is zero, not even the rows of padding."""
+    rng = np.random.default_rng(width)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
+    embedding = Embedding(table=draw(V, E), positions=draw(P, E) if positions else None)
+    return embedding, Affine(w=draw(E, C), b=draw(C)), Affine(w=draw(width, C, D), b=draw(D))
+
+
+@pytest.mark.parametrize("cuts", [[5], [1] * 5, [2, 3]], ids=str)
+@pytest.mark.parametrize("positions", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
+    embedding, map_in, conv = layer(width, positions)
+    found = tables.init(embedding, map_in, conv)
+    past, history = jnp.zeros((2, width - 1, C)), tables.start(found, 2)
+    at = 0
+    for cut in cuts:
+        tokens = TOKENS[:, at : at + cut]
+        before = jnp.sum(TOKENS[:, :at] != PAD, axis=1)
+        words = Words(tokens=tokens, places=places(tokens, before))
+        x = linear(map_in, embed(embedding, tokens, before))
+        y, past = convolution.causal(conv, past, x)
+        ours, history = tables.causal(found, conv.b, history, words)
+        np.testing.assert_allclose(tables.read(found, words), x, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ours, y, rtol=1e-5, atol=1e-5)
+        at += cut
+
+
+@pytest.mark.parametrize("positions", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_size_is_that_of_the_tables(dtype, positions):
+    embedding, map_in, conv = layer(3, positions, dtype)
+    made = tables.init(embedding, map_in, conv)
+    assert tables.size(embedding, conv) == sum(leaf.nbytes for leaf in jax.tree.leaves(made))

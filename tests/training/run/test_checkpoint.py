@@ -1,0 +1,124 @@
+"""Checkpoints as they are written: which stay, how arrays are laid out, what happens on a full disk."""
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import checkpoint, digest, restoring
+from convs2s_jax.training.step import TrainState
+from tests import tiny
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, restore, save, state
+
+
+def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
+    assert save(tmp_path, {10: 1.0, 20: 3.0, 30: None, 40: 2.0}, keep=2) == [10, 30, 40]
+    assert save(tmp_path, {50: None}, keep=2) == [10, 40, 50]
+    assert save(tmp_path, {60: 0.5, 70: None, 80: 4.0}, keep=2) == [60, 70, 80]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path, loss):
+    assert save(tmp_path / "a", {10: loss, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
+    assert save(tmp_path / "b", {10: 5.0, 20: loss, 30: None, 40: None}, keep=1) == [10, 40]
+    assert save(tmp_path / "c", {10: loss, 20: None, 30: None}, keep=1) == [30]
+
+
+def test_a_step_that_is_there_already_is_not_written_again(folder):
+    before = largest(folder, 30).read_bytes()
+    save(folder, {30: None})
+    assert largest(folder, 30).read_bytes() == before
+
+
+def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folder):
+    save(folder, {40: None})
+    save(folder, {40: 0.5})
+    with checkpoint.manager(folder, keep=3) as checkpoints:
+        assert checkpoints.best_step() == 40
+    (found, _), _, _ = restore(folder)
+    assert_bitwise(found, state(40))
+
+
+@pytest.mark.parametrize("axes", [("d", None), (None, "d")])
+def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_so(tmp_path, axes):
+    assert len(jax.devices()) == 8
+    layout = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec(*axes))
+    one = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(16, 24)), jnp.float32)}
+    spread = jax.device_put(one, layout)
+    assert digest.digest(spread) == digest.digest(one)
+
+    with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+        checkpoint.save(checkpoints, TrainState(params=one, optimizer=one, step=jnp.int32(1)), {})
+        checkpoint.wait(checkpoints, 1)
+        target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
+        abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
+        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=pytest.fail)
+    assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
+    assert_bitwise(found[0].params, one)
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from convs2s_jax.core.command_line import run
+    from convs2s_jax.training import checkpoint
+    from tests.checkpoints import position, state
+
+    def train(_):
+        with checkpoint.manager(Path(sys.argv_folder), keep=1) as checkpoints:
+            # a write beyond the limit fails, as on a full disk
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            checkpoint.save(checkpoints, state(40), position(40), loss=0.5)
+            checkpoint.wait(checkpoints, 40)
+            print("not reached")
+
+    sys.argv_folder = sys.argv[2]
+    sys.argv = ["train.py"]
+    run(train)
+"""
+
+
+@pytest.mark.parametrize("steps", [(10, 20, 30), ()])
+def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_whole(folder, steps):
+    if not steps:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tiny.ROOT), str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == ""
+    assert ended.returncode == 2, ended.stderr
+    good = "the last good one is step 30" if steps else "no earlier one exists"
+    # Orbax's threads log their own errors at the same time: before it, after it, or between it and its line's end
+    sentence = rf"train\.py: {folder}: the checkpoint of step 40 could not be written \(.*\); {good}\. Make room"
+    assert len(re.findall(sentence, ended.stderr)) == 1
+    assert ended.stderr.count("train.py: ") == 1
+    found, left, told = restore(folder)
+    assert left == list(steps)
+    assert told == []
+    if steps:
+        assert_bitwise(found[0], state(30))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, nested):
+    class Manager:
+        directory = tmp_path
+
+        def wait_until_finished(self):
+            long = RuntimeError("a path " * 60 + "\nNo space left on device")
+            if not nested:
+                raise long
+            raise ValueError("not written") from long
+
+    with pytest.raises(UserError, match=r"step 3 could not be written \(No space left on device\); no earlier one"):
+        checkpoint.wait(Manager(), 3)

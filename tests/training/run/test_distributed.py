@@ -1,0 +1,206 @@
+"""Several processes: what one process with as many devices computes, and no fault of one of them loses work."""
+
+import json
+import re
+import signal
+
+import numpy as np
+import pytest
+
+from convs2s_jax.training.run.loop import train
+from tests import processes, tiny
+
+STEPS = 12
+OPTIONS = {
+    "training__max_steps": STEPS,
+    "training__save_every": 1,
+    "training__report_every": 1,
+    "training__validate_bleu": True,
+}
+SILENT = {"training__validate_bleu": False}
+"""Where parameters alone are compared: a search takes a third of the time to compile."""
+FSDP = {"mesh__data": 1, "mesh__fsdp": -1}
+DATA = {"mesh__data": -1}
+PMAP = {"mesh__data": -1, "parallel": "pmap"}
+MARGIN = 30
+"""Seconds beyond the heartbeat's: JAX looks every few seconds, and two cores are shared."""
+
+
+def config_file(folder, **options):
+    folder.mkdir(exist_ok=True)
+    return tiny.config_file(folder, **{**OPTIONS, **options})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One process, four devices, never disturbed."""
+    workdir = tmp_path_factory.mktemp("one") / "run"
+    train(tiny.config(**{**OPTIONS, "mesh__data": 4}), workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two processes of two devices, parameters cut over all four."""
+    folder = tmp_path_factory.mktemp("two")
+    told = processes.run(config_file(folder, **FSDP), folder / "run", 2, 2)
+    assert "devices: 4 x cpu in 2 processes; jit over fsdp 4" in told[0]
+    assert "step" not in re.sub(r"\[Gloo\].*", "", told[1])  # process 0 alone speaks
+    return folder / "run"
+
+
+def assert_same(one, other):
+    """Losses of all steps, BLEU and all parameters."""
+    ours, theirs = tiny.metrics(one), tiny.metrics(other)
+    assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a.get("bleu") == b.get("bleu")
+    assert any("bleu" in line for line in ours)
+    assert_same_parameters(one, other)
+
+
+def assert_same_parameters(one, other):
+    theirs = tiny.arrays(other, STEPS)
+    for name, a in tiny.arrays(one, STEPS).items():
+        assert np.linalg.norm(a - theirs[name]) <= 1e-5 * max(np.linalg.norm(theirs[name]), 1e-3), name
+
+
+def test_two_processes_equal_one(two, whole):
+    assert_same(two, whole)
+    assert len((two / "samples" / f"{STEPS}.jsonl").read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(("count", "devices", "options"), [(4, 1, DATA), (2, 2, PMAP)], ids=["four", "pmap"])
+def test_other_numbers_and_ways_equal_one(tmp_path, whole, count, devices, options):
+    processes.run(config_file(tmp_path, **options), tmp_path / "run", count, devices)
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(tmp_path, whole):
+    """2 processes, then 1 with one device, then 2 with another way."""
+    workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP, **SILENT)
+    with processes.running(config, workdir, 2, 2) as both:
+        processes.wait_for_step(both, workdir, 2)
+        both[1].popen.send_signal(signal.SIGTERM)
+        assert [process.wait() for process in both] == [0, 0]
+        (stopped,) = re.findall(r"stopped at step (\d+), epoch \d+: SIGTERM", both[0].told)
+    saved = max(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
+    assert 2 <= saved == int(stopped) < STEPS
+    bound = max(8, saved)
+    train(tiny.config(**{**OPTIONS, **SILENT, "training__max_steps": bound, "mesh__data": 1}), workdir)
+    processes.run(config_file(tmp_path, **PMAP, **SILENT), workdir, 2, 2)
+    assert_same_parameters(workdir, whole)
+
+
+def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
+    """Restarted, with the newest checkpoint damaged in the part of one process, it is bitwise the undisturbed run."""
+    workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP, **SILENT)
+    with processes.running(config, workdir, 2, 2, heartbeat=10) as both:
+        processes.wait_for_step(both, workdir, 4)
+        both[1].popen.send_signal(signal.SIGKILL)
+        status = both[0].wait(10 + MARGIN)
+        # within a sum of gradients the network tells at once; where it waits for the other in a save, JAX's heartbeat
+        ours = "another process of this training was lost .*run the same command again on all of them"
+        theirs = "This most likely indicates that another task died"
+        assert re.search({75: ours, -signal.SIGABRT: theirs}[status], both[0].told)
+    saved = max(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
+    of_one = sorted((workdir / "checkpoints" / str(saved) / "params" / "ocdbt.process_1" / "d").iterdir())
+    for path in of_one:
+        path.write_bytes(bytes(path.stat().st_size))
+    told = processes.run(config, workdir, 2, 2)
+    assert f"the checkpoint of step {saved} is damaged" in told[0]
+    assert f"continuing at step {saved - 1}" in told[0]
+    assert tiny.digests(workdir, STEPS) == tiny.digests(two, STEPS)
+
+
+def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
+    workdir, config = tmp_path / "run", config_file(tmp_path, **DATA, **SILENT)
+    with processes.running(config, workdir, 2, 1, heartbeat=10) as both:
+        processes.wait_for_step(both, workdir, 1)
+        both[0].popen.send_signal(signal.SIGKILL)
+        assert both[1].wait(10 + MARGIN) in (75, -signal.SIGABRT)
+        assert re.search("another process of this training was lost|another task died", both[1].told)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--config.seed=7"], "process 1 has another configuration than process 0: give all the same"),
+        (["--config.mesh.data=1"], r"mesh: 1 devices of 2: with several processes all are used; set one axis to -1"),
+    ],
+)
+def test_processes_that_differ_are_refused(tmp_path, options, sentence):
+    config = config_file(tmp_path, **DATA)
+    both_wrong = "mesh" in options[0]
+    with processes.running(config, tmp_path / "run", 2, 1, others=[options if both_wrong else [], options]) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        assert any(sentence in process.told for process in both)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_one_after_another_on_eight_one_and_four_devices_is_the_same_run(tmp_path, whole):
+    stages = [(4, {"mesh__data": 8}), (8, {"mesh__data": 1}), (STEPS, {"mesh__data": 4, "parallel": "pmap"})]
+    for bound, options in stages:
+        train(tiny.config(**{**OPTIONS, **SILENT, "training__max_steps": bound, **options}), tmp_path / "run")
+    assert_same_parameters(tmp_path / "run", whole)
+    position = json.loads((tmp_path / "run" / "config.json").read_text())["mesh"]
+    assert position["data"] == 4
+
+
+def test_a_workdir_of_its_own_is_refused(tmp_path):
+    """As where it lies on no shared file system."""
+    config = config_file(tmp_path, **DATA)
+    others = [[f"--workdir={tmp_path}/one/run"], [f"--workdir={tmp_path}/two/run"]]
+    with processes.running(config, tmp_path / "run", 2, 1, others=others) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        assert "is not one folder for all processes" in both[1].told
+
+
+def test_what_process_0_refuses_all_refuse(tmp_path):
+    """Process 0 alone reads whether another run lies there."""
+    train(tiny.config(**{**OPTIONS, **SILENT}, mesh__data=1), tmp_path / "run")
+    config = config_file(tmp_path, **DATA, **SILENT, training__clip=5.0)
+    with processes.running(config, tmp_path / "run", 2, 1) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        assert "training.clip is 0.1 there and 5.0 here" in both[0].told
+        assert "process 0 says why this training cannot go on" in both[1].told
+
+
+def named(number):
+    """docs/distributed.md: by environment."""
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{processes.free_port()}", "JAX_NUM_PROCESSES": "2"}
+    return [], [{**address, "JAX_PROCESS_ID": str(i)} for i in range(number)]
+
+
+def slurm(number):
+    """docs/distributed.md: what Slurm tells each task of a job on one machine."""
+    job = {"SLURM_JOB_ID": str(processes.free_port()), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": str(number)}
+    tasks = [{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURM_STEP_NUM_NODES": "1"} for i in range(number)]
+    return ["--distributed"], [{**job, **task} for task in tasks]
+
+
+@pytest.mark.parametrize("form", [named, slurm], ids=["environment", "slurm"])
+def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path, form):
+    config, workdir = config_file(tmp_path, **DATA, **SILENT, training__max_steps=1000), tmp_path / "run"
+    arguments, variables = form(2)
+    with processes.launched(config, workdir, 1, [arguments] * 2, variables) as both:
+        processes.wait_for_step(both, workdir, 1)
+        both[0].popen.send_signal(signal.SIGINT)
+        assert [process.wait() for process in both] == [0, 0]
+        assert "devices: 2 x cpu in 2 processes; jit over data 2" in both[0].told
+        assert "SIGINT: all processes save before the end; once more to end this one at once" in both[0].told
+        assert re.search(r"stopped at step \d+, epoch \d+: SIGTERM", both[0].told)
+
+
+def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
+    options = {"training__schedule__rate": 1e30, "training__clip": 0.0, "training__save_every": 100}
+    config, workdir = config_file(tmp_path, **DATA, **options), tmp_path / "run"
+    with processes.running(config, workdir, 2, 1) as both:
+        assert [process.wait() for process in both] == [2, 2]
+        sentence = (
+            r"step (\d): the loss is \S+ and the gradient norm \S+ at learning rate 1e\+30; the gradient of "
+            r"encoder/embedding/table is the first that is not finite; there is no checkpoint yet"
+        )
+        first, second = (re.search(sentence, process.told) for process in both)
+        assert first[1] == second[1]

@@ -1,0 +1,94 @@
+"""Faults that really happen to one process: killed at any moment, no room on the disk."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from convs2s_jax.training.run.loop import train
+from tests import processes, tiny
+
+STEPS = 100
+KILLS = 20
+OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
+
+
+def saved(workdir):
+    folder = workdir / "checkpoints"
+    return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
+
+
+def await_(process, condition):
+    deadline = time.monotonic() + processes.LIMIT
+    while not condition():
+        assert process.popen.poll() is None, process.told
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def run_to_the_end(config, workdir):
+    process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, workdir.parent / "log.txt")
+    assert process.wait() == 0, process.told
+
+
+def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
+    """Moments lie within loading, compiling, updates and saves."""
+    config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
+    arguments = [f"--config={config}", f"--workdir={tmp_path}/undisturbed"]
+    undisturbed = processes.Process(
+        arguments, 1, tmp_path / "undisturbed.txt"
+    )  # leaves compiled programs to the others
+    assert undisturbed.wait() == 0, undisturbed.told
+    reached = []
+    for life in range(KILLS):
+        before = saved(workdir)
+        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / f"{life}.txt")
+        early = rng.random() < 0.4 or before > STEPS / 2  # on the way to the first update, or within it
+        begun = "vocabularies of" if rng.random() < 0.7 else "devices"
+        more = rng.randint(1, 4)
+        await_(process, lambda: begun in process.told if early else saved(workdir) >= before + more)  # noqa: B023
+        time.sleep(rng.uniform(0, 0.15))
+        assert process.popen.poll() is None, process.told
+        process.popen.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        reached.append(saved(workdir))
+    assert reached == sorted(reached)  # no life lost what was saved before it
+    assert 0 < reached[-1] < STEPS
+    run_to_the_end(config, workdir)
+    assert tiny.digests(workdir, STEPS) == tiny.digests(tmp_path / "undisturbed", STEPS)
+
+
+SMALL_DISK = """
+    mount -t tmpfs -o size=1200k tmpfs "$1" || exit 99
+    shift
+    "$@"; first=$?
+    mount -o remount,size=100m tmpfs "{disk}"
+    "$@"; second=$?
+    cp -r "{disk}/run" "{kept}"
+    echo "ended with $first, then $second"
+"""
+
+
+def test_on_a_full_disk_a_run_stops_with_a_sentence_and_goes_on_when_there_is_room(tmp_path):
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    options = {"training__max_steps": 40, "training__save_every": 1, "training__keep": 100}
+    config = tiny.config_file(tmp_path, **options)
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare (util-linux) makes the small disk")
+    script = SMALL_DISK.format(disk=disk, kept=kept)
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(disk)]
+    command += [sys.executable, "train.py", f"--config={config}", f"--workdir={disk}/run"]
+    ended = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=400, check=False)
+    if ended.returncode in (1, 99) and "ended with" not in ended.stdout:
+        pytest.skip(f"this machine lets no user mount a disk: {ended.stderr.strip()}")
+    assert "ended with 2, then 0" in ended.stdout, ended.stderr
+    assert "No space left on device" in ended.stderr
+    assert "run the same command again" in ended.stderr
+    assert "continuing at step" in ended.stderr
+    train(tiny.config(**options), tmp_path / "undisturbed")
+    assert tiny.digests(kept, 40) == tiny.digests(tmp_path / "undisturbed", 40)

@@ -1,0 +1,104 @@
+"""What becomes of a corpus before training: validation sets that are held out, sources that are cut."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import text as corpus
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.loader import fill
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.prepare import prepare
+from convs2s_jax.translation.translator import load
+from tests import tiny
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Lines of 1 to 30 words, without a split "valid"."""
+    lines = [" ".join(f"w{(i * j) % 17}" for j in range(1, 1 + i % 30 + 1)) for i in range(200)]
+    for side in ("in", "out"):
+        (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+def options(folder, **more):
+    return {
+        "data__corpus": "files",
+        "data__src": "in",
+        "data__tgt": "out",
+        "data__dir": str(folder),
+        "data__vocabulary": {"kind": "words", "min_count": 1},
+        "training__schedule": {"kind": "fixed"},
+        "training__max_steps": 3,
+        **more,
+    }
+
+
+def config(folder, **values):
+    return DataConfig(src="in", tgt="out", dir=str(folder), **values)
+
+
+def test_a_share_of_train_is_held_out_and_no_line_is_in_both(folder):
+    whole = corpus.read(config(folder), "train")
+    kept, held = (corpus.read(config(folder, hold_out=0.1), split) for split in ("train", "valid"))
+    assert (len(kept), len(held)) == (180, 20)
+    pairs = [sorted(zip(text.src, text.tgt, strict=True)) for text in (whole, kept, held)]
+    assert sorted(pairs[1] + pairs[2]) == pairs[0]
+    assert held == corpus.read(config(folder, hold_out=0.1), "valid")
+    assert list(held.src) != list(whole.src[:20])
+    place = whole.tgt.index(held.tgt[7]) + 1
+    assert whole.tgt.count(held.tgt[7]) == 1
+    assert held.where(7) == f"{folder / 'train.out'}, line {place}, held out for validation"
+    assert kept.where(kept.tgt.index(whole.tgt[-1])) == f"{folder / 'train.out'}, line 200"
+
+
+def test_a_split_that_is_there_counts(folder):
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").write_text("w1\n")
+    assert len(corpus.read(config(folder, hold_out=0.1), "valid")) == 1
+    assert len(corpus.read(config(folder, hold_out=0.1), "train")) == 200
+
+
+def test_what_to_do_without_validation_lines_is_said(folder):
+    with pytest.raises(
+        UserError, match=r"valid.out\[.gz\].*; data.hold_out=0.05 takes a part of train for it, data.hold"
+    ):
+        corpus.read(config(folder), "valid")
+    (folder / "vaild.in").write_text("w1\n")
+    with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; data.hold_out"):
+        corpus.read(config(folder), "valid")
+    with pytest.raises(UserError, match=r"^data.hold_out is 0.9: a share of train, from 0 \(no validation\) to 0.5$"):
+        build(DataConfig, {"src": "a", "tgt": "b", "hold_out": 0.9}, "data")
+
+
+def test_training_goes_without_validation_and_the_last_parameters_count(folder, tmp_path):
+    workdir = tmp_path / "run"
+    train(tiny.config(**options(folder, data__hold_out=0, training__validate_every=2)), workdir)
+    assert {line["split"] for line in tiny.metrics(workdir)} == {"train"}
+    assert load(workdir, tell=print).steps == ((3,),)
+    plateau = options(folder, data__hold_out=0, training__schedule={"kind": "plateau"})
+    with pytest.raises(
+        UserError, match=r"^training.schedule is a plateau's, and there is no validation set to see one"
+    ):
+        train(tiny.config(**plateau), tmp_path / "other")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_long_sources_are_cut_where_it_is_asked_for_and_counted(folder, tmp_path, cut):
+    told = []
+    values = {"data__hold_out": 0.1, "data__batch__max_length": 12, "data__batch__cut_source": cut}
+    targets = "".join("w1\n" for _ in range(200))
+    (folder / "train.out").write_text(targets)
+    cfg = tiny.config(**options(folder, **values))
+    run = prepare(cfg, tmp_path / "run", told.append)
+    lengths = run.train.src.lengths + 1
+    long = int(np.sum(lengths > 12))
+    assert 50 < long < 180
+    assert len(run.rows) == (180 if cut else 180 - long)
+    assert (f"sources cut to 12 tokens: {long}" in told) == cut
+    assert max(shape.src for shape in run.shapes) == 12
+    i = int(np.argmax(lengths))
+    [row] = fill(run.train.src, np.array([i]), (1, 12))
+    assert row.tolist() == [*run.train.src[i][:11].tolist(), 2]

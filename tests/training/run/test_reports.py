@@ -1,0 +1,137 @@
+"""What a run leaves to read: metrics.jsonl, TensorBoard events, the log."""
+
+import json
+import math
+import struct
+import subprocess
+import sys
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from convs2s_jax.training.run.reports import Reports, perplexity
+from tests import tiny
+
+
+def lines(workdir):
+    """Of metrics.jsonl, each read as strict JSON."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def scalars(workdir):
+    """(tag, step, value) of all events; a record is its length, a checksum, the event, a checksum."""
+    found = []
+    for path in sorted((workdir / "tensorboard").iterdir()):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            data = data[12 + length + 4 :]
+    return found
+
+
+def test_each_report_is_one_line_and_one_event_a_number(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=50, epoch=1, split="train", loss=2.0, learning_rate=0.25, compilations=7)
+        assert len(lines(tmp_path)) == 1  # on disk at once
+        reports.metrics(step=60, epoch=2, split="valid", loss=1.5, bleu=12.5)
+    assert lines(tmp_path) == [
+        {
+            "step": 50,
+            "epoch": 1,
+            "split": "train",
+            "loss": 2.0,
+            "perplexity": pytest.approx(math.exp(2.0)),
+            "learning_rate": 0.25,
+            "compilations": 7,
+        },
+        {
+            "step": 60,
+            "epoch": 2,
+            "split": "valid",
+            "loss": 1.5,
+            "perplexity": pytest.approx(math.exp(1.5)),
+            "bleu": 12.5,
+        },
+    ]
+    assert scalars(tmp_path) == [
+        ("train/loss", 50, 2.0),
+        ("train/perplexity", 50, pytest.approx(math.exp(2.0))),
+        ("train/learning_rate", 50, 0.25),
+        ("train/compilations", 50, 7.0),
+        ("valid/loss", 60, 1.5),
+        ("valid/perplexity", 60, pytest.approx(math.exp(1.5))),
+        ("valid/bleu", 60, 12.5),
+    ]
+
+
+@pytest.mark.parametrize("loss", [1e4, math.inf])
+def test_a_huge_loss_has_no_perplexity_and_no_overflow(tmp_path, loss):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=1, epoch=1, split="train", loss=loss)
+    (line,) = lines(tmp_path)
+    assert line["perplexity"] is None
+    assert line["loss"] == (loss if math.isfinite(loss) else None)
+
+
+def test_perplexity_is_the_exponential_as_far_as_floats_go():
+    assert [perplexity(loss) for loss in (0.0, 1.0, 699.0)] == [1.0, math.e, math.exp(699.0)]
+    assert perplexity(710.0) == perplexity(math.inf) == math.inf
+
+
+def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20, 30, 40):
+            reports.metrics(step=step, epoch=1, split="train", loss=float(step))
+    with Reports(tmp_path, step=20) as reports:
+        assert [line["step"] for line in lines(tmp_path)] == [10, 20]
+        reports.metrics(step=30, epoch=1, split="train", loss=0.5)
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 10.0), (20, 20.0), (30, 0.5)]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_a_run_that_begins_anew_has_no_old_lines(tmp_path):
+    for _ in range(2):
+        with Reports(tmp_path, step=0) as reports:
+            assert lines(tmp_path) == []
+            reports.metrics(step=10, epoch=1, split="train", loss=1.0)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_torn_last_line_is_dropped(tmp_path, cut):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20):
+            reports.metrics(step=step, epoch=1, split="train", loss=1.0)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text(encoding="utf-8")[: -1 - cut], encoding="utf-8")
+    with Reports(tmp_path, step=20) as reports:
+        reports.metrics(step=30, epoch=1, split="train", loss=1.0)
+    assert [line["step"] for line in lines(tmp_path)] == [10, 30]
+
+
+def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
+    for sentence in ("größer", "again"):
+        with Reports(tmp_path, step=0) as reports:
+            reports.tell(sentence)
+    assert capsys.readouterr().err == "größer\nagain\n"
+    log = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in log] == ["größer", "again"]
+
+
+def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=5, epoch=1, split="train", loss=2.0, bleu=3.0)
+    assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"
+
+
+def test_torch_is_not_imported_where_it_is_installed():
+    """As tensorboardX would; and it can be imported afterwards as ever."""
+    pytest.importorskip("torch")
+    check = "import sys, convs2s_jax.training.run.reports; assert 'torch' not in sys.modules; import torch.utils"
+    assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0

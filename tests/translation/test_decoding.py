@@ -1,0 +1,268 @@
+"""Files through the whole of decode.py, short of its flags: windows, interrupts, resuming, scores."""
+
+import json
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.translation import decoding as job
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.translator import load
+
+CASES = {
+    "text": {},
+    "json": {"format": "json", "nbest": 2},
+    "fairseq": {"format": "fairseq", "nbest": 2},
+    "score": {"score": True, "format": "json"},
+    "score-text": {"score": True},
+    "sampling": {"search": {"sampling": True}, "seed": 4},
+    "prefix": {"prefix": True},
+}
+
+
+class Desk:
+    """A folder with input, references and wishes, and what was told."""
+
+    def __init__(self, folder, workdir, lines):
+        self.folder, self.workdir, self.told = folder, workdir, []
+        self.lines = lines
+        self.write("in", lines)
+        self.write("reference", ["5 Kilowatt", "", "Norwegen", "b", "c", "d", "e", "f"])
+        self.write("prefix", ["5", "", "Norwegen", "", "", "1", "", "5"])
+
+    def write(self, name, lines):
+        (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def read(self, name="out"):
+        return (self.folder / name).read_bytes()
+
+    def decode(self, *, output="out", **options):
+        for name in ("reference", "prefix", "score"):
+            if options.get(name) is True:
+                path = self.path("reference" if name == "score" else name)
+                options[name] = (path,) if name == "reference" else path
+        self.told = []
+        given = {"workdir": (str(self.workdir),), "input": self.path("in"), "output": self.path(output), **options}
+        job.decode(Options(**given), tell=self.told.append)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(trained):
+    """Each call loads the model: the same one, once."""
+    loaded = load(trained, tell=print)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "load", lambda *_, **__: loaded)
+        yield
+
+
+@pytest.fixture
+def desk(tmp_path, trained, lines):
+    return Desk(tmp_path, trained, lines)
+
+
+def same(a, b, *, exact):
+    """Equal, or equal but for rounding of numbers: another window has other batches."""
+    if exact:
+        assert a == b
+        return
+    a, b = ([word for line in x.decode().split("\n") for word in line.split(" ")] for x in (a, b))
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        if x != y:
+            numbers = [[float(part) for part in z.strip("[],").split("\t")[-1:]] for z in (x, y)]
+            np.testing.assert_allclose(*numbers, rtol=1e-4, atol=2e-4)
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param] | {"exact": request.param in ("text", "sampling", "prefix")}
+
+
+def test_windows_change_nothing_and_resuming_goes_on_from_any_byte(desk, case):
+    exact = case.pop("exact")
+    desk.decode(**case)
+    whole = desk.read()
+    assert whole.count(b"\n") >= len(desk.lines)
+    desk.decode(output="windows", window=4, **case)
+    same(desk.read("windows"), whole, exact=exact)
+    for size in (0, len(whole) // 3, len(whole) - 1):
+        (desk.folder / "part").write_bytes(whole[:size])
+        desk.decode(output="part", resume=True, window=4, **case)
+        same(desk.read("part"), whole, exact=exact)
+        assert " of 8 lines: " in desk.told[0]
+
+
+def test_nothing_left_to_do_is_said(desk):
+    desk.decode()
+    before = desk.read()
+    desk.decode(resume=True)
+    assert desk.told == [f"{desk.path('out')} has 8 of 8 lines: nothing is left to do"]
+    assert desk.read() == before
+
+
+def test_resuming_without_a_file_begins(desk):
+    desk.decode(resume=True, output="new")
+    desk.decode()
+    assert desk.read("new") == desk.read()
+    assert "resume" not in "".join(desk.told)
+
+
+@pytest.mark.parametrize("style", ["text", "json", "fairseq"])
+def test_an_interrupt_leaves_whole_lines_and_resuming_ends_them(desk, monkeypatch, style):
+    desk.decode(format=style, output="whole", window=3)
+    calls = []
+    real = library.translate
+
+    def interrupted(*arguments, **named):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(library, "translate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        desk.decode(format=style, window=3)
+    assert desk.told == ["interrupted: 3 of 8 lines are written; --resume goes on after them"]
+    assert desk.read("whole").startswith(desk.read())
+    desk.decode(format=style, window=3, resume=True)
+    assert desk.told == [f"{desk.path('out')} has 3 of 8 lines: going on with the next"]
+    assert desk.read() == desk.read("whole")
+
+
+def test_what_is_written_to_standard_output_cannot_be_resumed(desk, monkeypatch, capfdbinary):
+    monkeypatch.setattr(library, "translate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        job.decode(Options(workdir=(str(desk.workdir),), input=desk.path("in")), tell=desk.told.append)
+    assert desk.told == ["interrupted: 0 of 8 lines are written; the rest was not translated"]
+    assert capfdbinary.readouterr().out == b""
+
+
+@pytest.mark.parametrize("style", ["text", "json", "fairseq"])
+def test_scores_are_of_the_whole_file_where_it_was_resumed(desk, style):
+    desk.decode(reference=True, format=style, window=3)
+    *_, scores = desk.told
+    assert "BLEU" in scores
+    assert "% of 8 sentences" in scores
+    whole = desk.read()
+    (desk.folder / "out").write_bytes(whole[: len(whole) // 2])
+    desk.decode(reference=True, format=style, window=3, resume=True)
+    assert desk.told[-1] == scores
+    if style == "fairseq":
+        assert b"T-0\t5 Kilowatt\nH-0" in whole
+
+
+def test_resuming_the_output_of_another_call_is_refused(desk):
+    desk.decode(format="json")
+    before = desk.read()
+    desk.write("in", ["other", *desk.lines[1:]])
+    message = "^--resume: .*/out is not the beginning of this call's output: line 1 has line 0, source '5 kilowatts'; "
+    with pytest.raises(UserError, match=message):
+        desk.decode(format="json", resume=True)
+    with pytest.raises(UserError, match=r"line 1 begins with .*Give the same input and options, or begin anew without"):
+        desk.decode(format="fairseq", resume=True)
+    assert desk.read() == before
+
+
+def test_a_device_cannot_be_resumed(desk):
+    with pytest.raises(
+        UserError, match=r"^--resume with --output=/dev/null: what went into a pipe or device cannot be"
+    ):
+        desk.decode(output="/dev/null", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": ("/no/such",)}, "^/no/such cannot be read"),
+        ({"prefix": "/no/such"}, "^/no/such cannot be read"),
+        ({"unk_dictionary": "/no/such", "replace_unk": True}, "^/no/such cannot be read"),
+        ({"bleu_tokenize": "moses", "reference": True}, "^bleu_tokenize is 'moses'"),
+        ({"nbest": 3, "format": "json"}, "^--nbest=3 with a beam_size of 2"),
+        ({"search": {"beam_size": 0}}, "^search.beam_size is 0"),
+    ],
+    ids=str,
+)
+def test_a_mistake_leaves_the_output_as_it_was(desk, options, message):
+    (desk.folder / "out").write_text("precious\n")
+    with pytest.raises(UserError, match=message):
+        desk.decode(**options)
+    assert desk.read() == b"precious\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("reference", "reference"), ("prefix", "prefix"), ("score", "translation"), ("constraints", "const")],
+)
+def test_files_of_other_lengths_are_refused(desk, name, what):
+    desk.write("short", ["a", "b"])
+    path = desk.path("short")
+    with pytest.raises(UserError, match=f"^.*/in has 8 lines, .*/short 2: each line needs its {what}"):
+        desk.decode(**{name: (path,) if name == "reference" else path})
+
+
+def test_nothing_to_score_is_refused(desk):
+    desk.write("in", [])
+    desk.write("reference", [])
+    with pytest.raises(
+        UserError, match=r"/in is empty: there are no sentences to score; give a text with its references$"
+    ):
+        desk.decode(reference=True)
+    assert not (desk.folder / "out").exists()
+
+
+def test_no_lines_are_no_lines(desk):
+    desk.write("in", [])
+    desk.decode()
+    assert desk.read() == b""
+
+
+def test_lines_that_were_cut_are_named(desk):
+    desk.write("in", ["a", "1 " * 80])
+    desk.decode(window=1)
+    assert len(desk.told) == 1
+    assert desk.told[0].startswith(f"{desk.path('in')}, line 2: the last ")
+    assert desk.told[0].endswith(" tokens exceed the model's positions: left out")
+
+
+def test_a_split_brings_source_and_reference(desk):
+    job.decode(
+        Options(workdir=(str(desk.workdir),), split="test", output=desk.path("out"), show=2, format="json"),
+        tell=desk.told.append,
+    )
+    assert len(desk.read().splitlines()) == 8
+    assert sum("  source  " in line for line in desk.told) == 2
+    assert sum("  reference  " in line for line in desk.told) == 2
+    assert "% of 8 sentences" in desk.told[-1]
+
+
+def test_constraints_and_a_dictionary_come_from_files(desk):
+    desk.write("wishes", ["Norwegen\t5", "", *[""] * 6])
+    desk.decode(constraints=desk.path("wishes"))
+    first = desk.read().decode().split("\n")[0]
+    assert "Norwegen" in first
+    assert "5" in first
+    desk.write("dictionary", ["Norway\tNORGE"])
+    unknown = {"unk_penalty": -50.0, "max_length_a": 0.0, "max_length_b": 2}
+    desk.decode(replace_unk=True, unk_dictionary=desk.path("dictionary"), search=unknown)
+    assert set(desk.read().decode().split("\n")[5].split()) == {"NORGE"}
+
+
+def test_json_scores_the_given_translations(desk):
+    desk.decode(score=True, format="json")
+    records = [json.loads(line) for line in desk.read().decode().split("\n")[:-1]]
+    given = (desk.folder / "reference").read_text().split("\n")[:-1]
+    assert [[h["text"] for h in record["hypotheses"]] for record in records] == [[text] for text in given]
+    desk.decode(score=True, output="text")
+    scores = [float(line.split("\t")[0]) for line in desk.read("text").decode().split("\n")[:-1]]
+    assert scores == [record["hypotheses"][0]["score"] for record in records]
+    for record in records:
+        [h] = record["hypotheses"]
+        assert h["score"] == pytest.approx(sum(h["token_scores"]) / len(h["tokens"]), rel=1e-5)
+    desk.decode(score=True, output="sums", search={"normalize": False})
+    sums = [float(line.split("\t")[0]) for line in desk.read("sums").decode().split("\n")[:-1]]
+    assert sums == pytest.approx([sum(r["hypotheses"][0]["token_scores"]) for r in records], rel=1e-5)
