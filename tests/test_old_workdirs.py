@@ -1,0 +1,46 @@
+"""Workdirs of earlier versions, made before their code was changed, still decode and go on.
+
+`tests/reference/workdirs/*.tar.xz` hold a run of four updates for each kind of model, written by commit ac1c9cb (21
+November 2026), and what decode.py of that commit made of six lines.
+"""
+
+import dataclasses
+import json
+import tarfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation.translator import load
+
+FOLDER = Path(__file__).parent / "reference" / "workdirs"
+KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
+LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "£5.00"]
+
+
+@pytest.fixture(params=KINDS)
+def old(request, tmp_path) -> Path:
+    with tarfile.open(FOLDER / f"{request.param}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / request.param
+
+
+def test_an_old_workdir_gives_the_translations_it_gave_then(old):
+    translator = load(old, tell=pytest.fail)
+    expected = [json.loads(line) for line in (old / "translations.jsonl").read_text().splitlines()]
+    found = library.translate(translator, translator.cfg.search, LINES)
+    for then, now in zip(expected, found, strict=True):
+        assert now.best.text == then["hypotheses"][0]["text"]
+        np.testing.assert_allclose(now.best.score, then["hypotheses"][0]["score"], rtol=1e-5)
+
+
+def test_an_old_run_goes_on(old):
+    cfg = layout.read_config(old)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam multiplies a rate by a whole number
+        train(dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, max_steps=5)), old)
+    assert (old / "checkpoints" / "5").is_dir()
