@@ -27,8 +27,8 @@ from machine import decoder_flops, describe, encoder_flops, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import sharding
 from convs2s_jax.training import step as stepping

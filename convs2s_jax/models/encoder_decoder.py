@@ -11,7 +11,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm

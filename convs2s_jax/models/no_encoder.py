@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Encoder
 from convs2s_jax.nn.types import Array, Key

@@ -51,7 +51,7 @@ class Decoder(NamedTuple):
         memory where many steps follow; B sentences on axis 0 of every leaf, and an attribute `mask` [B, S].
     start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
     advance(params, cfg, memory, cache, tokens [N, T], *, rate, key, execution) -> features [N, T, O], attention
-        [N, T, S], cache. (execution: a `stack.ExecutionConfig`, which changes no result.)
+        [N, T, S], cache. (execution: an `execution.ExecutionConfig`, which changes no result.)
     logits(params, features [..., O]) -> [..., V] in float32 or better.
     gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
     normalised: as in `Encoder`.

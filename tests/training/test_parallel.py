@@ -11,8 +11,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import parallel, sharding
 from convs2s_jax.training import step as stepping
 from convs2s_jax.training.optimizer import AdamConfig

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.protocols import Features
 from convs2s_jax.nn import convolution, embedding, pooling
 from convs2s_jax.nn.affine import Affine

@@ -11,8 +11,8 @@ from convs2s_jax.core.config import check
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import cast
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.protocols import Features
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, bias

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from convs2s_jax.core.config import check
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.protocols import Features
 from convs2s_jax.models.table import ENCODERS, AnyEncoder
 from convs2s_jax.nn import pooling, weight_norm

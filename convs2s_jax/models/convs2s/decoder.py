@@ -16,7 +16,8 @@ from convs2s_jax.models.convs2s.dense import DenseConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.convs2s.lookup import Words
 from convs2s_jax.models.convs2s.records import Block, ConvDecoderCache, ConvDecoderParams, PreparedMemory, ReadyParams
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig, through
+from convs2s_jax.models.convs2s.stack import through
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Decoder
 from convs2s_jax.nn import affine, attention, embedding

@@ -13,7 +13,8 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.models.convs2s.dense import DenseConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig, through
+from convs2s_jax.models.convs2s.stack import through
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Encoder
 from convs2s_jax.nn import affine, embedding

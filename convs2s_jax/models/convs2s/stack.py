@@ -1,48 +1,17 @@
 """How a stack of layers is executed: one after another, or equal ones as the body of a loop. Results are the same."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
 from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn.convolution import Form
 from convs2s_jax.nn.types import Array, Tree
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExecutionConfig:
-    """What changes the time and memory of compiling and running, but neither results nor parameters.
-
-    scan_layers: so many neighbouring layers of equal shape or more are compiled once, as the body of a `lax.scan`, 0
-    for never (decision 0008); remat: gradients compute each layer again from its input (`jax.checkpoint`) in place of
-    keeping what is inside; convolution: a form of `nn.convolution`, auto for products in a loop and XLA's elsewhere
-    (other kinds of convolution than dense ones choose for themselves).
-    """
-
-    scan_layers: int = 8
-    remat: bool = False
-    convolution: Literal["auto", "xla", "products"] = "auto"
-
-    def __post_init__(self) -> None:
-        check(
-            self.scan_layers == 0 or self.scan_layers >= 2,
-            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
-        )
-
-    def form(self, scanned: bool) -> Form:
-        """Form of the convolutions of layers inside or outside a loop."""
-        if self.convolution == "auto":
-            return "products" if scanned else "xla"
-        return self.convolution
-
-
-DEFAULT = ExecutionConfig()
 
 Layer = Callable[[ConvLayer, Form, Tree, Sequence[Array]], tuple[Array, Tree]]
 """One layer: (its place in the list, form of its convolution, its parameters and whatever else belongs to it, the

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import LightConfig, residual
 from convs2s_jax.models.light.records import (

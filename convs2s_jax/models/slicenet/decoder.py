@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
-from convs2s_jax.models.convs2s.stack import DEFAULT, ExecutionConfig
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Decoder
 from convs2s_jax.models.slicenet import layers

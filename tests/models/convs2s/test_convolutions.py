@@ -17,8 +17,8 @@ from convs2s_jax.models.convs2s.dense import DenseConfig
 from convs2s_jax.models.convs2s.dynamic import DynamicConfig
 from convs2s_jax.models.convs2s.lightweight import LightweightConfig
 from convs2s_jax.models.convs2s.separable import SeparableConfig
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.training.loss import Batch, loss

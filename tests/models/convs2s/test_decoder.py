@@ -14,8 +14,8 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
 
 V, E, B, S, T = 13, 6, 2, 4, 7

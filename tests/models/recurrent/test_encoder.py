@@ -10,8 +10,8 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.convs2s.stack import ExecutionConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 

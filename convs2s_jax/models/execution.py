@@ -1,0 +1,40 @@
+"""How the layers of a model are executed, in all families."""
+
+import dataclasses
+from typing import Literal
+
+from convs2s_jax.core.config import check
+from convs2s_jax.nn.convolution import Form
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutionConfig:
+    """What changes the time and memory of compiling and running, but neither results nor parameters.
+
+    Attributes:
+      scan_layers: this many or more neighbouring layers of equal shape are compiled once, as the body of a `lax.scan`;
+        0 for never (decision 0008).
+      remat: whether gradients compute each layer again from its input (`jax.checkpoint`) instead of storing what is
+        inside it.
+      convolution: how dense convolutions are computed, "xla" or "products" (`nn.convolution`); "auto" takes products
+        inside a loop and XLA's convolution elsewhere. Other kinds of convolution choose for themselves.
+    """
+
+    scan_layers: int = 8
+    remat: bool = False
+    convolution: Literal["auto", "xla", "products"] = "auto"
+
+    def __post_init__(self) -> None:
+        check(
+            self.scan_layers == 0 or self.scan_layers >= 2,
+            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
+        )
+
+    def form(self, scanned: bool) -> Form:
+        """The form of the convolutions of layers inside or outside a loop."""
+        if self.convolution == "auto":
+            return "products" if scanned else "xla"
+        return self.convolution
+
+
+DEFAULT = ExecutionConfig()
