@@ -13,8 +13,8 @@ from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.models.protocols import Decoder, Encoder
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
+from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
-from convs2s_jax.models.recurrent.records import RecurrentDecoderConfig
 from convs2s_jax.models.slicenet import decoder as slicenet_decoder
 from convs2s_jax.models.slicenet import encoder as slicenet_encoder
 from convs2s_jax.models.slicenet.decoder import SliceNetDecoderConfig

@@ -1,7 +1,7 @@
-"""Recurrent cells and their run over time. A cell is a record: its gates, what its state is made of, its equations.
+"""Recurrent cells and their loop over time. A kind of cell is a record: its gates, its state and its equations.
 
-Both cells see an input and the state before through one product each, x = W x_t + b and s = U h_{t-1} + b', of all G
-gates side by side. What does not depend on the state, W x_t + b, is one product over all positions, outside the loop.
+Every cell reads its input and the state before through one product each, x = W x_t + b and s = U h_{t-1} + b', with all
+G gates side by side. W x_t + b does not depend on the state: it is one product over all positions, outside the loop.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,30 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 CellName = Literal["gru", "lstm"]
 State = tuple[Array, ...]
-"""What a cell remembers: (h,) or (h, c), each [N, U] in float32 or better, since small changes add up in it."""
+"""The state of a cell: (h,) or (h, c), each [N, U] in float32 or better, since it adds up small changes."""
 
 
 @flax.struct.dataclass
 class Cell:
-    """Kernels of one cell: `input` [C -> G U] and `state` [U -> G U], gates side by side; the layout of cuDNN."""
+    """Kernels of one cell, gates side by side as in cuDNN.
+
+    Attributes:
+      input: W and b, [C -> G U].
+      state: U and b', [U -> G U].
+    """
 
     input: Affine
     state: Affine
 
 
-class Kind(NamedTuple):
+class CellKind(NamedTuple):
     """A kind of cell.
 
-    gates: G; parts: arrays of its state; step(x [N, G U], s [N, G U], state) -> the next state, in float32 or better;
-    biases: of `input` of a fresh cell, one number a gate.
+    Attributes:
+      gates: G.
+      parts: number of arrays in its state.
+      step: (x [N, G U], s [N, G U], state) -> the next state, in float32 or better.
+      biases: initial biases of `Cell.input`, one number per gate.
     """
 
     gates: int
@@ -68,19 +76,19 @@ def lstm(x: Array, s: Array, state: State) -> State:
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
-CELLS: dict[str, Kind] = {
-    "gru": Kind(gates=3, parts=1, step=gru, biases=(0.0, 0.0, 0.0)),
-    "lstm": Kind(gates=4, parts=2, step=lstm, biases=(0.0, 1.0, 0.0, 0.0)),
+CELLS: dict[str, CellKind] = {
+    "gru": CellKind(gates=3, parts=1, step=gru, biases=(0.0, 0.0, 0.0)),
+    "lstm": CellKind(gates=4, parts=2, step=lstm, biases=(0.0, 1.0, 0.0, 0.0)),
 }
-"""A fresh LSTM remembers: its forget gate has a bias of 1 (Gers et al. 2000; Jozefowicz et al. 2015)."""
+"""The forget gate of a new LSTM has a bias of 1, so that it remembers (Gers et al. 2000; Jozefowicz et al. 2015)."""
 
 
-def init(key: Key, kind: Kind, inputs: int, units: int, *, keep: float = 1.0) -> Cell:
+def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0) -> Cell:
     """W ~ N(0, sqrt(keep / C)), each gate's U orthogonal (Bahdanau et al. 2015, appendix B.1), biases of the kind.
 
     Args:
-      key: of both kernels.
-      kind: of `CELLS`.
+      key: for both kernels.
+      kind: an entry of `CELLS`.
       inputs: C.
       units: U.
       keep: share of the inputs that dropout retains.
@@ -94,16 +102,18 @@ def init(key: Key, kind: Kind, inputs: int, units: int, *, keep: float = 1.0) ->
     )
 
 
-def zeros(kind: Kind, rows: int, units: int, dtype: Any) -> State:
-    """The state before the first position, of kernels in `dtype`."""
+def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> State:
+    """The state before the first position, for kernels in `dtype`."""
     return (jnp.zeros((rows, units), wide(dtype)),) * kind.parts
 
 
-def run(kind: Kind, params: Cell, state: State, x: Array, mask: Array, *, reverse: bool = False) -> tuple[Array, State]:
-    """A cell over all positions. A masked position keeps the state, and the output there is zero: padding is nothing.
+def run(
+    kind: CellKind, params: Cell, state: State, x: Array, mask: Array, *, reverse: bool = False
+) -> tuple[Array, State]:
+    """Run a cell over all positions. A masked position keeps the state, and its output is zero.
 
     Args:
-      kind: of `CELLS`.
+      kind: an entry of `CELLS`.
       params: kernels.
       state: before the first position, or after the last one where `reverse`.
       x: [B, T, C].
@@ -111,7 +121,7 @@ def run(kind: Kind, params: Cell, state: State, x: Array, mask: Array, *, revers
       reverse: from the last position to the first.
 
     Returns:
-      h at each position [B, T, U], in the dtype of the kernels; the state at the end.
+      h at each position [B, T, U], in the dtype of the kernels, and the last state.
     """
     dtype = params.input.w.dtype
 
@@ -124,12 +134,12 @@ def run(kind: Kind, params: Cell, state: State, x: Array, mask: Array, *, revers
 
 
 def products(params: Affine, x: Array) -> Array:
-    """W x_t + b of all positions [B, T, C] -> [T, B, D], in the dtype of w: time comes first, as a loop reads it."""
+    """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w: time comes first for the loop."""
     return jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w) + bias(params.b, 3)
 
 
-def step(kind: Kind, params: Affine, state: State, x: Array, mask: Array) -> State:
-    """One position: x [N, G U] is W x_t + b, mask [N]; rows that it leaves out keep their state."""
+def step(kind: CellKind, params: Affine, state: State, x: Array, mask: Array) -> State:
+    """One position: x [N, G U] is W x_t + b; rows where mask [N] is False keep their state."""
     dtype = state[0].dtype
     s = jnp.einsum("NU,UD->ND", state[0].astype(params.w.dtype), params.w, preferred_element_type=dtype)
     new = kind.step(x.astype(dtype), s + bias(params.b.astype(dtype), 2), state)
@@ -137,5 +147,5 @@ def step(kind: Kind, params: Affine, state: State, x: Array, mask: Array) -> Sta
 
 
 def output(state: State, mask: Array, dtype: Any) -> Array:
-    """h [N, U] for the layers above, zero where mask [N] does not hold."""
+    """h [N, U] for the layers above, zero where mask [N] is False."""
     return jnp.where(mask[:, None], state[0], jnp.zeros_like(state[0])).astype(dtype)

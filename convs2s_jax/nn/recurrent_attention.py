@@ -1,14 +1,14 @@
-"""Attention of one recurrent state over a memory: how it scores source positions is a kind, the rest is shared.
+"""Attention of recurrent states over a memory: each kind has its own scores, the rest is shared.
 
     a_t = softmax_j score(s_t, h_j);   c_t = sum_j a_tj v_j
 
-for queries s_t [U] and a memory of keys h_j and values v_j [E]. What concerns the memory alone is computed once
-(`prepare`), and the W hypotheses of a sentence share it.
+for queries s_t [U] and a memory of keys h_j and values v_j [E]. The part that depends on the memory alone is computed
+once (`map_memory`) and shared by the W hypotheses of a sentence.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import flax.struct
 import jax
@@ -19,16 +19,21 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.types import Array, Key, wide
 
+P = TypeVar("P")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
-"""Queries of a sentence whose tanh(W_s s + W_h h), A numbers for each source position, is in memory at once."""
+"""Queries of a sentence scored at once: each needs tanh(W_s s + W_h h), A numbers per source position."""
 
 
 @flax.struct.dataclass
-class Source:
+class MappedMemory:
     """A memory as one attention reads it.
 
-    keys: [B, S, A], mapped where the kind says so; values: [B, S, E]; mask: [B, S]; summary: [B, E].
+    Attributes:
+      keys: [B, S, A], mapped where the kind has a map for them.
+      values: [B, S, E].
+      mask: [B, S], True at real positions.
+      summary: [B, E].
     """
 
     keys: Array
@@ -39,7 +44,13 @@ class Source:
 
 @flax.struct.dataclass
 class Additive:
-    """Maps W_s, b [U -> A] and W_h [E, A], and the vector v [A], `score`."""
+    """Parameters of additive attention.
+
+    Attributes:
+      query: W_s and b, [U -> A].
+      key: W_h [E, A].
+      score: v [A].
+    """
 
     query: Affine
     key: Array
@@ -48,23 +59,31 @@ class Additive:
 
 @flax.struct.dataclass
 class General:
-    """The map W [E, U]."""
+    """Parameters of Luong's general attention.
+
+    Attributes:
+      key: W [E, U].
+    """
 
     key: Array
 
 
-class Scores(NamedTuple):
+AttentionParams = Additive | General | None
+
+
+class Scoring(NamedTuple, Generic[P]):
     """A kind of attention.
 
-    init(key, units, dim) -> params, for queries of U = units and a memory of E = dim.
-    keys(params, keys [B, S, E]) -> [B, S, A], the part of the score that depends on the memory alone.
-    score(params, queries [B, Q, U], keys [B, S, A]) -> [B, Q, S] in float32 or better.
-    Without `score` nothing is compared: the context is the memory's summary and all weights are zero.
+    Attributes:
+      init: (key, U, E) -> params, for queries of U channels and a memory of E.
+      keys: (params, keys [B, S, E]) -> [B, S, A], the part of the score that depends on the memory alone.
+      score: (params, queries [B, Q, U], keys [B, S, A]) -> [B, Q, S] in float32 or better; None compares nothing: the
+        context is the memory's summary and all weights are zero.
     """
 
-    init: Callable[[Key, int, int], Any]
-    keys: Callable[[Any, Array], Array]
-    score: Callable[[Any, Array, Array], Array] | None
+    init: Callable[[Key, int, int], P]
+    keys: Callable[[P, Array], Array]
+    score: Callable[[P, Array, Array], Array] | None
 
 
 def additive_init(key: Key, units: int, dim: int) -> Additive:
@@ -82,15 +101,14 @@ def general_init(key: Key, units: int, dim: int) -> General:
     return General(key=affine.init(key, dim, units).w)
 
 
-def no_init(key: Key, units: int, dim: int) -> None:
+def no_init(_key: Key, _units: int, _dim: int) -> None:
     """No parameters."""
-    del key, units, dim
 
 
 def additive(params: Additive, queries: Array, keys: Array) -> Array:
     """score = v . tanh(W_s s + b + W_h h) (Bahdanau et al. 2015, section 3.1 and appendix A.1.2).
 
-    In chunks, and computed again for gradients: A numbers for each pair of positions are not kept.
+    Queries go in chunks and gradients compute the scores again, so that A numbers per pair of positions are not kept.
     """
     mapped = jnp.swapaxes(linear(params.query, queries), 0, 1)
 
@@ -105,9 +123,8 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
     return jnp.swapaxes(jax.lax.map(one, mapped, batch_size=CHUNK), 0, 1)
 
 
-def product(params: Any, queries: Array, keys: Array) -> Array:
-    """score = s . h, of keys that may be mapped (Luong et al. 2015, section 3.1: dot and general)."""
-    del params
+def product(_params: General | None, queries: Array, keys: Array) -> Array:
+    """score = s . h, with keys mapped or as they are (Luong et al. 2015, section 3.1: general and dot)."""
     return jnp.einsum("BQA,BSA->BQS", queries.astype(keys.dtype), keys, preferred_element_type=wide(keys.dtype))
 
 
@@ -116,43 +133,42 @@ def map_keys(params: Additive | General, keys: Array) -> Array:
     return jnp.einsum("BSE,EA->BSA", keys.astype(params.key.dtype), params.key)
 
 
-def keep_keys(params: None, keys: Array) -> Array:
+def keep_keys(_params: None, keys: Array) -> Array:
     """Keys as they are."""
-    del params
     return keys
 
 
-ATTENTIONS: dict[str, Scores] = {
-    "additive": Scores(init=additive_init, keys=map_keys, score=additive),
-    "dot": Scores(init=no_init, keys=keep_keys, score=product),
-    "general": Scores(init=general_init, keys=map_keys, score=product),
-    "none": Scores(init=no_init, keys=keep_keys, score=None),
+ATTENTIONS: dict[str, Scoring[Any]] = {
+    "additive": Scoring(init=additive_init, keys=map_keys, score=additive),
+    "dot": Scoring(init=no_init, keys=keep_keys, score=product),
+    "general": Scoring(init=general_init, keys=map_keys, score=product),
+    "none": Scoring(init=no_init, keys=keep_keys, score=None),
 }
 
 
-def prepare(kind: Scores, params: Any, keys: Array, values: Array, mask: Array, summary: Array) -> Source:
+def map_memory(kind: Scoring[P], params: P, keys: Array, values: Array, mask: Array, summary: Array) -> MappedMemory:
     """Map a memory once for all steps and hypotheses."""
-    return Source(keys=kind.keys(params, keys), values=values, mask=mask, summary=summary)
+    return MappedMemory(keys=kind.keys(params, keys), values=values, mask=mask, summary=summary)
 
 
-def attend(kind: Scores, params: Any, source: Source, queries: Array) -> tuple[Array, Array]:
+def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:
     """Contexts and weights of queries.
 
     Args:
-      kind: of `ATTENTIONS`.
-      params: of its `init`.
-      source: of B sentences.
+      kind: an entry of `ATTENTIONS`.
+      params: made by its `init`.
+      memory: of B sentences.
       queries: [N, T, U], N = B * W, the hypotheses of a sentence side by side.
 
     Returns:
       c [N, T, E], in the dtype of the values, and a [N, T, S] in float32 or better.
     """
-    (N, T, _), (B, S, E) = queries.shape, source.values.shape
-    dtype = wide(source.values.dtype)
+    (N, T, _), (B, S, E) = queries.shape, memory.values.shape
+    dtype = wide(memory.values.dtype)
     if kind.score is None:
-        c = jnp.broadcast_to(source.summary[:, None], (B, N // B * T, E))
+        c = jnp.broadcast_to(memory.summary[:, None], (B, N // B * T, E))
         a = jnp.zeros((B, N // B * T, S), dtype)
     else:
-        scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), source.keys)
-        c, a = mix(scores, source.values, source.mask)
+        scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), memory.keys)
+        c, a = mix(scores, memory.values, memory.mask)
     return c.reshape(N, T, E), a.reshape(N, T, S)

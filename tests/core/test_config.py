@@ -9,8 +9,8 @@ import pytest
 from convs2s_jax.core.config import build, check, literal, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
-from convs2s_jax.models.recurrent.records import RecurrentDecoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn import recurrent_attention as scores
+from convs2s_jax.nn import recurrent_attention
 from convs2s_jax.nn.recurrent_attention import ATTENTIONS
 
 B, W, S, E, U = 2, 3, 5, 4, 4
@@ -20,10 +20,12 @@ def setup(name, steps):
     def normal(*shape):
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    shapes = jax.eval_shape(partial(ATTENTIONS[name].init, units=U, dim=E), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: ATTENTIONS[name].init(key, U, E), jax.random.key(0))
     params = jax.tree.map(lambda leaf: normal(*leaf.shape), shapes)
     mask = jnp.arange(S)[None] < jnp.asarray(LENGTHS)[:, None]
-    source = scores.prepare(ATTENTIONS[name], params, normal(B, S, E), normal(B, S, E), mask, normal(B, E))
+    source = recurrent_attention.map_memory(
+        ATTENTIONS[name], params, normal(B, S, E), normal(B, S, E), mask, normal(B, E)
+    )
     rng = np.random.default_rng(0)  # the memory again, as it was before it was mapped
     for shape in [leaf.shape for leaf in jax.tree.leaves(shapes)]:
         rng.normal(size=shape)
@@ -43,7 +45,7 @@ SCORES = {"additive": additive, "dot": lambda _, s, h: np.dot(s, h), "general": 
 def test_attention_equals_a_loop_over_each_sentence(name, steps):
     """Three hypotheses a sentence, read side by side; with 7 steps tanh of additive attention is made in chunks."""
     params, source, keys, values, queries = setup(name, steps)
-    c, a = jax.jit(partial(scores.attend, ATTENTIONS[name]))(params, source, queries)
+    c, a = jax.jit(partial(recurrent_attention.attend, ATTENTIONS[name]))(params, source, queries)
     params = jax.tree.map(np.asarray, params)
     for n, t in np.ndindex(B * W, steps):
         length = LENGTHS[n // W]
@@ -57,7 +59,7 @@ def test_attention_equals_a_loop_over_each_sentence(name, steps):
 @pytest.mark.parametrize("steps", [1, 7])
 def test_no_attention_is_the_summary_and_no_weight(steps):
     _, source, _, _, queries = setup("none", steps)
-    c, a = scores.attend(ATTENTIONS["none"], None, source, queries)
+    c, a = recurrent_attention.attend(ATTENTIONS["none"], None, source, queries)
     np.testing.assert_array_equal(c, np.repeat(np.repeat(source.summary, W, axis=0)[:, None], steps, axis=1))
     np.testing.assert_array_equal(a, np.zeros((B * W, steps, S)))
 
@@ -66,10 +68,10 @@ def test_gradients_through_chunks_are_those_of_the_whole(monkeypatch):
     params, source, _, _, queries = setup("additive", 7)
 
     def gradient():
-        return jax.grad(lambda *args: jnp.sum(jnp.sin(scores.attend(ATTENTIONS["additive"], *args)[0])), (0, 2))(
-            params, source, queries
-        )
+        return jax.grad(
+            lambda *args: jnp.sum(jnp.sin(recurrent_attention.attend(ATTENTIONS["additive"], *args)[0])), (0, 2)
+        )(params, source, queries)
 
     chunked = gradient()
-    monkeypatch.setattr(scores, "CHUNK", 100)
+    monkeypatch.setattr(recurrent_attention, "CHUNK", 100)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), chunked, gradient())

@@ -1,26 +1,106 @@
-"""The recurrent decoder: GRU or LSTM layers that attend to the memory, or see its summary alone.
+"""The recurrent decoder: GRU or LSTM layers that attend to the memory, or read its summary alone.
 
-How attention is wired in stands in `recurrent_wirings`, how it scores positions in `nn.recurrent_attention`.
+How attention is wired in stands in `wirings`, how it scores positions in `nn.recurrent_attention`.
 """
 
+import dataclasses
+from typing import Literal
+
+import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Decoder
-from convs2s_jax.models.recurrent.records import RecurrentDecoderCache, RecurrentDecoderConfig, RecurrentDecoderParams
-from convs2s_jax.models.recurrent.wirings import WIRINGS, Target
+from convs2s_jax.models.recurrent.encoder import check_stack
+from convs2s_jax.models.recurrent.wirings import WIRINGS, RecurrentDecoderCache, RecurrentLayers, TargetWords
 from convs2s_jax.nn import affine, embedding, recurrent
-from convs2s_jax.nn import recurrent_attention as scores
-from convs2s_jax.nn.affine import linear
+from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split
-from convs2s_jax.nn.embedding import embed
-from convs2s_jax.nn.recurrent import CELLS
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS, Source
+from convs2s_jax.nn.embedding import Embedding, embed
+from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
+from convs2s_jax.nn.recurrent_attention import (
+    ATTENTIONS,
+    AttentionName,
+    AttentionParams,
+    MappedMemory,
+    map_memory,
+)
 from convs2s_jax.nn.types import Array, Key, wide
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentDecoderConfig:
+    """Recurrent decoder.
+
+    Attributes:
+      kind: the recurrent decoder.
+      cell: GRU or LSTM.
+      layers: number of layers.
+      units: U of each layer.
+      residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
+        al. 2016, equation 6); None for no layer.
+      attention: how positions are scored: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015),
+        or "none" for the encoder's summary alone.
+      wiring: which state attends and where its context goes: the first layer's "previous" state (Bahdanau et al.
+        2015), the top layer's "current" state (Luong et al. 2015), or that with input "feeding" (their section 3.3).
+      out_dim: O, channels of the layer before the softmax.
+      tied_output: whether the softmax uses the embedding table (O = E).
+      max_length: longest target in tokens, its end symbol counted.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: CellName = "gru"
+    layers: int = 1
+    units: int = 256
+    residual: int | None = None
+    attention: AttentionName = "additive"
+    wiring: Literal["previous", "current", "feeding"] = "previous"
+    out_dim: int = 256
+    tied_output: bool = False
+    max_length: int = 1022
+
+    def __post_init__(self) -> None:
+        check_stack(self.layers, self.units, self.residual, self.max_length)
+        check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse sizes that must agree with E = dim and do not."""
+        check(
+            not self.tied_output or self.out_dim == dim,
+            f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
+            "equal",
+        )
+        check(
+            self.attention != "dot" or self.units == dim,
+            f"decoder.units is {self.units} with attention 'dot': a memory of embedding_dim {dim} is compared with "
+            "states as they are; make the two equal, or use attention 'general'",
+        )
+
+
+@flax.struct.dataclass
+class RecurrentDecoderParams:
+    """Parameters of the recurrent decoder.
+
+    Attributes:
+      embedding: of the target's words.
+      first: for each layer the map from the summary to its first state, [E -> U] for each part, side by side.
+      cells: kernels of each layer.
+      attention: of its kind.
+      map_out: to the O features.
+      output: the softmax layer [O -> V], or its bias [V] alone where the kernel is the embedding table.
+    """
+
+    embedding: Embedding
+    first: tuple[Affine, ...]
+    cells: tuple[Cell, ...]
+    attention: AttentionParams
+    map_out: Affine
+    output: Affine | Array
 
 
 def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentDecoderParams:
@@ -45,14 +125,14 @@ def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, ra
     )
 
 
-def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory) -> Source:
+def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory) -> MappedMemory:
     """Map the source once for all steps and hypotheses."""
     kind = ATTENTIONS[cfg.attention]
-    return scores.prepare(kind, params.attention, memory.keys, memory.values, memory.mask, memory.summary)
+    return map_memory(kind, params.attention, memory.keys, memory.values, memory.mask, memory.summary)
 
 
 def start(
-    params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory | Source, rows: int
+    params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory | MappedMemory, rows: int
 ) -> RecurrentDecoderCache:
     """The cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.
 
@@ -61,20 +141,20 @@ def start(
     """
     parts, dtype = CELLS[cfg.cell].parts, params.map_out.w.dtype
 
-    def state(params: affine.Affine) -> recurrent.State:
-        h = jnp.tanh(linear(params, memory.summary)).astype(wide(dtype))
+    def state(first: Affine) -> State:
+        h = jnp.tanh(linear(first, memory.summary)).astype(wide(dtype))
         return tuple(jnp.split(jnp.repeat(h, rows // len(h), axis=0), parts, axis=-1))
 
     return RecurrentDecoderCache(
         states=tuple(map(state, params.first)),
-        fed=jnp.zeros((rows, cfg.out_dim), dtype) if WIRINGS[cfg.wiring].fed else None,
+        fed=jnp.zeros((rows, cfg.out_dim if WIRINGS[cfg.wiring].fed else 0), dtype),
     )
 
 
 def advance(
     params: RecurrentDecoderParams,
     cfg: RecurrentDecoderConfig,
-    memory: Memory | Source,
+    memory: Memory | MappedMemory,
     cache: RecurrentDecoderCache,
     tokens: Array,
     *,
@@ -89,19 +169,27 @@ def advance(
       cfg: stack, attention and wiring.
       memory: of B sentences, as the encoder left it or prepared.
       cache: of N = B * W rows, W hypotheses of a sentence side by side.
-      tokens: [N, T], the target shifted right by one; PAD only on the right, where nothing is remembered.
+      tokens: [N, T], the target shifted right by one; PAD only on the right, where states stay as they are.
       rate: dropout, on the embeddings, between layers and on the features.
       key: for dropout; None evaluates.
-      execution: `remat` of each step or layer.
+      execution: only `remat` has an effect, on each step or layer.
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], zero everywhere with attention "none"; the next cache.
     """
-    source = memory if isinstance(memory, Source) else prepare(params, cfg, memory)
+    mapped = memory if isinstance(memory, MappedMemory) else prepare(params, cfg, memory)
     keys = split(key, cfg.layers + 1)
     e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), tokens.dtype)), rate, keys[0])
-    target = Target(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution.remat)
-    features, attention, cache = WIRINGS[cfg.wiring].read(params, cfg, source, cache, target)
+    layers = RecurrentLayers(
+        kind=CELLS[cfg.cell],
+        scoring=ATTENTIONS[cfg.attention],
+        residual=cfg.residual,
+        cells=params.cells,
+        attention=params.attention,
+        map_out=params.map_out,
+    )
+    target = TargetWords(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution.remat)
+    features, attention, cache = WIRINGS[cfg.wiring].read(layers, mapped, cache, target)
     return dropout(features, rate, keys[1]), attention, cache
 
 

@@ -1,8 +1,6 @@
 """The recurrent encoder: a stack of GRU or LSTM layers, the lower ones in both directions."""
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import flax.struct
@@ -28,10 +26,16 @@ from convs2s_jax.nn.types import Array, Key
 class RecurrentEncoderConfig:
     """Recurrent encoder.
 
-    cell: a cell of `nn.recurrent`; layers: from the source up; units: U of one direction; bidirectional: how many of
-    the layers, from the source up, run in both directions: all in Bahdanau et al. 2015, 1 in Wu et al. 2016; residual:
-    the first layer, counted from 1, whose input is added to its output, as in all above it (Wu et al. 2016, equation 6,
-    who have 3), None for no layer; max_length: of a source in tokens, its end symbol counted.
+    Attributes:
+      kind: the recurrent encoder.
+      cell: GRU or LSTM.
+      layers: number of layers.
+      units: U of one direction.
+      bidirectional: how many layers, from the source up, run in both directions: all in Bahdanau et al. 2015, 1 in Wu
+        et al. 2016.
+      residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
+        al. 2016, equation 6, who have 3); None for no layer.
+      max_length: longest source in tokens, its end symbol counted.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -70,7 +74,7 @@ class RecurrentEncoderConfig:
 
 
 def check_stack(layers: int, units: int, residual: int | None, max_length: int) -> None:
-    """Refuse sizes that no stack of cells can have, of an encoder or a decoder."""
+    """Refuse sizes that no stack of cells can have, in encoder or decoder."""
     check(layers >= 1, f"layers is {layers}: a recurrent stack has at least one; use 1 or more")
     check(units >= 1, f"units is {units}: use 1 or more")
     check(
@@ -82,8 +86,13 @@ def check_stack(layers: int, units: int, residual: int | None, max_length: int) 
 
 
 @flax.struct.dataclass
-class Layer:
-    """The cell that runs forward in time, and the one that runs backward or None."""
+class EncoderLayer:
+    """One layer.
+
+    Attributes:
+      forward: the cell that runs forward in time.
+      backward: the cell that runs backward, or None.
+    """
 
     forward: Cell
     backward: Cell | None
@@ -91,10 +100,16 @@ class Layer:
 
 @flax.struct.dataclass
 class RecurrentEncoderParams:
-    """Embedding, layers, and the map of the last layer's outputs and last states to E."""
+    """Parameters of the recurrent encoder.
+
+    Attributes:
+      embedding: of the source's words.
+      layers: from the source up.
+      map_out: from the last layer's outputs, and its last states, to E.
+    """
 
     embedding: Embedding
-    layers: tuple[Layer, ...]
+    layers: tuple[EncoderLayer, ...]
     map_out: Affine
 
 
@@ -108,7 +123,7 @@ def init(key: Key, cfg: RecurrentEncoderConfig, *, vocabulary: int, dim: int, ra
         forward, backward = (
             recurrent.init(k, kind, inputs, cfg.units, keep=1.0 - rate) for k in keys[2 + 2 * i : 4 + 2 * i]
         )
-        layers.append(Layer(forward=forward, backward=backward if i < cfg.bidirectional else None))
+        layers.append(EncoderLayer(forward=forward, backward=backward if i < cfg.bidirectional else None))
     return RecurrentEncoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, None),
         layers=tuple(layers),
@@ -126,36 +141,38 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Source tokens to memory: keys and values are W y_s + b of the last layer's outputs y_s = [forward; backward].
+    """Source tokens to memory: keys and values are W y_s + b for the last layer's outputs y_s = [forward; backward].
 
-    The summary is the same map of the last layer's states where they end: forward at the last word, backward at the
-    first. (Bahdanau et al. 2015 have no map: their decoder reads 2 U channels, and their summary is the backward half.)
+    The summary is the same map of the last layer's final states: forward at the last word, backward at the first.
+    (Bahdanau et al. 2015 have no map: their decoder reads 2 U channels, and their summary is the backward half.)
 
     Args:
       params: kernels.
       cfg: stack.
-      src: [B, S] tokens with the end symbol, PAD on either side, which changes nothing.
+      src: [B, S] tokens with the end symbol; PAD on either side changes nothing.
       rate: dropout, on the embeddings, between layers and on the last outputs.
       gradient_scale: factor on the gradient that reaches keys and values.
       key: for dropout; None evaluates.
-      execution: `remat` of each layer.
+      execution: only `remat` has an effect, on each layer.
     """
     mask = src != PAD
     dtype = params.map_out.w.dtype
     keys = split(key, cfg.layers + 1)
-    layer: Callable[..., tuple[Array, Array]] = partial(_layer, cfg)
-    if execution.remat:
-        layer = jax.checkpoint(layer)
+
+    def layer(cells: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
+        return _layer(cfg, cells, x, mask)
+
+    apply = jax.checkpoint(layer) if execution.remat else layer
     x = embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)).astype(dtype)
     for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
-        y, last = layer(cells, dropout(x, rate, k), mask)
+        y, last = apply(cells, dropout(x, rate, k), mask)
         x = x + y if cfg.adds_input(i) else y
     z = linear(params.map_out, dropout(x, rate, keys[-1]))
     z = scale_gradient(zero_padding(z, mask), gradient_scale)
     return Memory(keys=z, values=z, mask=mask, summary=linear(params.map_out, last))
 
 
-def _layer(cfg: RecurrentEncoderConfig, layer: Layer, x: Array, mask: Array) -> tuple[Array, Array]:
+def _layer(cfg: RecurrentEncoderConfig, layer: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
     """Outputs [B, S, D] of one layer on x [B, S, C], and its last states [B, D]; D = 2 U in both directions."""
     kind = CELLS[cfg.cell]
 

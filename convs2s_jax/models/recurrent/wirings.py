@@ -18,23 +18,71 @@ feeding (their section 3.3): the same, but  s^1_t = cell([e_t; o_{t-1}], s^1_{t-
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.models.recurrent.records import RecurrentDecoderCache, RecurrentDecoderConfig, RecurrentDecoderParams
 from convs2s_jax.nn import recurrent
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.recurrent import CELLS, Cell, State
-from convs2s_jax.nn.recurrent_attention import ATTENTIONS, Source, attend
+from convs2s_jax.nn.recurrent import Cell, CellKind, State
+from convs2s_jax.nn.recurrent_attention import AttentionParams, MappedMemory, Scoring, attend
 from convs2s_jax.nn.types import Array, Key
 
+Carry = TypeVar("Carry")
+Item = TypeVar("Item")
+Output = TypeVar("Output")
 
-class Target(NamedTuple):
-    """What a decoder reads: words e [N, T, E], their mask [N, T], dropout and its keys above layer 1, and `remat`."""
+
+@flax.struct.dataclass
+class RecurrentDecoderCache:
+    """What a decoder remembers of the target so far.
+
+    Attributes:
+      states: of each layer, after the last real token.
+      fed: [N, O], the features after that token where they enter the next step, else [N, 0].
+    """
+
+    states: tuple[State, ...]
+    fed: Array
+
+
+class RecurrentLayers(NamedTuple):
+    """The layers between the embedding and the softmax layer: their kinds and their parameters.
+
+    Attributes:
+      kind: of the cells.
+      scoring: the kind of attention.
+      residual: the first layer, counted from 1, whose input is added to its output; None for no layer.
+      cells: kernels of each layer.
+      attention: parameters of the attention.
+      map_out: the map to the O features.
+    """
+
+    kind: CellKind
+    scoring: Scoring[AttentionParams]
+    residual: int | None
+    cells: Sequence[Cell]
+    attention: AttentionParams
+    map_out: Affine
+
+    def adds_input(self, index: int) -> bool:
+        """Whether the layer of this index, from 0, has a residual connection."""
+        return self.residual is not None and index + 1 >= self.residual
+
+
+class TargetWords(NamedTuple):
+    """The target as the layers read it.
+
+    Attributes:
+      e: [N, T, E], embedded words.
+      mask: [N, T], True at real words.
+      rate: dropout between layers.
+      keys: for the dropout below each layer but the first, or None.
+      remat: whether gradients compute steps or layers again instead of keeping what is inside.
+    """
 
     e: Array
     mask: Array
@@ -44,18 +92,20 @@ class Target(NamedTuple):
 
 
 Read = Callable[
-    [RecurrentDecoderParams, RecurrentDecoderConfig, Source, RecurrentDecoderCache, Target],
-    tuple[Array, Array, RecurrentDecoderCache],
+    [RecurrentLayers, MappedMemory, RecurrentDecoderCache, TargetWords], tuple[Array, Array, RecurrentDecoderCache]
 ]
-"""Features [N, T, O], attention [N, T, S], the next cache."""
+"""Features [N, T, O], attention [N, T, S] and the next cache."""
 
 
 class Wiring(NamedTuple):
-    """A way to wire attention in.
+    """A way to wire attention in. Channels are multiples of (E, O).
 
-    read: the decoder between embedding and softmax; first, above, out: what enters the first layer beside the word, the
-    layers above beside the outputs below, and the map to O beside the top output, each as multiples of (E, O); fed:
-    whether features enter the next step.
+    Attributes:
+      read: the decoder between embedding and softmax layer.
+      first: channels that enter the first layer beside the word.
+      above: channels that enter each other layer beside the output of the layer below.
+      out: channels that enter the map to O beside the output of the top layer.
+      fed: whether features enter the next step.
     """
 
     read: Read
@@ -66,54 +116,41 @@ class Wiring(NamedTuple):
 
 
 def previous(
-    params: RecurrentDecoderParams,
-    cfg: RecurrentDecoderConfig,
-    source: Source,
-    cache: RecurrentDecoderCache,
-    target: Target,
+    layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """Only the first layer and its attention share a loop over time; see the head of the file."""
-    kind, scores, cell = CELLS[cfg.cell], ATTENTIONS[cfg.attention], params.cells[0]
+    """The first layer and its attention are one loop over time, the layers above follow; see the head of the file."""
+    cell = layers.cells[0]
     words, contexts = _cut(cell.input, target.e.shape[-1])
 
     def body(state: State, item: tuple[Array, Array]) -> tuple[State, tuple[Array, Array, Array]]:
         x, mask = item
-        c, a = attend(scores, params.attention, source, state[0][:, None])
-        state = recurrent.step(kind, cell.state, state, x + linear(contexts, c[:, 0]), mask)
+        c, a = attend(layers.scoring, layers.attention, memory, state[0][:, None])
+        state = recurrent.step(layers.kind, cell.state, state, x + linear(contexts, c[:, 0]), mask)
         return state, (recurrent.output(state, mask, x.dtype), c[:, 0], a[:, 0])
 
     state, made = _loop(body, cache.states[0], (recurrent.products(words, target.e), target.mask.T), target.remat)
     y, c, a = (jnp.swapaxes(x, 0, 1) for x in made)
-    y, states = _stack(params.cells[1:], cfg, cache.states[1:], y, c, target)
-    features = jnp.tanh(linear(params.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
-    return features, a, RecurrentDecoderCache(states=(state, *states), fed=None)
+    y, states = _stack(layers, 1, cache.states[1:], y, c, target)
+    features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
+    return features, a, RecurrentDecoderCache(states=(state, *states), fed=cache.fed)
 
 
 def current(
-    params: RecurrentDecoderParams,
-    cfg: RecurrentDecoderConfig,
-    source: Source,
-    cache: RecurrentDecoderCache,
-    target: Target,
+    layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """Layer after layer over all positions, then one attention for all; see the head of the file."""
-    y, states = _stack(params.cells, cfg, cache.states, target.e, None, target)
-    c, a = attend(ATTENTIONS[cfg.attention], params.attention, source, y)
-    features = jnp.tanh(linear(params.map_out, jnp.concatenate([y, c], axis=-1)))
-    return features, a, RecurrentDecoderCache(states=states, fed=None)
+    """Layer after layer over all positions, then one attention for all of them; see the head of the file."""
+    y, states = _stack(layers, 0, cache.states, target.e, None, target)
+    c, a = attend(layers.scoring, layers.attention, memory, y)
+    features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c], axis=-1)))
+    return features, a, RecurrentDecoderCache(states=states, fed=cache.fed)
 
 
 def feeding(
-    params: RecurrentDecoderParams,
-    cfg: RecurrentDecoderConfig,
-    source: Source,
-    cache: RecurrentDecoderCache,
-    target: Target,
+    layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
     """All layers in one loop over time, since the first waits for the last; see the head of the file."""
-    kind, scores = CELLS[cfg.cell], ATTENTIONS[cfg.attention]
-    words, features_before = _cut(params.cells[0].input, target.e.shape[-1])
-    ones = jnp.ones((*target.mask.shape, cfg.units), target.e.dtype)
+    words, features_before = _cut(layers.cells[0].input, target.e.shape[-1])
+    ones = jnp.ones((*target.mask.shape, layers.cells[0].state.w.shape[0]), target.e.dtype)
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
 
     def body(
@@ -122,18 +159,17 @@ def feeding(
         (before, fed), (word, mask, kept) = carry, item
         x, states = word + linear(features_before, fed), []
         y = jnp.zeros((), word.dtype)
-        for i, (cell, state) in enumerate(zip(params.cells, before, strict=True)):
+        for i, (cell, state) in enumerate(zip(layers.cells, before, strict=True)):
             if i:
                 k = kept[i - 1]
                 x = linear(cell.input, y if k is None else y * k)
-            states.append(recurrent.step(kind, cell.state, state, x, mask))
+            states.append(recurrent.step(layers.kind, cell.state, state, x, mask))
             h = recurrent.output(states[-1], mask, word.dtype)
-            y = y + h if cfg.adds_input(i) else h
-        c, a = attend(scores, params.attention, source, y[:, None])
-        o = jnp.tanh(linear(params.map_out, jnp.concatenate([y, c[:, 0]], axis=-1)))
+            y = y + h if layers.adds_input(i) else h
+        c, a = attend(layers.scoring, layers.attention, memory, y[:, None])
+        o = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c[:, 0]], axis=-1)))
         return (tuple(states), jnp.where(mask[:, None], o, fed)), (o, a[:, 0])
 
-    assert cache.fed is not None
     items = (recurrent.products(words, target.e), target.mask.T, kept)
     (states, fed), made = _loop(body, (cache.states, cache.fed), items, target.remat)
     features, a = (jnp.swapaxes(x, 0, 1) for x in made)
@@ -148,41 +184,45 @@ WIRINGS: dict[str, Wiring] = {
 
 
 def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
-    """The maps of the first `dim` inputs, with the bias, and of the others, without."""
+    """The map of the first `dim` inputs, with the bias, and that of the other inputs, without."""
     return Affine(w=params.w[:dim], b=params.b), Affine(w=params.w[dim:], b=jnp.zeros_like(params.b))
 
 
-def _loop(body: Callable[..., Any], carry: Any, items: Any, remat: bool) -> tuple[Any, Any]:
+def _loop(
+    body: Callable[[Carry, Item], tuple[Carry, Output]], carry: Carry, items: Item, remat: bool
+) -> tuple[Carry, Output]:
     return jax.lax.scan(jax.checkpoint(body, prevent_cse=False) if remat else body, carry, items)
 
 
 def _stack(
-    cells: Sequence[Cell],
-    cfg: RecurrentDecoderConfig,
+    layers: RecurrentLayers,
+    first: int,
     states: Sequence[State],
     x: Array,
     beside: Array | None,
-    target: Target,
+    target: TargetWords,
 ) -> tuple[Array, tuple[State, ...]]:
-    """The top layers, as many as there are cells, one after another over all positions.
+    """The layers from index `first` on, one after another, each over all positions.
 
     Args:
-      cells: of the layers.
-      cfg: of the decoder.
-      states: before the first position.
-      x: [N, T, C], what the layer below gives.
-      beside: [N, T, E], what else each of them reads.
-      target: mask and dropout.
+      layers: all of the decoder.
+      first: index of the lowest of them.
+      states: theirs, before the first position.
+      x: [N, T, C], the output of the layer below.
+      beside: [N, T, E], what else each of them reads; None for nothing.
+      target: its mask and dropout.
     """
-    run: Callable[..., tuple[Array, State]] = partial(recurrent.run, CELLS[cfg.cell])
-    if target.remat:
-        run = jax.checkpoint(run)
+
+    def run(cell: Cell, state: State, x: Array, mask: Array) -> tuple[Array, State]:
+        return recurrent.run(layers.kind, cell, state, x, mask)
+
+    apply = jax.checkpoint(run) if target.remat else run
     after = []
-    for i, (cell, state) in enumerate(zip(cells, states, strict=True), cfg.layers - len(cells)):
+    for i, (cell, state) in enumerate(zip(layers.cells[first:], states, strict=True), first):
         inputs = dropout(x, target.rate, target.keys[i - 1]) if i else x
         if beside is not None:
             inputs = jnp.concatenate([inputs, beside], axis=-1)
-        y, state = run(cell, state, inputs, target.mask)
-        x = x + y if cfg.adds_input(i) else y
-        after.append(state)
+        y, new = apply(cell, state, inputs, target.mask)
+        x = x + y if layers.adds_input(i) else y
+        after.append(new)
     return x, tuple(after)

@@ -15,7 +15,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import wirings as recurrent_wirings
-from convs2s_jax.models.recurrent.records import RecurrentDecoderConfig
+from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 
 V, E, U, O, S = 13, 4, 4, 5, 4
 LENGTHS = [4, 2]
