@@ -7,24 +7,23 @@ import jax
 from convs2s_jax.nn.types import Array
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def scale_gradient(x: Array, scale: float) -> Array:
-    """Return x; its gradient is multiplied by `scale`.
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def scale_gradient(x: Array, scale: float) -> Array:  # noqa: ARG001 - the rule below uses it
+    """Return x; its derivative is multiplied by `scale`.
 
     The encoder of a model with n attentions receives n gradients; the paper scales it by their number, fairseq by twice
     that number, since keys and values both carry it.
+
+    Reverse mode (`jax.grad`) multiplies the cotangent, forward mode (`jax.jvp`) the tangent, so that both agree. The
+    result is not the derivative of any function of x: with `scale` other than 1 a Hessian need not be symmetric.
+
+    Args:
+      x: of any shape.
+      scale: static.
     """
-    del scale
     return x
 
 
-def _forward(x: Array, scale: float) -> tuple[Array, None]:
-    del scale
-    return x, None
-
-
-def _backward(scale: float, _: None, dy: Array) -> tuple[Array]:
-    return (dy * scale,)
-
-
-scale_gradient.defvjp(_forward, _backward)
+@scale_gradient.defjvp
+def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return primals[0], tangents[0] * scale

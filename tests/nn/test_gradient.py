@@ -25,3 +25,10 @@ def test_scale_gradient_acts_on_each_example_under_vmap():
 def test_only_what_lies_below_is_scaled():
     gradient = jax.grad(lambda x: jnp.sum(scale_gradient(x, 0.125) + x))(jnp.ones(2))
     np.testing.assert_allclose(gradient, 1.125)
+
+
+def test_forward_mode_scales_the_tangent_as_reverse_mode_scales_the_cotangent():
+    x, dx = jnp.arange(3.0), jnp.ones(3)
+    value, tangent = jax.jvp(lambda x: scale_gradient(x, 0.25) ** 2, (x,), (dx,))
+    np.testing.assert_array_equal(value, x**2)
+    np.testing.assert_allclose(tangent, 0.25 * 2 * x)

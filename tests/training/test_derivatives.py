@@ -1,0 +1,66 @@
+"""Derivatives of the loss beside its gradient: forward mode, and forward over reverse, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.training.loss import Batch, loss
+from tests.models.laws import config, parameters
+
+MODELS = {
+    "scanned": (("conv", "conv"), 2),
+    "convs2s": (("conv", "conv"), 0),
+    "light": (("lightconv", "dynamicconv"), 0),
+    "recurrent": (("gru", "bahdanau"), 0),
+    "slicenet": (("slicenet", "slicenet"), 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64():
+        yield
+
+
+def setup(name):
+    """The loss of a model, a point and a direction among its parameters."""
+    pair, scan_layers = MODELS[name]
+    cfg = config(*pair, execution={"scan_layers": scan_layers})
+    batch = Batch(
+        src=jnp.asarray([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], jnp.int32),
+        tgt=jnp.asarray([[9, 4, EOS], [7, EOS, PAD]], jnp.int32),
+    )
+    rng = np.random.default_rng(1)
+    point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), parameters(cfg))
+    direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), point)
+    return (lambda params: loss(params, cfg, batch, smoothing=0.1).loss), point, direction
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_mode_and_linearize_are_the_gradient_times_the_direction(name):
+    f, point, direction = setup(name)
+
+    @jax.jit
+    def three_ways(point, direction):
+        gradient = jax.grad(f)(point)
+        along = sum(jax.tree.leaves(jax.tree.map(lambda g, v: jnp.sum(g * v), gradient, direction)))
+        return along, jax.jvp(f, (point,), (direction,))[1], jax.linearize(f, point)[1](direction)
+
+    along, forward, linear = three_ways(point, direction)
+    np.testing.assert_allclose(forward, along, rtol=1e-9)
+    np.testing.assert_allclose(linear, along, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["scanned", "light"])
+def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
+    f, point, direction = setup(name)
+    gradient = jax.jit(jax.grad(f))
+    slope = jax.jit(lambda point, direction: jax.jvp(jax.grad(f), (point,), (direction,))[1])(point, direction)
+    h = 1e-5
+    ahead = gradient(jax.tree.map(lambda x, v: x + h * v, point, direction))
+    behind = gradient(jax.tree.map(lambda x, v: x - h * v, point, direction))
+    finite = jax.tree.map(lambda a, b: (a - b) / (2 * h), ahead, behind)
+    scale = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(finite))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * scale), slope, finite)
