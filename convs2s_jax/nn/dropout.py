@@ -18,10 +18,14 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     Args:
       x: [B, ..., C].
       rate: rounded to a multiple of 1 / 65536.
-      key: one for all, or [B] of `row_keys`: then what a row loses depends on no other row.
+      key: one for all rows, or [B] of `row_keys`: then what a row loses depends on no other row.
+
+    Returns:
+      The shape and dtype of x.
     """
     if key is None or rate == 0.0:
         return x
+    key = typed(key)
     kept = min(max(round((1.0 - rate) * LEVELS), 1), LEVELS - 1)
     draw = jax.vmap(_levels, (0, None)) if key.ndim else _levels
     keep = draw(key, x.shape[key.ndim :]) < jnp.uint16(kept)
@@ -33,6 +37,7 @@ def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
 
     A batch that is spread over devices drops the same elements as on one.
     """
+    key = typed(key)
     numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
 
@@ -41,9 +46,15 @@ def split(key: Key | None, count: int) -> list[Key | None]:
     """`count` keys from one (or `count` times [B] from [B]), or as many times no key."""
     if key is None:
         return [None] * count
+    key = typed(key)
     if key.ndim == 0:
         return list(jax.random.split(key, count))
     return list(jax.vmap(lambda k: jax.random.split(k, count), out_axes=1)(key))
+
+
+def typed(key: Key) -> Key:
+    """A typed key [...] of `jax.random.key`, made of a raw one of `jax.random.PRNGKey`, uint32 [..., 2], if need be."""
+    return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def _levels(key: Key, shape: tuple[int, ...]) -> Array:

@@ -112,3 +112,12 @@ def test_split_gives_different_keys_or_none():
 
 def test_bfloat16_stays_bfloat16():
     assert dropout(jnp.ones(4, jnp.bfloat16), 0.5, jax.random.key(0)).dtype == jnp.bfloat16
+
+
+def test_raw_keys_are_taken_as_typed_ones():
+    x, raw, key = jnp.ones((3, 4)), jax.random.PRNGKey(5), jax.random.key(5)
+    np.testing.assert_array_equal(dropout(x, 0.5, raw), dropout(x, 0.5, key))
+    rows, raw_rows = row_keys(key, 3), row_keys(raw, 3)
+    np.testing.assert_array_equal(dropout(x, 0.5, jax.random.key_data(rows)), dropout(x, 0.5, rows))
+    for a, b in zip(split(raw, 2) + split(raw_rows, 2), split(key, 2) + split(rows, 2), strict=True):
+        np.testing.assert_array_equal(jax.random.key_data(a), jax.random.key_data(b))
