@@ -6,14 +6,62 @@ works with, once, and refuses what does not fit with a sentence that names the f
 
 import ast
 import dataclasses
+import functools
+import numbers
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+
+
+@typing.overload
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
+def record(cls: type[T]) -> type[T]: ...
+
+
+@typing.overload
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
+def record(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
+
+
+def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
+    """Class decorator of config records: a frozen dataclass that reads its values as `build` does.
+
+    So `ConvEncoderConfig(layers=[(32, 3)] * 2)` means in Python what it means in a configuration file: lists become
+    tuples, and tuples or dictionaries the records that the annotations name.
+
+    Args:
+      cls: the class.
+      kw_only: whether fields are given by name only.
+    """
+    if cls is None:
+        return functools.partial(record, kw_only=kw_only)
+    made: Any = dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
+    plain = made.__init__
+    positional = [] if kw_only else [field.name for field in dataclasses.fields(made)]
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        hints = _hints(made)
+
+        def read(name: str, value: Any) -> Any:
+            return _convert(hints[name], value, name) if name in hints else value
+
+        given = [read(name, value) for name, value in zip(positional, args, strict=False)]
+        plain(self, *given, *args[len(given) :], **{name: read(name, value) for name, value in kwargs.items()})
+
+    made.__init__ = init
+    return made
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of a record's fields; once for each class, when its module has been read."""
+    return typing.get_type_hints(cls)
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
@@ -129,7 +177,7 @@ def _record(cls: Any, value: Any, where: str) -> Any:
         value = dict(zip(fields, value, strict=False))
     if not isinstance(value, Mapping):
         raise UserError(f"{where} is {value!r}: expected fields ({', '.join(fields)})")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for name in value:
         if name not in fields:
             raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(str(name), fields)}")
@@ -179,8 +227,10 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
+    if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)  # a command line cannot tell the text 2016 from the number
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):

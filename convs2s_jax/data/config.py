@@ -6,7 +6,7 @@ Defaults stand here only; rules are checked when a record is made.
 import dataclasses
 from typing import Literal
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.cldr import CldrConfig
 
@@ -14,7 +14,7 @@ from convs2s_jax.data.cldr import CldrConfig
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class SplitFiles:
     """Parallel files of each split as (source file, target file) pairs; the pairs of a split are joined in order."""
 
@@ -23,7 +23,7 @@ class SplitFiles:
     test: tuple[tuple[str, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class VocabularyConfig:
     """How the vocabularies are learned from the training text."""
 
@@ -62,7 +62,7 @@ class VocabularyConfig:
             raise UserError(f"normalization is '{self.normalization}'{hint}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class BatchConfig:
     """How pairs of sentences are put together into batches of few shapes."""
 
@@ -88,7 +88,7 @@ class BatchConfig:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class DataConfig:
     """A parallel corpus and what is made of it."""
 

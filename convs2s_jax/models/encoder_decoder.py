@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
@@ -20,7 +20,7 @@ from convs2s_jax.nn.types import Array, Key, Tree
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class ModelConfig:
     """An encoder-decoder.
 

@@ -1,13 +1,12 @@
 """How the layers of a model are executed, in all families."""
 
-import dataclasses
 from typing import Literal
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import Form
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class ExecutionConfig:
     """What changes the time and memory of compiling and running, but neither results nor parameters.
 

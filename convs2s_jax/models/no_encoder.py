@@ -1,17 +1,17 @@
 """No encoder: what follows depends on what came before alone, a language model (Dauphin et al. 2016)."""
 
-import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import record
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import Encoder
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class NoEncoderConfig:
     """Nothing can be chosen."""
 

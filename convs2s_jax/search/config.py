@@ -1,16 +1,15 @@
 """What a search may produce, how it ranks that, and when it stops."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 
 Stop = Literal["exact", "fairseq"]
 LengthPenalty = Literal["power", "gnmt"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SearchConfig:
     """Options of beam search and sampling; a beam of 1 with stop="fairseq" is greedy search.
 
@@ -99,9 +98,6 @@ class SearchConfig:
             self.max_length_a > 0 or self.max_length_b > 0,
             "max_length_a and max_length_b are both 0: every translation would be empty; raise one of them",
         )
-        for name, values in (("stop", get_args(Stop)), ("length_penalty_kind", get_args(LengthPenalty))):
-            value = getattr(self, name)
-            check(value in values, f"{name} is {value!r}: there are {', '.join(values)}")
         check(
             math.isfinite(self.coverage_penalty) and self.coverage_penalty >= 0,
             f"coverage_penalty is {self.coverage_penalty}: it takes from hypotheses that leave source words unread; "

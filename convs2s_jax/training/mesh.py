@@ -1,6 +1,5 @@
 """Devices as a mesh of three axes, whatever there is: one CPU, the GPUs of a machine, several slices of a TPU pod."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,7 +9,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
@@ -20,7 +19,7 @@ Parallel = Literal["jit", "pmap"]
 """How a program is spread; see `training.parallel`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class MeshConfig:
     """How many devices lie along each axis; -1, at most once, for all that remain.
 

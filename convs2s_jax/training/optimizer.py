@@ -1,6 +1,5 @@
 """Optimisers: gradient transformations without a learning rate, which the host gives to each step."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -8,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.types import Array, Tree
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class NesterovConfig:
     """Nesterov's accelerated gradient (Sutskever et al. 2013), as in section 4.2."""
 
@@ -23,7 +22,7 @@ class NesterovConfig:
         check(0 <= self.momentum < 1, f"momentum is {self.momentum}: use 0 or more and less than 1")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class AdamConfig:
     """Adam (Kingma and Ba 2015), as for light and dynamic convolutions."""
 

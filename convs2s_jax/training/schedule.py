@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class PlateauConfig:
     """The paper's annealer (section 4.2): divide the rate when validation does not improve, stop below a minimum."""
 
@@ -25,7 +25,7 @@ class PlateauConfig:
         check(self.patience >= 1, f"patience is {self.patience}: use 1 or more")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class FixedConfig:
     """fairseq's `fixed`: the rate of each epoch, the last one kept; from epoch `force_anneal` on shrunk every epoch."""
 
@@ -43,7 +43,7 @@ class FixedConfig:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class InverseSqrtConfig:
     """Linear warm-up to `rate` over `warmup` steps, then rate * sqrt(warmup / step) (Vaswani et al. 2017)."""
 
@@ -58,7 +58,7 @@ class InverseSqrtConfig:
         check(0 <= self.initial <= self.rate, f"initial is {self.initial}: use 0 up to the rate, {self.rate}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class CosineConfig:
     """Linear warm-up to `rate`, then half a cosine down to `minimum` at `steps` (Loshchilov and Hutter 2017, eq. 5).
 

@@ -1,14 +1,17 @@
 """Typed configuration: what is accepted, what is refused and with which words."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Literal
 
+import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build, check, literal, override, to_dict
+from convs2s_jax.core.config import build, check, literal, override, record, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
@@ -135,7 +138,7 @@ def test_a_path_that_begins_like_its_message_is_still_whole():
         build(Config, {"data": DATA, "seed": -1}, "seed")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Small:
     size: int
     name: str = ""
@@ -171,6 +174,38 @@ def test_values_are_read_as_their_types():
 def test_small_mistakes_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         build(Small, values)
+
+
+def test_a_record_made_in_python_reads_its_values_as_a_file_does():
+    """The notation of README and configurations, numbers of numpy, and dictionaries for inner records."""
+    sides = {"layers": [(8, 3)] * 2, "convolution": {"kind": "separable", "dilations": [1, 2]}}
+    made = ConvEncoderConfig(**sides)
+    assert made == build(ConvEncoderConfig, sides)
+    assert made.layers == (ConvLayer(8, 3), ConvLayer(8, 3))
+    assert hash(made) == hash(replace(made, layers=[[8, 3, 1], ConvLayer(8, 3)]))
+    assert ModelConfig(encoder=sides).encoder == made
+    small = Small(size=np.int64(3), share=np.float32(0.5), pair=[1, 2])
+    assert (small, type(small.size), type(small.share)) == (Small(size=3, share=0.5, pair=(1, "2")), int, float)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: ConvEncoderConfig(layers=[(8, "3")]),
+            UserError,
+            r"^layers\[0\]\.width is '3': expected a whole number$",
+        ),
+        (lambda: ModelConfig(encoder={"layers": [(8,)]}), UserError, r"^encoder\.layers\[0\]: width must be given$"),
+        (lambda: ModelConfig(encoder={"layers": [(8, 0)]}), UserError, r"^encoder\.layers\[0\]\.width is 0: "),
+        (lambda: ConvEncoderConfig(layer=3), TypeError, "unexpected keyword argument 'layer'"),
+        (lambda: ConvLayer(1, 2, 3, 4), TypeError, "positional arguments"),
+        (lambda: setattr(ConvLayer(1, 2), "width", 3), FrozenInstanceError, "width"),
+    ],
+)
+def test_a_record_made_in_python_refuses_what_a_file_may_not_say(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
 
 
 def test_a_mistake_in_the_program_is_no_mistake_of_the_user():

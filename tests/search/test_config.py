@@ -17,7 +17,7 @@ from convs2s_jax.search.config import SearchConfig
         ({"max_length_a": -0.5}, "max_length_a is -0.5: .* 0"),
         ({"max_length_b": -1}, "max_length_b is -1: .* 0 or more"),
         ({"max_length_a": 0.0, "max_length_b": 0}, "both 0: .* raise one"),
-        ({"stop": "never"}, "stop is 'never': there are exact, fairseq"),
+        ({"stop": "never"}, "stop is 'never'; there are: exact, fairseq"),
     ],
 )
 def test_nonsense_is_refused(values, message):

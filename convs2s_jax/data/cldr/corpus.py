@@ -8,7 +8,6 @@ One stream of phrases, drawn by the seed, is cut into splits:
   they are when train grows, and nothing of test is ever seen in training, not even with another seed.
 """
 
-import dataclasses
 import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from random import Random
 from babel import Locale
 from babel.localedata import locale_identifiers
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.cldr.phrases import PHRASES, Phrase
 
@@ -26,7 +25,7 @@ Pairs = tuple[list[str], list[str]]
 _PATIENCE = 20_000  # so many phrases in a row without a new one, and there are none left
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class CldrConfig:
     """How many pairs of phrases, and which."""
 

@@ -1,13 +1,12 @@
 """Convolutions of several widths with max pooling over time (Kim 2014, section 2): features of a text."""
 
-import dataclasses
 from typing import Any, Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.protocols import Features
@@ -18,7 +17,7 @@ from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class KimConfig:
     """Kim's features. The defaults are those of the paper (section 3.1).
 

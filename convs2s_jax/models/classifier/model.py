@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
@@ -26,7 +26,7 @@ AnyFeatures = KimConfig | PooledConfig
 """The config of any kind of features, told apart by `kind`; the first member is the default."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class ClassifierConfig:
     """A classifier of texts.
 

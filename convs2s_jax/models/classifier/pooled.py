@@ -1,10 +1,9 @@
 """Any encoder with pooling over time: features of a text."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.protocols import Features
@@ -13,7 +12,7 @@ from convs2s_jax.nn import pooling, weight_norm
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class PooledConfig:
     """An encoder whose outputs are pooled.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.convs2s import lookup as tables
@@ -33,7 +33,7 @@ TABLES = 2**27
 """Most bytes of the tables that stand for the first layer."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class ConvDecoderConfig:
     """Convolutional decoder.
 

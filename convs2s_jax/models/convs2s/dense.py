@@ -1,10 +1,10 @@
 """The dense convolution of ConvS2S blocks (section 3.2): every channel out sees every channel in, at K positions."""
 
-import dataclasses
 from typing import Literal
 
 import jax
 
+from convs2s_jax.core.config import record
 from convs2s_jax.models.convs2s.convolution import Convolution
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
@@ -13,7 +13,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class DenseConfig:
     """Nothing can be chosen."""
 

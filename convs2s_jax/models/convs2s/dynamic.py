@@ -6,14 +6,13 @@
 C K H + C D weights. Only the channels of the position itself choose its kernel, so that this is no attention.
 """
 
-import dataclasses
 from functools import partial
 from typing import Literal
 
 import flax.struct
 import jax
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolution import Convolution
 from convs2s_jax.models.convs2s.lightweight import check_heads
 from convs2s_jax.nn import affine, depthwise
@@ -23,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class DynamicConfig:
     """Heads: H, a divisor of the channels of every layer."""
 

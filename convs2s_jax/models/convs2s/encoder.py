@@ -1,6 +1,5 @@
 """The convolutional encoder (section 3.2)."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -8,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.models.convs2s.dense import DenseConfig
@@ -29,7 +28,7 @@ from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class ConvEncoderConfig:
     """Convolutional encoder.
 

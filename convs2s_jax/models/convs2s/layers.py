@@ -1,19 +1,18 @@
 """The layer list of a convolutional encoder or decoder: channels, kernel widths, residual connections."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
-@dataclasses.dataclass(frozen=True)
+@record(kw_only=False)
 class ConvLayer:
     """One convolution and GLU. Written (channels, width) or (channels, width, skip) in configs.
 

@@ -5,7 +5,6 @@
 K H + C D weights: the channels of a head share one kernel, whose taps sum to one.
 """
 
-import dataclasses
 from functools import partial
 from typing import Literal
 
@@ -13,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolution import Convolution
 from convs2s_jax.nn import affine, depthwise
 from convs2s_jax.nn.affine import Affine, linear
@@ -22,7 +21,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class LightweightConfig:
     """Heads: H, a divisor of the channels of every layer."""
 

@@ -5,14 +5,13 @@
 K C + C D weights in place of K C D: first along time, then along channels.
 """
 
-import dataclasses
 from functools import partial
 from typing import Literal
 
 import flax.struct
 import jax
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolution import Convolution
 from convs2s_jax.nn import affine, depthwise
 from convs2s_jax.nn.affine import Affine, Kernel, linear
@@ -21,7 +20,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class SeparableConfig:
     """Dilations: r of the first layer, of the second and so on, then from the start again; (1, 2, 4) for example."""
 

@@ -1,12 +1,11 @@
 """The decoder of lightweight or dynamic convolutions with multi-head attention (Wu et al. 2019)."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
@@ -26,7 +25,7 @@ from convs2s_jax.nn.multihead import Source
 from convs2s_jax.nn.types import Array, Key, wide
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class LightDecoderConfig(LightConfig):
     """Decoder of lightweight or dynamic convolutions; six layers in the paper.
 

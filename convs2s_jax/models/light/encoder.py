@@ -1,11 +1,11 @@
 """The encoder of lightweight or dynamic convolutions (Wu et al. 2019)."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
@@ -21,7 +21,7 @@ from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class LightEncoderConfig(LightConfig):
     """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
 

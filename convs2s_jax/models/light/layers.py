@@ -1,6 +1,5 @@
 """Layers of lightweight and dynamic convolutions, on both sides (Wu et al. 2019, sections 3 and 4)."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.models.light.records import Convolution, Dynamic, FeedForward, Lightweight
 from convs2s_jax.nn import affine, depthwise, embedding, layer_norm
 from convs2s_jax.nn.affine import linear
@@ -21,7 +20,7 @@ from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class LightConfig:
     """What both sides have in common.
 

@@ -3,14 +3,13 @@
 How attention is wired in stands in `wirings`, how it scores positions in `nn.recurrent_attention`.
 """
 
-import dataclasses
 from typing import Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
@@ -33,7 +32,7 @@ from convs2s_jax.nn.recurrent_attention import (
 from convs2s_jax.nn.types import Array, Key, wide
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class RecurrentDecoderConfig:
     """Recurrent decoder.
 

@@ -1,13 +1,12 @@
 """The recurrent encoder: a stack of GRU or LSTM layers, the lower ones in both directions."""
 
-import dataclasses
 from typing import Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -22,7 +21,7 @@ from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class RecurrentEncoderConfig:
     """Recurrent encoder.
 

@@ -5,13 +5,13 @@
 g are the embedded target tokens, m is the memory.
 """
 
-import dataclasses
 from typing import Any, Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
@@ -26,7 +26,7 @@ from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class SliceNetDecoderConfig(SliceNetConfig):
     """tied_output: the softmax uses the embedding table, as in the published code."""
 

@@ -1,12 +1,12 @@
 """SliceNet's encoder (Kaiser, Gomez and Chollet 2018, section 3.3): modules over words and a timing signal."""
 
-import dataclasses
 from typing import Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -22,7 +22,7 @@ from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import Array, Key
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class SliceNetEncoderConfig(SliceNetConfig):
     """Six modules in the published code, one and a half for each of the decoder."""
 

@@ -8,14 +8,13 @@ E channels everywhere. Steps are centred in the encoder and causal in the decode
 and from its published code stands in docs/models.md.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.convs2s import separable
 from convs2s_jax.models.convs2s.separable import Separable, SeparableConfig
@@ -36,7 +35,7 @@ MERGE = ((3, 1),)
 Shapes = tuple[tuple[int, int], ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class SliceNetConfig:
     """What encoder and decoder have in common.
 

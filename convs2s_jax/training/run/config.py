@@ -1,8 +1,6 @@
 """The whole configuration of a run."""
 
-import dataclasses
-
-from convs2s_jax.core.config import check
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.metrics.scoring import DEFAULT, METRICS
@@ -17,7 +15,7 @@ AnyModel = ModelConfig | ClassifierConfig
 """The config of any kind of model, told apart by `kind`, which also names its task (`training.run.task_table`)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class TrainingConfig:
     """How a model is trained.
 
@@ -65,7 +63,7 @@ class TrainingConfig:
         check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@record
 class Config:
     """A run: its data, model, training and the search used for validation and by decode.py.
 
