@@ -43,9 +43,13 @@ def refused(result):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "train.py: --config is missing: train.py --config=configs/cldr_en_de.py --workdir=runs/demo"),
+        ([], "train.py: --config is missing, as in --config=configs/cldr_en_de.py --workdir=runs/a"),
         (["--config=configs/no.py"], "train.py: --workdir is missing"),
-        (["--config=configs/no.py", "--workdir={tmp}/w"], "train.py: --config=configs/no.py: there is no such file"),
+        (
+            ["--config=multi30k_de_n", "--workdir={tmp}/w"],
+            "train.py: --config=multi30k_de_n: there is no such file and no configuration of that name; did you mean "
+            "--config=multi30k_de_en?",
+        ),
         (
             ["--config=configs/cldr_en_de.py", "--workdir={tmp}/w", "--config.model.droput=0.3"],
             "config.model.droput: there is no field 'droput'; did you mean 'dropout'?",
@@ -93,7 +97,7 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     output = f"--output={tmp_path}/no/out"
     assert "cannot be written" in refused(run("decode.py", f"--workdir={trained}", output, text="1\n"))
     assert "beam_size is 0" in refused(run("decode.py", f"--workdir={trained}", "--beam_size=0", text="1\n"))
-    assert "steps are whole numbers" in refused(run("decode.py", f"--workdir={trained}", "--checkpoint=1,b"))
+    assert "--checkpoint[1] is 'b': expected a whole number" in refused(run("decode.py", "--checkpoint=1,b"))
     assert "--config.model.dropout: decoding takes" in refused(run("decode.py", "--config.model.dropout=0"))
 
 

@@ -1,17 +1,25 @@
-"""What train.py and decode.py share: configuration files, overrides, and how a mistake is told."""
+"""Command lines: flags from the fields of records, configuration files, overrides, and how a mistake is told."""
 
 import errno
+import faulthandler
 import runpy
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from convs2s_jax.core.config import override
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core import presets
+from convs2s_jax.core.config import override, read_text
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.fields import Field, fields_of, type_text
+
+T = TypeVar("T")
 
 PREFIX = "--config."
 INTERRUPTED = 130
@@ -19,8 +27,140 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a disk that is full, or a share of it."""
 
+Overrides = list[tuple[str, str]]
+"""(path.to.field, text) for each --config.path.to.field=text."""
 
-def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+
+class Group(NamedTuple):
+    """Flags that are the fields of one record.
+
+    Attributes:
+      title: the heading above them in `--help`.
+      record: a dataclass that describes its fields in an `Attributes:` section.
+      default: what `--help` says of a flag that is not given, in place of the field's default; None for that default.
+      leave_out: fields that are no flags.
+    """
+
+    title: str
+    record: Any
+    default: str | None = None
+    leave_out: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields that are flags."""
+        return [field for field in fields_of(self.record) if field.name not in self.leave_out]
+
+
+class Command(NamedTuple):
+    """A program of the command line.
+
+    Attributes:
+      about: what `--help` says first.
+      groups: its flags. A name is that of one flag only.
+      main: the program: (values of the flags that were given, overrides).
+      synonyms: whole arguments that stand for other ones, such as older spellings.
+      topics: texts that `--help=TOPIC` prints.
+    """
+
+    about: str
+    groups: Sequence[Group]
+    main: Callable[[dict[str, Any], Overrides], None]
+    synonyms: Mapping[str, str] = MappingProxyType({})
+    topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
+
+
+def run(
+    command: Command, *, arguments: Sequence[str] | None = None, leave: Callable[[int], NoReturn] = sys.exit
+) -> None:
+    """Run a command line. A user's mistake is one sentence and exit status 2.
+
+    Args:
+      command: the program.
+      arguments: its name and what follows; None for those of this process.
+      leave: ends the process with a status other than 0.
+    """
+    program, *rest = sys.argv if arguments is None else arguments
+    program = Path(program).name
+
+    def main() -> None:
+        if (topic := _help_wanted(rest)) is not None:
+            print(help_text(command, program, topic))  # noqa: T201
+            return
+        values, overrides = parse(command, rest)
+        if not faulthandler.is_enabled():
+            faulthandler.enable()
+        flags.FLAGS.mark_as_parsed()  # flags of libraries keep their defaults
+        logging.set_verbosity(logging.FATAL)  # what libraries log is not for the user; what matters they raise
+        command.main(values, overrides)
+
+    guard(main, program=program, leave=leave)
+
+
+def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
+    """Run a program. A user's mistake or a full disk is one sentence and exit status 2, an interrupt status 130."""
+
+    def fail(sentence: str) -> NoReturn:
+        print(f"{program}: {sentence}", file=sys.stderr)  # noqa: T201
+        leave(2)
+
+    try:
+        action()
+    except (UserError, flags.Error) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        leave(INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(141)  # the reader of our output has gone, as under `head`
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        fail(f"{error}: make room and run the same command again")
+
+
+def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:
+    """The values of the flags that are given, and the overrides.
+
+    Raises:
+      UserError, flags.Error: an argument that is no flag of the command, or a value of another type.
+    """
+    rest, overrides = split_overrides(arguments)
+    values = flags.FlagValues()
+    for group in command.groups:
+        for field in group.fields:
+            _define(values, field)
+    left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
+    if len(left) > 1:
+        raise UserError(f"{left[1]}: arguments are written --name=value; see --help")
+    return {name: values[name].value for name in values if values[name].present}, overrides
+
+
+def options_of(cls: type[T], values: Mapping[str, Any], **others: Any) -> T:
+    """A record from the values of the flags that are its fields."""
+    names = {field.name for field in fields_of(cls)}
+    return cls(**{name: value for name, value in values.items() if name in names}, **others)
+
+
+def help_text(command: Command, program: str, topic: str = "") -> str:
+    """What `--help` prints: every flag with its type, default and description; or the text of a topic.
+
+    Raises:
+      UserError: there is no such topic.
+    """
+    if topic:
+        if topic not in command.topics:
+            raise UserError(f"--help={topic}: there is no such topic{did_you_mean(topic, command.topics)}")
+        return command.topics[topic]()
+    lines = [command.about.strip().format(program=program)]
+    for group in command.groups:
+        lines += ["", f"{group.title}:"]
+        for field in group.fields:
+            lines.append(f"  {_usage(field)}{_default(field, group)}")
+            lines += textwrap.wrap(field.text, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Overrides]:
     """Separate `--config.path.to.field=value` (or with the value as the next argument) from the other arguments."""
     rest, overrides = [], []
     waiting = iter(arguments)
@@ -37,18 +177,18 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str
     return rest, overrides
 
 
-def read_config(path: str, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Nested dictionaries of a configuration file's `get_config()`, overrides applied.
 
     Args:
-      path: a Python file that defines `get_config()`, which returns dictionaries or an ml_collections ConfigDict.
+      given: the path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
+        ConfigDict; or the name of a configuration that comes with the package.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
-    if not Path(path).is_file():
-        raise UserError(f"--config={path}: there is no such file; configurations lie in configs/")
+    path = str(presets.find(given))
     try:
         module = runpy.run_path(path)
         if "get_config" not in module:
@@ -64,56 +204,54 @@ def read_config(path: str, overrides: Sequence[tuple[str, str]]) -> dict[str, An
     return values
 
 
+class _FieldParser(flags.ArgumentParser):
+    """Reads the text of a flag as the type of its field."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def parse(self, argument: str) -> Any:
+        """The value. Raises UserError where it is of another type."""
+        return read_text(self._field.kind, argument, f"--{self._field.name}")
+
+
+def _define(values: flags.FlagValues, field: Field) -> None:
+    """Add a flag for a field, without a default: defaults are the record's."""
+    name, boolean = field.name, field.kind is bool
+    flag = flags.Flag(_FieldParser(field), flags.ArgumentSerializer(), name, None, field.text, boolean=boolean)
+    flags.DEFINE_flag(flag, flag_values=values)
+
+
+def _help_wanted(arguments: Sequence[str]) -> str | None:
+    """The topic of --help, "" for a plain one; None where it is not asked for."""
+    for argument in arguments:
+        if argument in ("-h", "-help", "--help"):
+            return ""
+        if argument.startswith("--help="):
+            return argument.removeprefix("--help=")
+    return None
+
+
+def _usage(field: Field) -> str:
+    """How a flag is written: --beam_size=N."""
+    if field.kind is bool:
+        return f"--[no]{field.name}"
+    text = type_text(field.kind).removesuffix(" or None")
+    short = {"whole number": "N", "number": "X", "text": "TEXT", "list of texts": "A,B", "list of whole numbers": "N,N"}
+    return f"--{field.name}={short.get(text, text.removeprefix('one of ').replace(', ', '|'))}"
+
+
+def _default(field: Field, group: Group) -> str:
+    if group.default is not None:
+        return f"  (default: {group.default})"
+    if field.default in (MISSING, None, "", ()) or field.default is False:
+        return ""
+    return f"  (default: {field.default})"
+
+
 def _line(error: Exception, path: str) -> str:
     """Return ", line 7" of the file where the error arose in it."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {lines[-1]}" if lines else ""
-
-
-def run(main: Callable[[list[tuple[str, str]]], None], *, leave: Callable[[int], NoReturn] = sys.exit) -> None:
-    """Run a command line: `main` gets the overrides. A user's mistake is one sentence and exit status 2.
-
-    Args:
-      main: the program.
-      leave: ends the process with a status.
-    """
-
-    def fail(sentence: str) -> NoReturn:
-        print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)  # noqa: T201
-        leave(2)
-
-    def guarded(action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except (UserError, flags.Error) as error:
-            fail(str(error))
-        except KeyboardInterrupt:
-            leave(INTERRUPTED)
-        except BrokenPipeError:
-            sys.exit(141)  # who read our output has gone, as under `head`
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            fail(f"{error}: make room and run the same command again")
-
-    overrides: list[tuple[str, str]] = []
-
-    def parse(arguments: Sequence[str]) -> Any:
-        rest, found = guarded(lambda: split_overrides(arguments))
-        overrides.extend(found)
-        rest = guarded(lambda: flags.FLAGS(rest))
-        if len(rest) > 1:
-            guarded(lambda: _refuse(rest[1]))
-        return rest
-
-    def quiet(_: Any) -> None:
-        logging.set_verbosity(logging.FATAL)  # what libraries log is not for the user; what matters they raise
-        guarded(lambda: main(overrides))
-
-    app.run(quiet, flags_parser=parse)
-
-
-def _refuse(argument: str) -> None:
-    raise UserError(f"{argument}: arguments are written --name=value; see --help")

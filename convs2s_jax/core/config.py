@@ -49,7 +49,7 @@ def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
         hints = _hints(made)
 
         def read(name: str, value: Any) -> Any:
-            return _convert(hints[name], value, name) if name in hints else value
+            return convert(hints[name], value, name) if name in hints else value
 
         given = [read(name, value) for name, value in zip(positional, args, strict=False)]
         plain(self, *given, *args[len(given) :], **{name: read(name, value) for name, value in kwargs.items()})
@@ -75,7 +75,7 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     Raises:
       UserError: an unknown field (the nearest is named), a wrong type, or a value that a record's rules reject.
     """
-    return _convert(cls, values, where)
+    return convert(cls, values, where)
 
 
 def to_dict(cfg: Any) -> Any:
@@ -85,6 +85,21 @@ def to_dict(cfg: Any) -> Any:
     if isinstance(cfg, tuple):
         return [to_dict(item) for item in cfg]
     return cfg
+
+
+def read_text(kind: Any, text: str, where: str) -> Any:
+    """Convert the text of a flag to the annotated type `kind`; items of a list stand between commas.
+
+    Raises:
+      UserError: the text is of another type; the message begins with `where`.
+    """
+    if typing.get_origin(kind) is tuple:
+        items = [item.strip() for item in text.split(",")] if text else []
+        item_kind = typing.get_args(kind)[0]
+        return tuple(read_text(item_kind, item, f"{where}[{i}]") for i, item in enumerate(items))
+    kinds = [inner for inner in typing.get_args(kind) if inner is not type(None)] or [kind]
+    as_text = kinds[0] is str or isinstance(kinds[0], str) or typing.get_origin(kinds[0]) is Literal
+    return convert(kind, text if as_text else literal(text), where)
 
 
 def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
@@ -150,8 +165,12 @@ def check(rule: bool, message: str) -> None:
         raise UserError(message)
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    """Convert one value to the annotated type `kind`."""
+def convert(kind: Any, value: Any, where: str) -> Any:
+    """Convert one value to the annotated type `kind`.
+
+    Raises:
+      UserError: the value is of another type; the message begins with `where`.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         return _union(arguments, value, where)
@@ -184,7 +203,7 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be given")
-    converted = {name: _convert(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    converted = {name: convert(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     try:
         return cls(**converted)
     except UserError as error:  # a rule of the record, which does not know where it stands
@@ -201,7 +220,7 @@ def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     if len(kinds) == 1:
-        return _convert(kinds[0], value, where)
+        return convert(kinds[0], value, where)
     records: dict[Any, Any] = {kind.kind: kind for kind in kinds}
     if isinstance(value, kinds):
         return value
@@ -217,10 +236,10 @@ def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise UserError(f"{where} is {value!r}: expected a list")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(kinds):
         raise UserError(f"{where} is {value!r}: expected {len(kinds)} values")
-    return tuple(_convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
+    return tuple(convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
 
 
 _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}

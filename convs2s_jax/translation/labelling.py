@@ -121,7 +121,7 @@ def job(options: Options, *, tell: Tell) -> Job:
     classifier = of(run)
     if options.split:
         text = corpus.read(run.cfg.data, options.split)
-        name, lines, right = options.split, text.src, text.tgt
+        name, lines, right = str(options.split), text.src, text.tgt
     else:
         name, lines, right = options.input_name, read_lines(options.input), None
     for path in options.reference:

@@ -1,4 +1,4 @@
-"""What decode.py can be told besides the options of the search, and what contradicts what."""
+"""The options of decoding besides those of the search, and which of them contradict each other."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -21,74 +21,78 @@ _SCORING = (
 )
 
 
-_FLAGS = {"normalize": "unnormalized"}
-"""Fields of the search whose flag has another name."""
-
-
-def flags(search: Iterable[str]) -> str:
-    """Fields of the search as the user gave them: --beam_size, --unnormalized."""
-    return ", ".join(f"--{_FLAGS.get(name, name)}" for name in search)
+def flags(names: Iterable[str]) -> str:
+    """Flags as they are written, with commas between them: --beam_size, --normalize."""
+    return ", ".join(f"--{name}" for name in names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags of decode.py of the same names; docs/decoding.md describes them.
+    """What is decoded, with which model, and how results are written: each field is a flag (docs/decoding.md).
 
     Attributes:
-      workdir: of train.py; several are an ensemble.
-      checkpoint: steps; several are averaged; none is the best on validation.
-      dtype: of products and activations, "float32" or "bfloat16"; None for the run's own.
-      lm: workdir of a language model whose scores are added with the search's `lm_weight`, or "".
-      input, output: files, "-" for standard input and output.
-      reference: files of reference translations; none, one or several.
-      split: of the run's own corpus, instead of input and reference.
-      show: sources with translation and reference to print.
-      metrics: names of `metrics.scoring.METRICS`; none for the run's own.
-      bleu_tokenize: of sacreBLEU; None for the run's own.
-      nbest: hypotheses of a line.
-      prefix, constraints, score: files with a line for each line, or "".
-      replace_unk: put source words in the place of unknown target words.
-      unk_dictionary: file of target words for them, or "".
-      format: "text", "json" or "fairseq".
-      seed: of samples; None for 0.
-      batch_size, batch_tokens: most sentences and source tokens in a batch.
+      workdir: folder of a training run; several (A,B) decode together as an ensemble.
+      checkpoint: step of the checkpoint to decode with, by default the one with the least validation loss; of several
+        the mean of the kernels is taken.
+      dtype: type of products and activations; by default the run's own.
+      lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
+      input: source text, plain or gzipped, a sentence on each line; "-" is standard input.
+      output: file for the results; "-" is standard output.
+      resume: continue an --output that was interrupted.
+      interactive: translate each line as it is typed.
+      reference: file of reference translations, or of correct labels; several (A,B) are alternatives. Scores are
+        printed on standard error.
+      metrics: names of the scores, of bleu, chrf, exact, rouge and d2l_bleu; by default those of the run.
+      bleu_tokenize: sacreBLEU's tokeniser; by default the run's own.
+      split: translate and score this split of the run's own corpus, in place of an input and a reference.
+      show: print this many sources with translation and reference.
+      batch_size: most sentences in a batch.
+      batch_tokens: most source tokens in a batch.
       window: lines that are translated before the first of them are written.
-      resume: go on with the output of an interrupted call.
-      interactive: translate line by line.
+      format: text has one line for each line; json is an object on each line; fairseq the S- T- H- D- P- A- lines of
+        fairseq-generate.
+      nbest: hypotheses to show of each line, in the formats json and fairseq.
+      prefix: file with a line for each source line: words that its translation begins with.
+      constraints: file with a line for each source line: phrases, TAB between them, that its translation contains.
+      score: file of translations of the lines, to be scored; nothing is searched.
+      replace_unk: replace each unknown word by the source word with the most attention.
+      unk_dictionary: file of source word, TAB, target word, for those replacements.
+      seed: of the samples; by default 0.
       search: fields of `SearchConfig` that replace the run's own.
     """
 
-    workdir: tuple[str, ...]
+    workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
     lm: str = ""
     input: str = "-"
     output: str = "-"
+    resume: bool = False
+    interactive: bool = False
     reference: tuple[str, ...] = ()
-    split: str | None = None
-    show: int = 0
     metrics: tuple[str, ...] = ()
     bleu_tokenize: str | None = None
+    split: Literal["train", "valid", "test"] | None = None
+    show: int = 0
+    batch_size: int = 64
+    batch_tokens: int = 16384
+    window: int = 4096
+    format: Literal["text", "json", "fairseq"] = "text"
     nbest: int = 1
     prefix: str = ""
     constraints: str = ""
     score: str = ""
     replace_unk: bool = False
     unk_dictionary: str = ""
-    format: str = "text"
     seed: int | None = None
-    batch_size: int = 64
-    batch_tokens: int = 16384
-    window: int = 4096
-    resume: bool = False
-    interactive: bool = False
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, whatever the model."""
-        check(bool(self.workdir) and all(self.workdir), "--workdir is missing: decode.py --workdir=runs/demo")
+        check(bool(self.workdir) and all(self.workdir), "--workdir is missing, as in --workdir=runs/demo")
         for name in ("nbest", "batch_size", "batch_tokens", "window"):
             check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
+        check(self.show >= 0, f"--show is {self.show}: use 0 or more")
         check(
             not (self.split and (self.input != "-" or self.reference)),
             "--split brings its own source and reference: leave out --input and --reference",
@@ -174,7 +178,7 @@ class Options:
         for name in ("length_penalty", "length_penalty_kind"):
             check(
                 name not in self.search or cfg.normalize,
-                f"--{name} with --unnormalized: scores are not divided by a power of the length; leave one out",
+                f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
             )
         check(
             self.seed is None or cfg.sampling,

@@ -52,7 +52,7 @@ def test_what_offers_to_dict_is_read_by_it(write):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(
-        UserError, match=r"^--config=.*none\.py: there is no such file; configurations lie in configs/$"
+        UserError, match=r"^--config=.*none\.py: there is no such file and no configuration of that name"
     ):
         read_config(str(tmp_path / "none.py"), [])
     with pytest.raises(UserError, match="there is no such file"):

@@ -4,37 +4,26 @@ import re
 import shlex
 
 import pytest
-from absl import flags
 
+from convs2s_jax.commands import decode
+from convs2s_jax.core import command_line
 from tests import tiny
 
 DOCS = (tiny.ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
 EXAMPLES = [line.partition("python decode.py ")[2] for line in DOCS.splitlines() if "python decode.py --w" in line]
 
 
-@pytest.fixture(scope="module")
-def program():
-    import decode
-
-    yield decode
-    flags.FLAGS.unparse_flags()
-
-
-def test_every_flag_is_described_and_listed(program):
-    readme = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
-    names = [flag.name for flag in flags.FLAGS.get_flags_for_module(program)]
+def test_every_flag_is_in_the_page():
+    names = [field.name for group in decode.COMMAND.groups for field in group.fields]
     assert len(names) > 35
     for name in names:
-        assert re.search(rf"--{name}\b", DOCS), name
-        assert re.search(rf"--{name}\b", readme), name
+        assert re.search(rf"--(no)?{name}\b", DOCS), name
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_example_is_a_command(program, example):
-    flags.FLAGS.unparse_flags()
+def test_every_example_is_a_command(example):
     arguments = re.sub(r"#.*|\|.*|\[.*?\]", "", example)
-    assert flags.FLAGS(["decode.py", *shlex.split(arguments)]) == ["decode.py"]
-    assert program.options().workdir
+    assert decode.options(*command_line.parse(decode.COMMAND, shlex.split(arguments))).workdir
 
 
 def test_the_librarys_example_runs(trained, capsys):

@@ -10,7 +10,7 @@ from convs2s_jax.translation.options import Options
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workdir": ()}, "^--workdir is missing: decode.py --workdir=runs/demo$"),
+        ({"workdir": ()}, "^--workdir is missing, as in --workdir=runs/demo$"),
         ({"workdir": ("a", "")}, "^--workdir is missing"),
         ({"nbest": 0}, "^--nbest is 0: use 1 or more$"),
         ({"batch_size": 0}, "^--batch_size is 0: use 1 or more$"),
@@ -100,8 +100,8 @@ def test_given_options_replace_the_runs_own():
             "^--constraints with --sampling: only plain beam search sees",
         ),
         ({"search": {"diverse_strength": 1.0}}, "^--diverse_strength without --diverse_groups: "),
-        ({"search": {"length_penalty": 0.6, "normalize": False}}, "^--length_penalty with --unnormalized: "),
-        ({"search": {"length_penalty_kind": "gnmt", "normalize": False}}, "^--length_penalty_kind with --unnorm"),
+        ({"search": {"length_penalty": 0.6, "normalize": False}}, "^--length_penalty with --nonormalize: "),
+        ({"search": {"length_penalty_kind": "gnmt", "normalize": False}}, "^--length_penalty_kind with --nonorm"),
         (
             {"constraints": "x", "search": {"beam_size": 4, "diverse_groups": 2}},
             "^--constraints with --diverse_groups: ",

@@ -165,7 +165,8 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
             continue
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
         key = jax.random.fold_in(root, position.step)
-        state, sums = stepping.update(session.step, state, pending, jnp.float32(rate), key)
+        with window.update_of(batch.src.shape + batch.tgt.shape for batch in pending):
+            state, sums = stepping.update(session.step, state, pending, jnp.float32(rate), key)
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
         window.add(position.step, rate, sums)

@@ -16,10 +16,13 @@ from convs2s_jax.training.run import distributed
 class Processes:
     """How a process finds the others.
 
-    coordinator_address: host:port of process 0, free there; num_processes, process_id: how many there are, and which
-    one this is, from 0; distributed: find all three in what Slurm, Open MPI, Kubernetes or a TPU pod tell.
-    initialization_timeout: seconds to wait for the others to start; heartbeat_timeout: seconds after which a silent
-    process counts as lost and all others end.
+    Attributes:
+      coordinator_address: host:port of process 0, a free port there (or JAX_COORDINATOR_ADDRESS).
+      num_processes: how many processes there are (or JAX_NUM_PROCESSES).
+      process_id: which of them this is, from 0 (or JAX_PROCESS_ID).
+      distributed: find all three in what Slurm, Open MPI, Kubernetes or a TPU pod provide.
+      initialization_timeout: seconds to wait for the other processes to start.
+      heartbeat_timeout: seconds after which a silent process counts as lost and all others end.
     """
 
     coordinator_address: str | None = None

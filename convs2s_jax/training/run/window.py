@@ -1,8 +1,9 @@
 """What happened since the last report."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -38,6 +39,7 @@ class Window:
     ) -> None:
         self._names, self._skip, self._last_good, self._tell = names, skip, last_good, tell
         self._pending: list[Update] = []
+        self._compiled: set[tuple[int, ...]] = set()
         self._good: list[Update] = []
         self._bad, self._in_a_row = 0, 0
         self._waited = 0.0
@@ -46,6 +48,22 @@ class Window:
     def restart(self) -> None:
         """Begin to measure time here: what passed since the last report was no training."""
         self._since, self._waited = time.perf_counter(), 0.0
+
+    @contextlib.contextmanager
+    def update_of(self, shapes: Iterable[tuple[int, ...]]) -> Iterator[None]:
+        """The call of an update of batches of these shapes; where one of them is new, it compiles and is not timed.
+
+        Updates before it are waited for, so that the device does none in time that does not count.
+        """
+        new = set(shapes) - self._compiled
+        if not new:
+            yield
+            return
+        self._look(keep=0)
+        since = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - since
+        self._compiled |= new
 
     def wait(self, seconds: float) -> None:
         """Note time spent waiting for input."""

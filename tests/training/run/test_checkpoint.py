@@ -69,11 +69,11 @@ FULL_DISK = """
     import resource, signal, sys
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
-    from convs2s_jax.core.command_line import run
-    from convs2s_jax.training import checkpoint
+    from convs2s_jax.core.command_line import guard
+    from convs2s_jax.training.run import checkpoint
     from tests.checkpoints import position, state
 
-    def train(_):
+    def train():
         with checkpoint.manager(Path(sys.argv_folder), keep=1) as checkpoints:
             # a write beyond the limit fails, as on a full disk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -83,8 +83,7 @@ FULL_DISK = """
             print("not reached")
 
     sys.argv_folder = sys.argv[2]
-    sys.argv = ["train.py"]
-    run(train)
+    guard(train, program="train.py")
 """
 
 

@@ -59,6 +59,17 @@ def test_time_that_was_no_training_does_not_count(monkeypatch):
     assert window.close()["tokens_per_second"] == pytest.approx(10 / 4)
 
 
+def test_the_first_call_of_a_shape_compiles_and_is_not_timed(monkeypatch):
+    """Two shapes: calls of 30 and 20 s compile, and are left out; one of a known shape is not."""
+    clock = iter([0.0, 0.0, 30.0, 32.0, 52.0, 57.0, 57.0])
+    monkeypatch.setattr("convs2s_jax.training.run.window.time.perf_counter", lambda: next(clock))
+    window = opened()
+    for step, shapes in enumerate([[(8, 3)], [(4, 5), (8, 3)], [(4, 5)]], 1):
+        with window.update_of(shapes):
+            window.add(step, 0.25, sums(30.0, 10))
+    assert window.close()["tokens_per_second"] == pytest.approx(30 / (57 - 30 - 20))
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

@@ -1,0 +1,58 @@
+"""The command with all sub-commands: `convs2s train`, `convs2s decode` and so on."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.errors import UserError, did_you_mean
+
+
+class Entry(NamedTuple):
+    """A sub-command.
+
+    Attributes:
+      summary: what it does.
+      module: of `convs2s_jax.commands`, with a function `console`; imported only when the command is used.
+    """
+
+    summary: str
+    module: str
+
+
+COMMANDS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "train": Entry("train a model, or continue a run", "train"),
+        "decode": Entry("translate or label text with a trained model", "decode"),
+        "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
+        "export": Entry("make a checkpoint of fairseq of a workdir", "bridge"),
+        "config": Entry("list and show configurations and their fields", "config"),
+    }
+)
+
+
+def help_text() -> str:
+    """What `convs2s --help` prints."""
+    lines = ["Convolutional sequence to sequence learning: convs2s COMMAND [--flag=value ...]", ""]
+    lines += [f"  {name:8} {entry.summary}" for name, entry in COMMANDS.items()]
+    return "\n".join([*lines, "", "convs2s COMMAND --help describes a command and its flags."])
+
+
+def console() -> None:
+    """The entry convs2s."""
+    program, *arguments = sys.argv
+    program = Path(program).name
+    if not arguments or arguments[0] in ("-h", "-help", "--help", "help"):
+        print(help_text())  # noqa: T201
+        return
+    name, *rest = arguments
+    command_line.guard(lambda: _check(name), program=program)
+    importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}").console([f"{program} {name}", *rest])
+
+
+def _check(name: str) -> None:
+    if name not in COMMANDS:
+        raise UserError(f"the command is '{name}'{did_you_mean(name, COMMANDS)}")

@@ -1,0 +1,84 @@
+"""The command that translates or labels text: convs2s-decode, `convs2s decode`, decode.py."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import convert, literal
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.fields import fields_of
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation import decoding, interactive
+from convs2s_jax.translation.options import Options
+
+ABOUT = """
+Translate text, or label it:
+
+  {program} --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE] [--flag=value ...]
+
+Reads standard input and writes standard output unless told otherwise: one line in, one line out. docs/decoding.md has
+an example of every flag. --config.search.FIELD=value is another way to write --FIELD=value for the flags of the search.
+"""
+SEARCH = Group("Search (each replaces this field of the run's configuration)", SearchConfig, default="the run's own")
+
+
+def tell(sentence: str) -> None:
+    """A sentence for the user, beside the translations and the progress bar."""
+    tqdm.write(sentence, file=sys.stderr)
+
+
+def options(values: Mapping[str, Any], overrides: Overrides) -> Options:
+    """The flags as a record.
+
+    Raises:
+      UserError: options that contradict each other, or an override of something else than the search.
+    """
+    search = {field.name: values[field.name] for field in SEARCH.fields if field.name in values}
+    return command_line.options_of(Options, values, search=_overridden(search, overrides))
+
+
+def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """Options of the search with `--config.search.*` put in; a field that is given twice must be given alike."""
+    kinds = {field.name: field.kind for field in fields_of(SearchConfig)}
+    found: dict[str, Any] = {}
+    for path, text in overrides:
+        section, _, name = path.partition(".")
+        if section != "search":
+            raise UserError(
+                f"--config.{path}: decoding takes its configuration from --workdir; only --config.search.* can be given"
+            )
+        if name not in kinds:
+            raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
+        found[name] = convert(kinds[name], literal(text), f"--config.{path}")
+        if search.get(name, found[name]) != found[name]:
+            raise UserError(
+                f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; give one"
+            )
+    return search | found
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Translate a file, or what is typed."""
+    given = options(values, overrides)
+    if given.interactive:
+        interactive.interact(given, tell=tell)
+    else:
+        decoding.decode(given, tell=tell)
+
+
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", Options, leave_out=("search",)), SEARCH),
+    main=main,
+    synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}
+    | {f"--unnormalized={text}": f"--normalize={not value}" for text, value in (("true", True), ("false", False))},
+)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """The entry convs2s-decode. `arguments` are the program's name and what follows; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

@@ -1,0 +1,114 @@
+"""The reference of all configuration fields: docs/configuration.md, and what `convs2s config --reference` prints."""
+
+import dataclasses
+import textwrap
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from convs2s_jax.core.fields import Field, fields_of, summary, type_text
+from convs2s_jax.training.run.config import Config
+
+OUTLINE = """
+Every field of the configuration is a flag: --config.model.dropout=0.3. The sections are --config.data, --config.model,
+--config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
+"""
+HEAD = """# Every field of the configuration
+
+A configuration file returns these fields as nested dictionaries. On the command line each is a flag:
+`--config.model.dropout=0.3`. A field that is not given has its default. Where a record has several kinds, its field
+`kind` chooses one.
+
+This page is made from the source. After a change there, renew it:
+`python -m convs2s_jax.commands.reference > docs/configuration.md`.
+"""
+WIDTH = 150
+
+
+def text() -> str:
+    """The whole reference, in Markdown."""
+    parts = [HEAD]
+    for cls, paths in sections().items():
+        parts.append(_section(cls, paths))
+    return "\n".join(parts)
+
+
+def sections() -> dict[Any, list[str]]:
+    """Every record of the configuration and where it stands, in the order of the fields that hold them."""
+    found: dict[Any, list[str]] = {}
+    waiting: list[tuple[Any, str]] = [(Config, "")]
+    while waiting:
+        cls, path = waiting.pop(0)
+        first = cls not in found
+        found.setdefault(cls, []).append(path)
+        if first:
+            inner = [
+                (record, f"{path}.{field.name}" if path else field.name)
+                for field in fields_of(cls)
+                for record in _records(field.kind)
+            ]
+            waiting = inner + waiting
+    return found
+
+
+def undescribed() -> list[str]:
+    """Fields whose record says nothing of them: CLASS.field."""
+    return [
+        f"{cls.__name__}.{field.name}"
+        for cls in sections()
+        for field in fields_of(cls)
+        if not _is_fixed(field) and not field.text
+    ]
+
+
+def _is_fixed(field: Field) -> bool:
+    """Whether it only names the kind of its record."""
+    return field.name == "kind" and len(typing.get_args(field.kind)) == 1
+
+
+def _records(kind: Any) -> Iterator[Any]:
+    """The records that a field of this type may hold."""
+    if dataclasses.is_dataclass(kind):
+        yield kind
+    for inner in typing.get_args(kind):
+        yield from _records(inner)
+
+
+def _section(cls: Any, paths: list[str]) -> str:
+    where = ", ".join(f"`{path}`" for path in paths if path) or "The run"
+    fields = list(fields_of(cls))
+    kind = next((field.default for field in fields if _is_fixed(field)), "")
+    lines = [f"## {where}" + (f", kind `{kind}`" if kind else ""), "", _wrapped(summary(cls)), ""]
+    for field in fields:
+        if not _is_fixed(field):
+            lines.append(_entry(field))
+    return "\n".join([*lines, ""])
+
+
+def _entry(field: Field) -> str:
+    inner = list(_records(field.kind))
+    facts = "record" if field.kind in inner else type_text(field.kind)
+    if field.default is dataclasses.MISSING:
+        facts += "; must be given"
+    elif not dataclasses.is_dataclass(field.default):
+        facts += f"; default `{_written(field.default)}`"
+    return _wrapped(f"* `{field.name}` ({facts}): {field.text}", indent="  ")
+
+
+def _written(value: Any) -> str:
+    """A default as the command line takes it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(_written(item) for item in value)}]"
+    if dataclasses.is_dataclass(value):
+        return str(tuple(getattr(value, field.name) for field in dataclasses.fields(value)))
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _wrapped(content: str, indent: str = "") -> str:
+    options: dict[str, Any] = {"width": WIDTH, "break_long_words": False, "break_on_hyphens": False}
+    paragraphs = content.split("\n\n")
+    return "\n\n".join(textwrap.fill(part, subsequent_indent=indent, **options) for part in paragraphs)
+
+
+if __name__ == "__main__":
+    print(text(), end="")  # noqa: T201

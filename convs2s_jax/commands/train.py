@@ -1,0 +1,66 @@
+"""The command that trains a model: convs2s-train, `convs2s train`, train.py."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.commands import reference
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import build, check
+from convs2s_jax.training.run import distributed, processes
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes import Processes
+
+ABOUT = """
+Train a model, or continue the run in --workdir:
+
+  {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
+
+The same command again continues the run. SIGINT or SIGTERM saves and ends it. It uses all devices of a machine
+(--config.mesh.data=1 uses one), and of several machines where each runs it (docs/distributed.md).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is trained, and where the results go.
+
+    Attributes:
+      config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
+      workdir: folder for everything that the run writes; an existing run is continued.
+    """
+
+    config: str = ""
+    workdir: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("config", "workdir"):
+            check(
+                getattr(self, name) != "", f"--{name} is missing, as in --config=configs/cldr_en_de.py --workdir=runs/a"
+            )
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Read the configuration, find the other processes, and train."""
+    options = command_line.options_of(Options, values)
+    cfg = build(Config, command_line.read_config(options.config, overrides))
+    given = command_line.options_of(Processes, values)
+    processes.join(processes.from_environment(given, dict(os.environ)))
+    distributed.guarded(lambda: train(cfg, Path(options.workdir)))
+
+
+COMMAND = Command(
+    about=ABOUT + reference.OUTLINE,
+    groups=(Group("Options", Options), Group("Several processes", Processes)),
+    main=main,
+    topics={"config": reference.text},
+)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """The entry convs2s-train. `arguments` are the program's name and what follows; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)

@@ -1,0 +1,104 @@
+"""What is known of the fields of a config record: type, default and description, each written once.
+
+A description stands in the `Attributes:` section of the record's docstring. Flags, `--help` and docs/configuration.md
+are made from it.
+"""
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Union
+
+_ENTRY = re.compile(r"(\w+(?:, \w+)*):(?:\s|$)")
+
+
+class Field(NamedTuple):
+    """A field of a record.
+
+    Attributes:
+      name: of the field.
+      kind: its annotated type.
+      default: its default; `dataclasses.MISSING` where a value must be given.
+      text: its description, on one line; "" where the record has none.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    text: str
+
+
+def describe(cls: type) -> dict[str, str]:
+    """Field names and their descriptions, from the `Attributes:` sections of a class and its bases.
+
+    An entry is `name: text`, or `name, other: text` for fields described together; lines that are indented further
+    belong to the entry above.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base is not object and "__doc__" in vars(base):
+            found |= _attributes(inspect.cleandoc(base.__doc__ or ""))
+    return found
+
+
+def fields_of(cls: Any) -> Iterator[Field]:
+    """The fields of a dataclass, in their order."""
+    hints, texts = typing.get_type_hints(cls), describe(cls)
+    for field in dataclasses.fields(cls):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        yield Field(field.name, hints[field.name], default, texts.get(field.name, ""))
+
+
+def summary(cls: type) -> str:
+    """What the docstring of a class says before its first section, on one line for each paragraph."""
+    head = re.split(r"^\w+:$", inspect.cleandoc(cls.__doc__ or ""), maxsplit=1, flags=re.MULTILINE)[0]
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in head.strip().split("\n\n"))
+
+
+def type_text(kind: Any) -> str:
+    """A type in the words of the messages: "whole number", "list of numbers", "one of exact, fairseq"."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        records: list[Any] = [item for item in arguments if dataclasses.is_dataclass(item)]
+        if records:
+            return "one of the kinds " + ", ".join(item.kind for item in records)
+        return " or ".join(type_text(item) for item in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else f"always {arguments[0]}"
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {_plural(arguments[0])}"
+        return f"list of {len(arguments)}: {', '.join(type_text(item) for item in arguments)}"
+    if dataclasses.is_dataclass(kind):
+        return f"record ({', '.join(field.name for field in dataclasses.fields(kind))})"
+    return _NAMES[kind]
+
+
+_NAMES = {int: "whole number", float: "number", bool: "True or False", str: "text", type(None): "None"}
+
+
+def _plural(kind: Any) -> str:
+    if kind in (int, float, str):
+        return f"{_NAMES[kind]}s"
+    return f"items, each a {type_text(kind)}"
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Entries of the `Attributes:` section of a docstring."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    _, _, section = text.partition("\nAttributes:\n")
+    for line in section.splitlines():
+        if line.strip() and not line.startswith("  "):
+            break  # another section
+        entry = _ENTRY.match(line.strip()) if not line.startswith("   ") else None
+        if entry:
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, line.strip()[entry.end() :].strip())
+        elif line.strip():
+            for name in names:
+                found[name] = f"{found[name]} {line.strip()}".strip()
+    return found

@@ -1,0 +1,177 @@
+"""The commands that import checkpoints of fairseq and export checkpoints to it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.fields import fields_of
+from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFlags:
+    """What is imported, and where to.
+
+    Attributes:
+      checkpoint: .pt files of fairseq, or .npz files with config.json beside them.
+      dicts: folder of dict.SRC.txt and dict.TGT.txt.
+      workdir: new folders, one for each checkpoint.
+      source_lang: SRC; by default the checkpoint's own.
+      target_lang: TGT; by default the checkpoint's own.
+      src_spm: SentencePiece model of the source, for text that is not yet cut into pieces.
+      tgt_spm: SentencePiece model of the target.
+      average: make one workdir with the mean of all checkpoints.
+      momentum: carry over the momentum of the optimiser.
+      config: configuration file whose fields replace those of the checkpoint.
+    """
+
+    checkpoint: tuple[str, ...] = ()
+    dicts: str = ""
+    workdir: tuple[str, ...] = ()
+    source_lang: str = ""
+    target_lang: str = ""
+    src_spm: str = ""
+    tgt_spm: str = ""
+    average: bool = False
+    momentum: bool = True
+    config: str = ""
+
+    def __post_init__(self) -> None:
+        _check_given(self, "import", ("checkpoint", "dicts", "workdir"))
+        check(
+            bool(self.src_spm) == bool(self.tgt_spm),
+            "--src_spm and --tgt_spm go together: give both models, or none",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags:
+    """What is exported, and where to.
+
+    Attributes:
+      workdir: folder of the run.
+      output: .pt file to write; the dictionaries are written beside it.
+      step: step of the checkpoint; by default the one with the least validation loss.
+      source_lang: language in the name of the source dictionary; by default the run's own.
+      target_lang: language in the name of the target dictionary; by default the run's own.
+      momentum: carry over the momentum of the optimiser.
+    """
+
+    workdir: tuple[str, ...] = ()
+    output: str = ""
+    step: int | None = None
+    source_lang: str = ""
+    target_lang: str = ""
+    momentum: bool = True
+
+    def __post_init__(self) -> None:
+        _check_given(self, "export", ("workdir", "output"))
+        check(len(self.workdir) == 1, f"--workdir names {len(self.workdir)} folders: export takes one")
+
+
+def import_main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Make workdirs of checkpoints."""
+    given = command_line.options_of(ImportFlags, values)
+    order = Import(
+        checkpoints=[Path(name) for name in given.checkpoint],
+        workdirs=[Path(name) for name in given.workdir],
+        dicts=Path(given.dicts),
+        languages=(given.source_lang, given.target_lang),
+        models=(Path(given.src_spm), Path(given.tgt_spm)) if given.src_spm else (None, None),
+        average=given.average,
+        momentum=given.momentum,
+        config=given.config,
+        overrides=overrides,
+    )
+    import_checkpoints(order, _tell)
+
+
+def export_main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Make a checkpoint of a workdir."""
+    if overrides:
+        raise UserError(f"--config.{overrides[0][0]}: export takes its configuration from --workdir")
+    given = command_line.options_of(ExportFlags, values)
+    order = Export(
+        workdir=Path(given.workdir[0]),
+        output=Path(given.output),
+        step=given.step,
+        languages=(given.source_lang, given.target_lang),
+        momentum=given.momentum,
+    )
+    export_checkpoint(order, _tell)
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "import": Command(
+            about="""
+Import checkpoints of fairseq:
+
+  {program} --checkpoint=FILE.pt --dicts=DIR --workdir=DIR [--config.path.to.field=value ...]
+
+Each becomes a workdir, from which text can be decoded and training goes on (docs/fairseq.md).
+""",
+            groups=(Group("Options", ImportFlags),),
+            main=import_main,
+        ),
+        "export": Command(
+            about="""
+Export a run to a checkpoint that fairseq loads:
+
+  {program} --workdir=DIR --output=FILE.pt
+
+The dictionaries are written beside it (docs/fairseq.md).
+""",
+            groups=(Group("Options", ExportFlags),),
+            main=export_main,
+        ),
+    }
+)
+
+
+def run(program: str, arguments: Sequence[str]) -> None:
+    """Run the command that the first argument names."""
+    command, *rest = arguments if arguments and not arguments[0].startswith("-") else ("", *arguments)
+
+    def refuse() -> None:
+        if command in COMMANDS:
+            _check_own(command, rest)
+            return
+        hint = did_you_mean(command, COMMANDS) if command else f"; there are: {', '.join(COMMANDS)}"
+        raise UserError(f"the command is '{command}'{hint}, as in: python -m {program} import ...")
+
+    if command or "--help" not in rest:
+        command_line.guard(refuse, program=program)
+        command_line.run(COMMANDS[command], arguments=[program, *rest])
+        return
+    for name, about in COMMANDS.items():
+        print(command_line.help_text(about, f"{program} {name}"), end="\n\n")  # noqa: T201
+
+
+def _check_own(command: str, arguments: Sequence[str]) -> None:
+    """Refuse a flag of the other command."""
+    names = {name: {field.name for group in one.groups for field in group.fields} for name, one in COMMANDS.items()}
+    for argument in arguments:
+        flag = argument.removeprefix("--").partition("=")[0]
+        for other in COMMANDS:
+            if argument.startswith("--") and flag in names[other] - names[command]:
+                raise UserError(f"--{flag} belongs to {other}: leave it out of {command}")
+
+
+def _check_given(flags: Any, command: str, needed: Sequence[str]) -> None:
+    for field in fields_of(type(flags)):
+        if field.name in needed and not getattr(flags, field.name):
+            names = ", ".join(f"--{name}" for name in needed)
+            raise UserError(f"--{field.name} is missing: {command} needs {names}; see --help")
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)  # noqa: T201

@@ -1,0 +1,99 @@
+"""Flags of decoding come from the fields of two records, and each can be given in one way or another."""
+
+import pytest
+
+from convs2s_jax.commands import decode
+from convs2s_jax.core import command_line
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation.options import Options
+
+
+def options(*arguments):
+    return decode.options(*command_line.parse(decode.COMMAND, ["--workdir=a", *arguments]))
+
+
+def test_flags_become_the_types_of_their_fields():
+    found = options(
+        *("--workdir=a,b", "--checkpoint=10,20", "--dtype=bfloat16", "--input=2016", "--show", "3", "--resume"),
+        *("--output=o", "--beam_size=7", "--length_penalty=1", "--stop=fairseq", "--sampling", "--seed=0"),
+    )
+    search = {"beam_size": 7, "length_penalty": 1.0, "stop": "fairseq", "sampling": True}
+    assert found == Options(
+        workdir=("a", "b"),
+        checkpoint=(10, 20),
+        dtype="bfloat16",
+        input="2016",
+        show=3,
+        resume=True,
+        output="o",
+        seed=0,
+        search=search,
+    )
+    assert isinstance(found.search["length_penalty"], float)
+
+
+def test_a_flag_that_is_not_given_is_the_records_default():
+    assert options() == Options(workdir=("a",))
+
+
+def test_every_field_of_the_search_is_a_flag_and_described():
+    fields = {field.name: field.text for field in decode.SEARCH.fields}
+    assert set(fields) == set(SearchConfig.__dataclass_fields__)
+    text = command_line.help_text(decode.COMMAND, "decode.py")
+    for group in decode.COMMAND.groups:
+        for field in group.fields:
+            assert field.text, field.name
+            assert field.name in text
+            assert " ".join(field.text.split()[:3]) in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonormalize"],
+        ["--normalize=false"],
+        ["--unnormalized"],
+        ["--unnormalized=true"],
+        ["--config.search.normalize=False"],
+        ["--unnormalized", "--config.search.normalize=false"],
+    ],
+    ids=" ".join,
+)
+def test_old_and_new_spellings_mean_the_same(arguments):
+    assert options(*arguments).search == {"normalize": False}
+
+
+def test_an_override_of_the_search_is_the_flag():
+    assert options("--config.search.beam_size=7", "--config.search.stop", "fairseq").search == {
+        "beam_size": 7,
+        "stop": "fairseq",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--beam_size=5", "--config.search.beam_size=7"],
+            "^--beam_size is 5 and --config.search.beam_size is 7: both",
+        ),
+        (["--config.search.beam=7"], "^--config.search.beam: there is no field 'beam'; did you mean 'beam_size'"),
+        (["--config.search.beam_size=x"], "^--config.search.beam_size is 'x': expected a whole number$"),
+        (
+            ["--config.model.dropout=0"],
+            "^--config.model.dropout: decoding takes its configuration from --workdir; only",
+        ),
+        (["--beam_size=two"], "^--beam_size is 'two': expected a whole number$"),
+        (["--checkpoint=1,b"], r"^--checkpoint\[1\] is 'b': expected a whole number$"),
+        (["--stop=fairsq"], "^--stop is 'fairsq'; did you mean 'fairseq'"),
+        (["--split=dev"], "^--split is 'dev'; there are: test, train, valid$"),
+        (["--resume=perhaps"], "^--resume is 'perhaps': expected True or False$"),
+        (["--show=-1"], "^--show is -1: use 0 or more$"),
+        (["line"], "^line: arguments are written --name=value; see --help$"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_one_sentence(arguments, message):
+    with pytest.raises(UserError, match=message):
+        options(*arguments)
