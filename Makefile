@@ -3,29 +3,36 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FOR_TESTS := $(VENV)/.installed-test
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo test lint types floors install clean
 
-# Installed again only when what is to be installed has changed.
-$(INSTALLED): setup.cfg pyproject.toml
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+# Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
+$(INSTALLED): setup.cfg setup.py pyproject.toml
+	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet -e .
 	touch $@
 
-install: $(INSTALLED)
+$(FOR_TESTS): setup.cfg setup.py pyproject.toml
+	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet -e '.[test]'
+	touch $(INSTALLED) $@
+
+install: $(FOR_TESTS)
 
 demo: $(INSTALLED)
 	$(BIN)/python train.py --config=configs/cldr_en_de.py --workdir=runs/demo
 	$(BIN)/python decode.py --workdir=runs/demo --split=test --output=runs/demo/test.de --show=8
 
-lint: $(INSTALLED)
+lint: $(FOR_TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(INSTALLED)
+types: $(FOR_TESTS)
 	$(BIN)/mypy
 
-floors: $(INSTALLED)
+floors: $(FOR_TESTS)
 	$(BIN)/lint-imports
 
 test: lint types floors
