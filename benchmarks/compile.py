@@ -31,11 +31,10 @@ from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import sharding
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]
@@ -87,7 +86,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     size, mesh = arguments.vocabulary, pod(arguments)
     rows = arguments.rows * (mesh.devices.size if mesh else 1)
     shape = jax.ShapeDtypeStruct((rows, arguments.length), jnp.int32)
-    init = partial(stepping.init, model=model, cfg=cfg.training, source=size, target=size)
+    init = partial(fresh_state, model=model, training=cfg.training, source=size, target=size)
     state, batch, rate, key = jax.eval_shape(init, KEY), Batch(src=shape, tgt=shape), RATE, KEY
     if mesh:
         rest = sharding.replicated(mesh)
@@ -95,7 +94,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         batch = placed(batch, sharding.batch_sharding(mesh))
     rows, programs = {}, {}
     for way in arguments.ways:
-        steps = compile_steps(dataclasses.replace(model, execution=WAYS[way]), cfg.training, mesh)
+        steps = compile_configured(dataclasses.replace(model, execution=WAYS[way]), cfg.training, mesh)
         programs[way], rows[way] = compiled(steps.first, state.params, batch, key)
     total = jax.eval_shape(steps.first, state.params, batch, key)
     if mesh:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.data import plan
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.run.prepare import Run
+from convs2s_jax.training.step import update
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ def compiled(cfg: Config, run: Run, count: int) -> Updates:
     mesh = make(MeshConfig(data=1), jax.devices()[:1])
     batches = [batch_on(mesh, run.train, epoch, planned) for planned in chosen]
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-    state = stepping.init(jax.random.key(1), cfg.model, cfg.training, **sizes)
-    steps = compile_steps(cfg.model, cfg.training)
+    state = fresh_state(jax.random.key(1), cfg.model, cfg.training, **sizes)
+    steps = compile_configured(cfg.model, cfg.training)
 
     def through(batches: list[Batch]) -> float:
         nonlocal state
         before = time.perf_counter()
         for i, batch in enumerate(batches):
-            state, sums = stepping.update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(i))
+            state, sums = update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(i))
         jax.block_until_ready(sums)
         return time.perf_counter() - before
 

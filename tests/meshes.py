@@ -4,9 +4,9 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.digest import path_of
 
 
 def mesh_of(sizes):

@@ -2,7 +2,6 @@
 
 import math
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -11,27 +10,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.dropout import split
 from convs2s_jax.nn.types import Array, Key, wide
-
-
-@flax.struct.dataclass
-class Batch:
-    """Sentence pairs. src [B, S] and tgt [B, T]: ids with the end symbol, PAD on the right; whole rows may be PAD."""
-
-    src: Array
-    tgt: Array
-
-
-@flax.struct.dataclass
-class LossSums:
-    """Sums over target tokens, to be added over batches and devices and divided once.
-
-    loss: nats, what is minimised; nll: nats, without smoothing; tokens: real target tokens, end symbols counted.
-    """
-
-    loss: Array
-    nll: Array
-    tokens: Array
-
+from convs2s_jax.training.batch import Batch, LossSums
 
 CHUNKS = 8
 """Parts in which the output projection is computed: logits are recomputed and never stored (docs/performance.md)."""

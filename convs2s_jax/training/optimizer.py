@@ -64,7 +64,7 @@ def transformation(cfg: Any) -> optax.GradientTransformation:
     return OPTIMIZERS[cfg.kind].transformation(cfg)
 
 
-def clip(gradients: Tree, limit: float) -> tuple[Tree, Array]:
+def clip_gradients(gradients: Tree, limit: float) -> tuple[Tree, Array]:
     """Renormalise gradients whose norm n exceeds `limit` (section 4.2): g * min(1, limit / (n + 1e-6)), as fairseq.
 
     Returns:

@@ -7,9 +7,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training.mesh import ROWS
-from convs2s_jax.training.run.digest import path_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", "fsdp")),  # [V, E]

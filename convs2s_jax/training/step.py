@@ -1,7 +1,11 @@
-"""One update: gradients of the summed loss, divided by all tokens, clipped, handed to the optimiser."""
+"""One update: gradients of a summed loss, divided by the count, clipped, handed to an optimiser.
 
-from collections.abc import Callable
-from typing import NamedTuple
+The loss and the optimiser are arguments. Nothing here knows what is trained, on which data, or how runs are organised;
+`training.parallel` compiles these functions for a mesh.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import flax.struct
 import jax
@@ -11,15 +15,38 @@ import optax
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import optimizer
-from convs2s_jax.training.loss import Batch, LossSums
-from convs2s_jax.training.run import task_table as tasks
-from convs2s_jax.training.run.config import AnyModel, TrainingConfig
+from convs2s_jax.training.optimizer import clip_gradients
+
+
+class Sums(Protocol):
+    """What a loss returns: a pytree of sums over the rows of a batch, such as `training.batch.LossSums`."""
+
+    @property
+    def loss(self) -> Array:
+        """The sum to be minimised, a scalar."""
+
+    @property
+    def tokens(self) -> Array:
+        """The number it is divided by, once it is added over all batches and devices."""
+
+
+B = TypeVar("B")
+"""A batch: any pytree with rows on axis 0 of every leaf."""
+S = TypeVar("S", bound=Sums)
+"""The sums that a loss returns."""
+Loss = Callable[[Tree, B, Key | None], S]
+"""loss(params, batch, key) -> sums. params: merged kernels; key: [B], one key for each row, or None without dropout."""
 
 
 @flax.struct.dataclass
 class TrainState:
-    """What an update changes. params: weight norm split; optimizer: optax state; step: updates done."""
+    """What an update changes.
+
+    Attributes:
+      params: what is trained, kernels split into direction and length where weight norm is used.
+      optimizer: state of the optax transformation.
+      step: number of updates done.
+    """
 
     params: Tree
     optimizer: Tree
@@ -27,108 +54,132 @@ class TrainState:
 
 
 @flax.struct.dataclass
-class StepSums:
+class StepSums(Generic[S]):
     """What an update reports.
 
-    loss: sums; grad_norm: norm of the gradient per token before clipping; finite: for each parameter, in the order of
-    the tree, whether its gradient was.
+    Attributes:
+      loss: the sums of the loss over all rows of the update.
+      grad_norm: norm of the averaged gradient before clipping.
+      finite: for each parameter, in the order of the tree, whether its gradient was finite.
     """
 
-    loss: LossSums
+    loss: S
     grad_norm: Array
     finite: Array
 
 
-def init(key: Key, model: AnyModel, cfg: TrainingConfig, *, source: int, target: int) -> TrainState:
-    """A fresh state for vocabularies of `source` and `target` entries."""
-    task = tasks.of(model)
-    params = task.split(task.init(key, model, source=source, target=target), model)
-    state = optimizer.transformation(cfg.optimizer).init(params)
-    return TrainState(params=params, optimizer=state, step=jnp.zeros((), jnp.int32))
+def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first update of these parameters."""
+    return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
 
 def gradients(
+    loss: Loss[B, S],
     params: Tree,
-    model: AnyModel,
-    cfg: TrainingConfig,
-    batch: Batch,
+    batch: B,
     *,
     first: Array | int = 0,
-    shards: int = 1,
     gather: Callable[[Tree], Tree] = lambda params: params,
     key: Key | None,
-) -> tuple[Tree, LossSums]:
-    """Gradient of the summed loss with respect to directions and lengths, and the sums.
+) -> tuple[Tree, S]:
+    """Gradient of the summed loss with respect to what is trained, and the sums.
 
     Args:
-      params: weight norm split.
-      model, cfg: configuration.
+      loss: called with merged kernels.
+      params: what is trained.
       batch: rows of a batch, all or a part.
-      first: number of the first of them in the whole batch.
-      shards: devices over which the rows are spread within this call.
+      first: number of the first of these rows in the whole batch.
       gather: applied to merged kernels before their use; see `training.sharding`.
-      key: for dropout, which depends on it and on a row's number in the whole batch only; None for none.
-    """
-    B = len(batch.tgt)
-    keys = None if key is None else row_keys(key, B, first)
-    loss = tasks.of(model).loss
+      key: for dropout; each row gets its own key, made of `key` and the row's number in the whole batch. None for none.
 
-    def summed(params: Tree) -> tuple[Array, LossSums]:
-        merged = gather(weight_norm.merge(params))
-        sums = loss(merged, model, batch, smoothing=cfg.label_smoothing, shards=shards, key=keys)
+    Raises:
+      ValueError: the leaves of the batch do not have the same number of rows.
+    """
+    rows = _rows(batch)
+    keys = None if key is None else row_keys(key, rows, first)
+
+    def summed(params: Tree) -> tuple[Array, S]:
+        sums = loss(gather(weight_norm.merge(params)), batch, keys)
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(params)
 
 
-def apply(
-    state: TrainState, cfg: TrainingConfig, grads: Tree, sums: LossSums, rate: Array
-) -> tuple[TrainState, StepSums]:
-    """Divide by the tokens of all batches summed, clip, step by -rate.
+def apply_gradients(
+    state: TrainState,
+    optimizer: optax.GradientTransformation,
+    grads: Tree,
+    sums: S,
+    rate: Array | None,
+    *,
+    clip: float = 0.0,
+    skip_bad_steps: bool = False,
+) -> tuple[TrainState, StepSums[S]]:
+    """Divide by the count of all batches summed, clip, and let the optimiser change the parameters.
 
-    Where bad steps are skipped, one whose loss or gradient is not finite changes nothing but the count of steps.
+    Args:
+      state: before the update.
+      optimizer: any optax transformation.
+      grads: summed gradients.
+      sums: their sums; `tokens` is the divisor (at least 1).
+      rate: the learning rate, for a transformation that gives directions u, as those of `training.optimizer` do:
+        params - rate * u. None for one with a rate of its own, as `optax.adam(1e-3)` is: params + u.
+      clip: norm to which larger gradients are renormalised; 0 does not clip.
+      skip_bad_steps: whether an update whose loss or gradient is not finite changes nothing but the count of updates.
     """
-    tokens = jnp.maximum(sums.tokens, 1)
-    grads = jax.tree.map(lambda g: g / tokens.astype(g.dtype), grads)
+    count = jnp.maximum(sums.tokens, 1)
+    grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
     finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)])
-    grads, norm = optimizer.clip(grads, cfg.clip)
-    updates, moments = optimizer.transformation(cfg.optimizer).update(grads, state.optimizer, state.params)
-    updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
+    grads, norm = clip_gradients(grads, clip)
+    updates, after = optimizer.update(grads, state.optimizer, state.params)
+    if rate is not None:
+        updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)
-    if cfg.skip_bad_steps:
+    if skip_bad_steps:
         good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
-        old, new = (state.params, state.optimizer), (params, moments)
-        params, moments = jax.tree.map(lambda a, b: jnp.where(good, b, a), old, new)
-    after = TrainState(params=params, optimizer=moments, step=state.step + 1)
-    return after, StepSums(loss=sums, grad_norm=norm, finite=finite)
+        old, new = (state.params, state.optimizer), (params, after)
+        params, after = jax.tree.map(lambda a, b: jnp.where(good, b, a), old, new)
+    changed = TrainState(params=params, optimizer=after, step=state.step + 1)
+    return changed, StepSums(loss=sums, grad_norm=norm, finite=finite)
 
 
-class Step(NamedTuple):
-    """The compiled parts of training; see `training.parallel`.
+class Step(NamedTuple, Generic[B, S]):
+    """The compiled parts of an update; see `training.parallel.compile_steps`.
 
-    first(params, batch, key): gradients and sums of one batch.
-    add(total, params, batch, key): added to those of batches before; consumes the total.
-    finish(state, total, rate): the update from them; consumes the state. A program of its own, which no batch shape
-    compiles anew; nothing is lost by that, as clipping waits for all gradients anyway.
+    Attributes:
+      first: (params, batch, key) -> gradients and sums of one batch.
+      add: (total, params, batch, key) -> the same, added to those of the batches before; consumes the total.
+      finish: (state, total, rate) -> the update made from them; consumes the state. It is a program of its own, which
+        no batch shape compiles again; nothing is lost by that, since clipping waits for all gradients anyway.
     """
 
-    first: Callable[..., tuple[Tree, LossSums]]
-    add: Callable[..., tuple[Tree, LossSums]]
-    finish: Callable[..., tuple[TrainState, StepSums]]
+    first: Callable[[Tree, B, Key | None], tuple[Tree, S]]
+    add: Callable[[tuple[Tree, S], Tree, B, Key | None], tuple[Tree, S]]
+    finish: Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
 
 
-def update(step: Step, state: TrainState, batches: list[Batch], rate: Array, key: Key) -> tuple[TrainState, StepSums]:
+def update(
+    step: Step[B, S], state: TrainState, batches: Sequence[B], rate: Array | None, key: Key | None
+) -> tuple[TrainState, StepSums[S]]:
     """One update from one batch or several: the same as from all their rows at once.
 
     Args:
-      step: of `parallel.compile_steps`.
+      step: made by `parallel.compile_steps`.
       state: consumed.
-      batches: of any shapes.
-      rate: learning rate, float32.
-      key: of this update; each batch has its own, folded from it.
+      batches: one or more, of any shapes.
+      rate: learning rate, float32; None for an optimiser with a rate of its own (`apply_gradients`).
+      key: of this update, from which each batch gets its own; None for no dropout.
     """
-    keys = [jax.random.fold_in(key, i) for i in range(len(batches))]
+    keys = [None if key is None else jax.random.fold_in(key, i) for i in range(len(batches))]
     total = step.first(state.params, batches[0], keys[0])
-    for batch, k in zip(batches[1:], keys[1:], strict=True):
-        total = step.add(total, state.params, batch, k)
+    for batch, batch_key in zip(batches[1:], keys[1:], strict=True):
+        total = step.add(total, state.params, batch, batch_key)
     return step.finish(state, total, rate)
+
+
+def _rows(batch: Tree) -> int:
+    """Rows of a batch."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+    if not shapes or any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
+        raise ValueError(f"the leaves of the batch have shapes {shapes}: each needs the same number of rows on axis 0")
+    return int(shapes[0][0])

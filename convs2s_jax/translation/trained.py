@@ -14,9 +14,9 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import restoring
-from convs2s_jax.training.run import task_table as tasks
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -43,7 +43,7 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
     vocabularies = vocabulary.load(layout.vocabulary(workdir))
-    task = tasks.of(cfg.model)
+    task = task_of(cfg.model)
 
     def fresh(key: jax.Array) -> Tree:
         params = task.init(key, cfg.model, source=vocabularies.src.size, target=vocabularies.tgt.size)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from convs2s_jax.interop import fairseq
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
-from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training import optimizer
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.configured import compile_configured
+from convs2s_jax.training.step import init_state, update
 from tests import golden
 
 
@@ -20,16 +21,12 @@ def test_ten_updates_are_those_of_fairseq(name):
     training = TrainingConfig(clip=float(info["clip_norm"]))
     start = {k.removeprefix("init/"): v for k, v in arrays.items() if k.startswith("init/")}
     params = fairseq.params_from_state_dict(cfg, start)
-    state = stepping.TrainState(
-        params=params,
-        optimizer=stepping.optimizer.transformation(training.optimizer).init(params),
-        step=jnp.zeros((), jnp.int32),
-    )
+    state = init_state(params, optimizer.transformation(training.optimizer))
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = compile_steps(cfg, training)
+    steps = compile_configured(cfg, training)
 
     for i, rate in enumerate(info["lrs"]):
-        state, sums = stepping.update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
+        state, sums = update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
         np.testing.assert_allclose(sums.loss.loss, arrays["loss_sum64"][i], rtol=2e-6)
         np.testing.assert_allclose(sums.grad_norm, arrays["grad_norm64"][i], rtol=1e-5)
         if i == 0:

@@ -9,9 +9,8 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training import sharding
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models.kinds import ENCODERS, pair, together
 from tests.models.laws import filled
@@ -25,12 +24,12 @@ LEAST = 1e-3
 
 def gradients(cfg, mesh=None):
     """Of the first part of an update, with dropout."""
-    init = partial(stepping.init, model=cfg, cfg=TRAINING, source=24, target=20)
+    init = partial(fresh_state, model=cfg, training=TRAINING, source=24, target=20)
     params, given = filled(jax.eval_shape(init, jax.random.key(1)).params), BATCH
     if mesh is not None:
         params = jax.device_put(params, sharding.shardings(params, mesh))
         given = jax.device_put(given, sharding.batch_sharding(mesh))
-    return jax.device_get(compile_steps(cfg, TRAINING, mesh).first(params, given, KEY))
+    return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), together())

@@ -88,19 +88,19 @@ def test_clipping_renormalises_all_gradients_together(limit):
     grads = data()[1][0]
     norm = np.sqrt(sum(np.sum(g * g) for g in grads.values()))
     factor = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-    clipped, found = optimizer.clip(jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads), limit)
+    clipped, found = optimizer.clip_gradients(jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads), limit)
     np.testing.assert_allclose(found, norm, rtol=1e-6)
     for name, g in grads.items():
         np.testing.assert_allclose(clipped[name], g * factor, rtol=1e-6)
 
 
 def test_the_norm_is_enlarged_by_a_millionth_as_fairseqs():
-    clipped, _ = optimizer.clip({"w": jnp.asarray([3e-6, 4e-6], jnp.float32)}, 3e-6)
+    clipped, _ = optimizer.clip_gradients({"w": jnp.asarray([3e-6, 4e-6], jnp.float32)}, 3e-6)
     np.testing.assert_allclose(clipped["w"], [1.5e-6, 2e-6], rtol=1e-5)  # times 3 / (5 + 1)
 
 
 def test_gradients_of_zero_are_clipped_to_zero():
-    clipped, norm = optimizer.clip({"w": jnp.zeros(3)}, 0.1)
+    clipped, norm = optimizer.clip_gradients({"w": jnp.zeros(3)}, 0.1)
     assert float(norm) == 0.0
     assert not np.any(clipped["w"])
 

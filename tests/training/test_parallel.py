@@ -13,13 +13,13 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.training import parallel, sharding
-from convs2s_jax.training import step as stepping
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.training import sharding
 from convs2s_jax.training.optimizer import AdamConfig
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.digest import path_of
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.step import update
 from tests.meshes import assert_equal_each, batch, mesh_of
 
 MODEL = ModelConfig(
@@ -40,23 +40,23 @@ BATCHES = [batch(0, 8, 7, 9), batch(1, 8, 7, 9)]
 
 
 def on_one_device():
-    state = stepping.init(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
-    return state, compile_steps(MODEL, TRAINING), BATCHES
+    state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
+    return state, compile_configured(MODEL, TRAINING), BATCHES
 
 
 def laid_out(way, sizes):
     mesh = mesh_of(sizes)
-    state = stepping.init(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
+    state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
     state = jax.device_put(state, sharding.shardings(state, mesh))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-    return state, compile_steps(MODEL, TRAINING, mesh, parallel=way), batches
+    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way), batches
 
 
 def three_updates(state, steps, batches):
     """The second accumulates, so that all compiled parts are used."""
     reports = []
     for i, group in enumerate((batches[:1], batches, batches[:1])):
-        state, report = stepping.update(steps, state, group, jnp.float32(0.25), jax.random.fold_in(KEY, i))
+        state, report = update(steps, state, group, jnp.float32(0.25), jax.random.fold_in(KEY, i))
         reports.append(report)
     return state, reports
 
@@ -85,7 +85,7 @@ def test_another_shape_compiles_its_gradients_alone(way, programs):
     state, steps, batches = laid_out(way, (2, 1, 1))
     other = jax.device_put(batch(2, 8, 5, 6), batches[0].src.sharding)
     for _ in range(2):
-        state, _ = stepping.update(steps, state, batches[:1], jnp.float32(0.25), KEY)
+        state, _ = update(steps, state, batches[:1], jnp.float32(0.25), KEY)
     rate = jnp.float32(0.25)
     with CompileCounter() as gradients:
         total = steps.first(state.params, other, KEY)
@@ -97,7 +97,7 @@ def test_another_shape_compiles_its_gradients_alone(way, programs):
 def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
     """As training.run.loop makes them: whole, then cut."""
     mesh = mesh_of((2, 2, 2))
-    init = partial(stepping.init, model=MODEL, cfg=TRAINING, **VOCABULARIES)
+    init = partial(fresh_state, model=MODEL, training=TRAINING, **VOCABULARIES)
     layout = sharding.shardings(jax.eval_shape(init, KEY), mesh)
     whole = jax.jit(init, out_shardings=sharding.replicated(mesh))(KEY)
     cut = jax.jit(lambda state: state, out_shardings=layout)(whole)
@@ -118,8 +118,11 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
     training = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
     mesh = mesh_of((2, 2, 2))
     found = []
-    for place, compiled in ((None, compile_steps(model, training)), (mesh, compile_steps(model, training, mesh))):
-        state = stepping.init(jax.random.key(1), model, training, source=25, target=23)
+    for place, compiled in (
+        (None, compile_configured(model, training)),
+        (mesh, compile_configured(model, training, mesh)),
+    ):
+        state = fresh_state(jax.random.key(1), model, training, source=25, target=23)
         state = state if place is None else jax.device_put(state, sharding.shardings(state, place))
         batches = BATCHES if place is None else jax.device_put(BATCHES, sharding.batch_sharding(place))
         gradients = compiled.first(state.params, batches[0], KEY)
@@ -142,7 +145,7 @@ def test_without_the_gather_the_partitioner_gives_wrong_gradients(expected, monk
 def test_every_parameter_has_its_rule():
     """Cut along each axis that a mesh axis divides, and never by its shape."""
     mesh = mesh_of((2, 2, 2))
-    state = jax.eval_shape(lambda: stepping.init(KEY, MODEL, TRAINING, **VOCABULARIES))
+    state = jax.eval_shape(lambda: fresh_state(KEY, MODEL, TRAINING, **VOCABULARIES))
     found = {path_of(p): s.spec for p, s in jax.tree_util.tree_leaves_with_path(sharding.shardings(state, mesh))}
     P = jax.sharding.PartitionSpec
     for prefix in ("params", "optimizer/trace"):
@@ -163,4 +166,4 @@ def test_every_parameter_has_its_rule():
 @pytest.mark.parametrize("sizes", [(4, 2, 1), (4, 1, 2)], ids=str)
 def test_pmap_refuses_a_mesh_that_cuts_parameters(sizes):
     with pytest.raises(UserError, match=r"^mesh\.(fsdp|tensor) is 2 with parallel=pmap: it only spreads data; use 1"):
-        parallel.compile_steps(MODEL, TRAINING, mesh_of(sizes), parallel="pmap")
+        compile_configured(MODEL, TRAINING, mesh_of(sizes), parallel="pmap")

@@ -10,12 +10,12 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
-from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.digest import path_of
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.step import update
 
 MODEL = ModelConfig(
     embedding_dim=8,
@@ -38,12 +38,12 @@ def batch():
 
 
 def updated(training, groups, *, model=MODEL, rounds=3):
-    state = stepping.init(jax.random.key(1), model, training, source=20, target=20)
-    steps = compile_steps(model, training)
+    state = fresh_state(jax.random.key(1), model, training, source=20, target=20)
+    steps = compile_configured(model, training)
     with jax.numpy_dtype_promotion("standard" if training.optimizer.kind == "adam" else "strict"):
         # optax's Adam raises a float to an integer power, which strict promotion refuses
         for i in range(rounds):
-            state, sums = stepping.update(steps, state, groups, jnp.float32(0.25), jax.random.key(i))
+            state, sums = update(steps, state, groups, jnp.float32(0.25), jax.random.key(i))
     return state, sums
 
 
@@ -112,8 +112,8 @@ def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
     training = TrainingConfig(skip_bad_steps=skip)
-    state = stepping.init(jax.random.key(1), MODEL, training, source=20, target=20)
-    steps = compile_steps(MODEL, training)
+    state = fresh_state(jax.random.key(1), MODEL, training, source=20, target=20)
+    steps = compile_configured(MODEL, training)
     before = jax.device_get(state)
     grads, sums = steps.first(state.params, batch, None)
     if where == "loss":

@@ -17,9 +17,9 @@ from convs2s_jax.interop.fairseq.arguments import args_from_config
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.parameters import whole_state_dict
 from convs2s_jax.training import schedule
-from convs2s_jax.training import step as stepping
 from convs2s_jax.training.run import restoring
 from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.schedule import ScheduleState
 
 
@@ -52,7 +52,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
     vocabularies = vocabulary.load(layout.vocabulary(order.workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
-    abstract = jax.eval_shape(lambda key: stepping.init(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     restore = partial(
         restoring.restore_params,
         layout.checkpoints(order.workdir),

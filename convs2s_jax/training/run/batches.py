@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from convs2s_jax.data.loader import Sentences, fill
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.training import sharding
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.dataset import Split
 

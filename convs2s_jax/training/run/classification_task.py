@@ -22,11 +22,11 @@ from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.classify import classify
-from convs2s_jax.training.loss import Batch, LossSums, cross_entropy
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
-from convs2s_jax.training.run.task import Task
 
 
 def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:
@@ -34,7 +34,12 @@ def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> Classi
     return classifier.init(key, cfg, vocabulary=source, labels=target - len(SPECIAL))
 
 
-def loss(
+def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
+    """What is trained; see `classifier.split`."""
+    return classifier.split(params, cfg)
+
+
+def batch_loss(
     params: ClassifierParams,
     cfg: ClassifierConfig,
     batch: Batch,
@@ -52,12 +57,12 @@ def loss(
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(real))
 
 
-def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
     """Of the texts, and the labels."""
     return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 
-def check(split: Split, vocabularies: Vocabularies) -> None:
+def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
     if not isinstance(vocabularies.tgt, Labels):
         raise UserError(
@@ -75,7 +80,7 @@ def check(split: Split, vocabularies: Vocabularies) -> None:
         )
 
 
-def outputs(
+def predict(
     params: ClassifierParams,
     model: ClassifierConfig,
     cfg: Config,
@@ -86,7 +91,7 @@ def outputs(
     name: str,
     progress: Callable[[int], None],
 ) -> list[str]:
-    """The most probable label of every line; arguments as of `translating.outputs`."""
+    """The most probable label of every line; arguments as of `translation_task.predict`."""
     del cfg
     whole = distributed.local(mesh, params)
     sources = [split.src[i] for i in distributed.mine(len(split.src))]
@@ -105,16 +110,3 @@ def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
 def details(split: Split, outputs: list[str]) -> dict[str, float]:
     """F1 of each label, in percent."""
     return {f"f1/{label}": value for label, value in f1(outputs, split.text.tgt).items()}
-
-
-TASK = Task(
-    config=ClassifierConfig,
-    init=init,
-    split=classifier.split,
-    loss=loss,
-    vocabularies=vocabularies_of,
-    check=check,
-    outputs=outputs,
-    scores=scores,
-    details=details,
-)

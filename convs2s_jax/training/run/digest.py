@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 
 
@@ -18,11 +19,6 @@ def digest(tree: Tree) -> dict[str, int]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     sums = jax.device_get([_mixed_sum(leaf) for _, leaf in leaves])
     return {path_of(path): int(value) for (path, _), value in zip(leaves, sums, strict=True)}
-
-
-def path_of(path: tuple[Any, ...]) -> str:
-    """The path of a leaf as text: "encoder/blocks/0/w"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def digest_of_record(record: dict[str, Any]) -> int:

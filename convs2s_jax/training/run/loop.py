@@ -12,24 +12,24 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import loader, plan
+from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
-from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.digest import digest_of_record, path_of
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.reports import Reports, Silence
 from convs2s_jax.training.run.session import Position, Session, check_data, last_good, save, score_test, validate
 from convs2s_jax.training.run.window import Window
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import TrainState
+from convs2s_jax.training.step import TrainState, update
 
 
 def train(cfg: Config, workdir: Path) -> None:
@@ -39,7 +39,7 @@ def train(cfg: Config, workdir: Path) -> None:
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
     mesh, leads = meshes.make(cfg.mesh), distributed.leads()
-    step = compile_steps(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.leader_only("claimed", lambda: layout.claim(workdir, cfg))
     distributed.agree_on_folder(workdir)
@@ -93,7 +93,7 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
 
     def init(key: jax.Array) -> TrainState:
-        return stepping.init(key, run.cfg.model, run.cfg.training, **sizes)
+        return fresh_state(key, run.cfg.model, run.cfg.training, **sizes)
 
     key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
     abstract = jax.eval_shape(init, key)
@@ -139,7 +139,7 @@ def _ended(cfg: Config, position: Position) -> str:
 def _window(session: Session, state: TrainState) -> Window:
     """Of the whole run: updates that are skipped follow each other from one epoch to the next."""
     return Window(
-        names=[path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)],
+        names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
         last_good=partial(last_good, session),
         tell=session.reports.tell,
@@ -166,7 +166,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
         key = jax.random.fold_in(root, position.step)
         with window.update_of(batch.src.shape + batch.tgt.shape for batch in pending):
-            state, sums = stepping.update(session.step, state, pending, jnp.float32(rate), key)
+            state, sums = update(session.step, state, pending, jnp.float32(rate), key)
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
         window.add(position.step, rate, sums)

@@ -15,10 +15,10 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
-from convs2s_jax.training.run import task_table as tasks
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
 
@@ -102,7 +102,7 @@ def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: Paral
         src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src"),
         tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt"),
     )
-    tasks.of(cfg.model).check(split, vocabularies)
+    task_of(cfg.model).check_targets(split, vocabularies)
     return split
 
 
@@ -118,7 +118,7 @@ def _vocabularies(
         made = vocabulary.load(Path(cfg.data.vocabulary.dir))
     else:
         tell("learning the vocabularies from the training text")
-        made = tasks.of(cfg.model).vocabularies(cfg.data, text, cfg.seed)
+        made = task_of(cfg.model).build_vocabularies(cfg.data, text, cfg.seed)
     vocabulary.save(made, folder)
     return made
 

@@ -11,10 +11,11 @@ import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.checkpoint import FORMAT, manager, put_aside, reason
-from convs2s_jax.training.run.digest import digest, digest_of_record, path_of
+from convs2s_jax.training.run.digest import digest, digest_of_record
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
-from convs2s_jax.training.run import task_table as tasks
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.reports import Reports
+from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
@@ -98,7 +98,7 @@ def score_test(session: Session, state: TrainState) -> None:
     except InterruptedWorkError:
         return
     if outputs:
-        scores |= tasks.of(run.cfg.model).details(run.test, outputs)
+        scores |= task_of(run.cfg.model).details(run.test, outputs)
     reports.metrics(step=saved["step"], epoch=saved["epoch"] - (saved["batch"] == 0), split="test", loss=loss, **scores)
 
 
@@ -115,8 +115,8 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
-    task = tasks.of(cfg.model)
-    outputs = task.outputs(
+    task = task_of(cfg.model)
+    outputs = task.predict(
         merged,
         cfg.model,
         cfg,

@@ -1,34 +1,58 @@
-"""What the training loop has to know of a kind of model: how it is made, its loss, and how its outputs are judged."""
+"""The task interface: what a run has to know of a kind of model. Each task is a module with these functions."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Protocol, TypeVar
 
-from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.loss import LossSums
+from jax.sharding import Mesh
+
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import Split
+
+M = TypeVar("M", contravariant=True)
+"""Config of the model: `kind` names its task, `max_source` and `max_target` are the longest sides in tokens."""
 
 
-class Task(NamedTuple):
-    """A kind of model in training. `cfg` is its config, of the class `config`; split, run: records of `prepare`.
+class Task(Protocol[M]):
+    """How models of one kind are made, trained and judged."""
 
-    config: its config class: a field `kind` names it, `max_source` and `max_target` are the longest sides in tokens,
-        end symbols counted, and it has fields `dtype` and `execution`.
-    init(key, cfg, *, source, target) -> params, for vocabularies of so many entries.
-    split(params, cfg) -> what is trained, kernels as direction and length where they are trained so.
-    loss(params, cfg, batch, *, smoothing, shards, key) -> LossSums.
-    vocabularies(cfg of the data, text, seed) -> Vocabularies, learned from the training text.
-    check(split, vocabularies): raises UserError where a line of a split cannot be a target.
-    outputs(params, cfg, cfg of the run, mesh, split, vocabularies, *, name, progress) -> what the model makes of each
-        line of a split, as text. Each process does its share, and all get all.
-    scores(cfg of the run, split, outputs) -> the numbers of a validation by name.
-    details(split, outputs) -> more numbers, of the final test.
-    """
+    def init(self, key: Key, cfg: M, *, source: int, target: int) -> Tree:
+        """Fresh parameters for vocabularies of `source` and `target` entries."""
 
-    config: type
-    init: Callable[..., Tree]
-    split: Callable[..., Tree]
-    loss: Callable[..., LossSums]
-    vocabularies: Callable[..., Any]
-    check: Callable[..., None]
-    outputs: Callable[..., list[str]]
-    scores: Callable[..., dict[str, float]]
-    details: Callable[..., dict[str, float]]
+    def split(self, params: Tree, cfg: M) -> Tree:
+        """What is trained: kernels as direction and length where the model trains them so."""
+
+    def batch_loss(
+        self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., shards: int = ..., key: Key | None = ...
+    ) -> LossSums:
+        """The loss of a batch, summed; arguments as of `training.loss.loss`."""
+
+    def build_vocabularies(self, cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+        """Learned from the training text."""
+
+    def check_targets(self, split: Split, vocabularies: Vocabularies) -> None:
+        """Raise UserError where a line of a split cannot be a target."""
+
+    def predict(
+        self,
+        params: Tree,
+        model: M,
+        cfg: Config,
+        mesh: Mesh,
+        split: Split,
+        vocabularies: Vocabularies,
+        *,
+        name: str,
+        progress: Callable[[int], None],
+    ) -> list[str]:
+        """What the model makes of each line of a split, as text; each process does its share, and all get all."""
+
+    def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+        """The numbers of a validation, by name."""
+
+    def details(self, split: Split, outputs: list[str]) -> dict[str, float]:
+        """More numbers, for the final test."""

@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from convs2s_jax.training.run import classification_task as classifying
-from convs2s_jax.training.run import translation_task as translating
+from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.training.run import classification_task, translation_task
+from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.task import Task
 
-TASKS: dict[str, Task] = {"encoder_decoder": translating.TASK, "classifier": classifying.TASK}
+_TRANSLATION: Task[ModelConfig] = translation_task
+_CLASSIFICATION: Task[ClassifierConfig] = classification_task
+
+TASKS: dict[str, Task[Any]] = {"encoder_decoder": _TRANSLATION, "classifier": _CLASSIFICATION}
 
 
-def of(model: Any) -> Task:
-    """The task of a model's config."""
+def task_of(model: AnyModel) -> Task[Any]:
+    """The task of a model's configuration."""
     return TASKS[model.kind]

@@ -16,11 +16,11 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.translate import translate
+from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
-from convs2s_jax.training.run.task import Task
 
 
 def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
@@ -28,14 +28,31 @@ def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
     return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
 
 
-def vocabularies_of(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+def split(params: Params, cfg: ModelConfig) -> Params:
+    """What is trained; see `encoder_decoder.split`."""
+    return encoder_decoder.split(params, cfg)
+
+
+def batch_loss(
+    params: Params,
+    cfg: ModelConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    shards: int = 1,
+    key: Key | None = None,
+) -> LossSums:
+    """Cross entropy of the target tokens, summed; see `training.loss.loss`."""
+    return loss(params, cfg, batch, smoothing=smoothing, shards=shards, key=key)
+
+
+def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
     """Of both sides, or of the target for both where it is the only one."""
     return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
 
 
-def check(split: Split, vocabularies: Vocabularies) -> None:
+def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
     """Refuse a classifier's vocabulary; any line can be a target."""
-    del split
     if isinstance(vocabularies.tgt, Labels):
         raise UserError(
             "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
@@ -43,7 +60,7 @@ def check(split: Split, vocabularies: Vocabularies) -> None:
         )
 
 
-def outputs(
+def predict(
     params: Params,
     model: ModelConfig,
     cfg: Config,
@@ -84,20 +101,6 @@ def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
     return {key: s.value for key, s in found.items()}
 
 
-def details(split: Split, outputs: list[str]) -> dict[str, float]:
+def details(_split: Split, _outputs: list[str]) -> dict[str, float]:
     """Nothing more."""
-    del split, outputs
     return {}
-
-
-TASK = Task(
-    config=ModelConfig,
-    init=init,
-    split=encoder_decoder.split,
-    loss=loss,
-    vocabularies=vocabularies_of,
-    check=check,
-    outputs=outputs,
-    scores=scores,
-    details=details,
-)

@@ -14,11 +14,11 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import sharding
-from convs2s_jax.training.loss import Batch, LossSums
+from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.run import task_table as tasks
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import AnyModel
+from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.dataset import Split
 
 SHAPES = 4
@@ -34,10 +34,10 @@ class Evaluation(NamedTuple):
 
 def evaluator(cfg: AnyModel, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing."""
-    gather, shards, loss = sharding.gatherer(mesh), row_shards(mesh), tasks.of(cfg).loss
+    gather, loss = sharding.gatherer(mesh), loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        return loss(gather(params), cfg, batch, shards=shards)
+        return loss(gather(params), batch, None)
 
     return jax.jit(sums, out_shardings=sharding.replicated(mesh))
 

@@ -14,9 +14,10 @@ from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import step as stepping
 from convs2s_jax.training.run import restoring
 from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.step import TrainState
 from tests import golden
 
 NAME = "fconv_07_even_kernels"
@@ -116,12 +117,12 @@ def held(workdir: Path):
     """Configuration, vocabularies, state and position of a workdir's only checkpoint."""
     cfg, vocabularies = layout.read_config(workdir), vocabulary.load(layout.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
-    abstract = jax.eval_shape(lambda key: stepping.init(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     check = partial(layout.check_vocabularies, workdir, vocabularies)
     restore = partial(restoring.restore_params, layout.checkpoints(workdir), step=None, check=check, tell=print)
     params, position = restore(abstract.params)
     moments, _ = restore(abstract.optimizer, item="optimizer")
-    state = stepping.TrainState(params=params, optimizer=moments, step=jnp.asarray(position["step"], jnp.int32))
+    state = TrainState(params=params, optimizer=moments, step=jnp.asarray(position["step"], jnp.int32))
     return cfg, vocabularies, state, position
 
 

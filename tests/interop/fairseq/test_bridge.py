@@ -17,11 +17,11 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop import fairseq
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
-from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.step import update
 from tests import golden as cases
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -134,9 +134,9 @@ def test_updates_after_an_import_are_those_of_fairseq(tmp_path):
     examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
     cfg, _, state, _ = examples.held(tmp_path / "run")
     batch = Batch(src=jnp.asarray(arrays["in/src_tokens"]), tgt=jnp.asarray(arrays["in/target"]))
-    steps = compile_steps(cfg.model, cfg.training)
+    steps = compile_configured(cfg.model, cfg.training)
     for rate in info["lrs"][1:]:
-        state, _ = stepping.update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
+        state, _ = update(steps, state, [batch], jnp.float32(rate), jax.random.key(0))
     for name, value in fairseq.state_dict(state.params).items():
         expected = arrays[f"final64/{name}"]
         assert np.linalg.norm(value - expected) < 2e-5 * max(np.linalg.norm(expected), 1e-2), name

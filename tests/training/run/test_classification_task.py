@@ -12,16 +12,16 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig, logits
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
-from convs2s_jax.training import step as stepping
-from convs2s_jax.training.loss import Batch
+from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.run import classification_task as classifying
-from convs2s_jax.training.run import task_table as tasks
+from convs2s_jax.training.run import classification_task, translation_task
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.digest import path_of
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.task_table import TASKS, task_of
+from convs2s_jax.training.step import update
 from tests import tiny
 
 VOCABULARIES = {"source": 24, "target": 4 + 6}
@@ -48,14 +48,10 @@ def batch(rows=8, width=7, real=6, seed=0):
 
 
 def test_each_kind_of_model_has_its_task():
-    assert {name: task.config for name, task in tasks.TASKS.items()} == {
-        "encoder_decoder": ModelConfig,
-        "classifier": ClassifierConfig,
-    }
+    assert task_of(ModelConfig()) is translation_task
+    assert task_of(ClassifierConfig()) is classification_task
+    assert set(TASKS) == {ModelConfig.kind, ClassifierConfig.kind}
     assert set(FEATURES) == set(MODELS)
-    for kind, task in tasks.TASKS.items():
-        assert task.config().kind == kind
-        assert tasks.of(task.config()) is task
 
 
 def test_a_configuration_without_a_kind_is_of_a_translator():
@@ -73,8 +69,8 @@ def test_a_configuration_without_a_kind_is_of_a_translator():
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_equals_a_loop(smoothing):
     cfg, data = model("kim"), batch()
-    params = classifying.init(KEY, cfg, **VOCABULARIES)
-    found = classifying.loss(params, cfg, data, smoothing=smoothing)
+    params = classification_task.init(KEY, cfg, **VOCABULARIES)
+    found = classification_task.batch_loss(params, cfg, data, smoothing=smoothing)
     scores = np.asarray(logits(params, cfg, data.src), np.float64)
     total = nll = 0.0
     for row in range(6):
@@ -91,15 +87,15 @@ def test_the_loss_equals_a_loop(smoothing):
 def updated(name, way=None, sizes=None):
     mesh = None if sizes is None else make(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))))
     cfg = model(name)
-    state = stepping.init(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
+    state = fresh_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
     batches = [batch(), batch(seed=1)]
     if mesh is not None:
         state = jax.device_put(state, sharding.shardings(state, mesh))
         batches = jax.device_put(batches, sharding.batch_sharding(mesh))
-    steps = compile_steps(cfg, TRAINING, mesh, parallel=way or "jit")
+    steps = compile_configured(cfg, TRAINING, mesh, parallel=way or "jit")
     gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
     for group in (batches[:1], batches):
-        state, report = stepping.update(steps, state, group, jnp.float32(0.25), KEY)
+        state, report = update(steps, state, group, jnp.float32(0.25), KEY)
     return jax.device_get((gradients, state, report))
 
 

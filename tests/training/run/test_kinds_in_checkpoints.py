@@ -8,10 +8,10 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.training import step as stepping
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run import checkpoint, restoring
 from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.configured import fresh_state
 from tests.models.kinds import pair, together
 
 
@@ -19,7 +19,7 @@ from tests.models.kinds import pair, together
 def test_a_state_comes_back_bit_by_bit(encoder, decoder, tmp_path):
     cfg = build(ModelConfig, {"embedding_dim": 32, **pair(encoder, decoder)})
     training = TrainingConfig(optimizer=AdamConfig())
-    init = partial(stepping.init, model=cfg, cfg=training, source=24, target=20)
+    init = partial(fresh_state, model=cfg, training=training, source=24, target=20)
     abstract = jax.eval_shape(init, jax.random.key(0))
     rng = np.random.default_rng(0)
     state = jax.tree.map(lambda x: jax.numpy.asarray(rng.integers(1, 100, x.shape), x.dtype), abstract)

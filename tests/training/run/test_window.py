@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.loss import LossSums
+from convs2s_jax.training.batch import LossSums
 from convs2s_jax.training.run.window import Window
 from convs2s_jax.training.step import StepSums
 

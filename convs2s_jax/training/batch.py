@@ -1,0 +1,33 @@
+"""What a loss reads and what it returns."""
+
+import flax.struct
+
+from convs2s_jax.nn.types import Array
+
+
+@flax.struct.dataclass
+class Batch:
+    """Sentence pairs.
+
+    Attributes:
+      src: [B, S] source ids with the end symbol, PAD on the right; whole rows may be PAD.
+      tgt: [B, T] target ids, in the same form.
+    """
+
+    src: Array
+    tgt: Array
+
+
+@flax.struct.dataclass
+class LossSums:
+    """Sums over target tokens: added over batches and devices, and divided once.
+
+    Attributes:
+      loss: what is minimised, in nats.
+      nll: negative log-likelihood without smoothing, in nats.
+      tokens: number of real target tokens, end symbols included.
+    """
+
+    loss: Array
+    nll: Array
+    tokens: Array

@@ -1,0 +1,50 @@
+"""The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
+
+from jax.sharding import Mesh
+
+from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.training import optimizer
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.mesh import Parallel
+from convs2s_jax.training.parallel import compile_steps, loss_shards
+from convs2s_jax.training.run.config import AnyModel, TrainingConfig
+from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.step import Loss, Step, TrainState, init_state
+
+
+def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
+    """The state before the first update, for vocabularies of `source` and `target` entries."""
+    task = task_of(model)
+    params = task.split(task.init(key, model, source=source, target=target), model)
+    return init_state(params, optimizer.transformation(training.optimizer))
+
+
+def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
+    """The loss of a model's task.
+
+    Args:
+      model: its configuration.
+      smoothing: of labels.
+      shards: devices over which the rows of one call are spread; see `parallel.loss_shards`.
+    """
+    task = task_of(model)
+
+    def loss(params: Tree, batch: Batch, key: Key | None) -> LossSums:
+        return task.batch_loss(params, model, batch, smoothing=smoothing, shards=shards, key=key)
+
+    return loss
+
+
+def compile_configured(
+    model: AnyModel, training: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
+) -> Step[Batch, LossSums]:
+    """The compiled update of a configuration; see `parallel.compile_steps`."""
+    shards = 1 if mesh is None else loss_shards(mesh, parallel)
+    return compile_steps(
+        loss_of(model, smoothing=training.label_smoothing, shards=shards),
+        optimizer.transformation(training.optimizer),
+        mesh,
+        parallel=parallel,
+        clip=training.clip,
+        skip_bad_steps=training.skip_bad_steps > 0,
+    )

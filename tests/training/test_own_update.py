@@ -1,0 +1,86 @@
+"""An update with a loss and an optimiser of one's own."""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from convs2s_jax.training import sharding
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.step import init_state, update
+from tests.meshes import mesh_of
+
+RNG = np.random.default_rng(0)
+BATCHES = [{"x": RNG.normal(size=(16, 3)).astype("f"), "y": RNG.normal(size=16).astype("f")} for _ in range(2)]
+START = {"b": np.float32(0.5), "w": np.array([0.3, -0.2, 0.1], np.float32)}
+OPTIMIZERS = {
+    "chain": (optax.chain(optax.clip(0.01), optax.adam(1e-2)), None),
+    "rate given": (optax.chain(optax.clip(0.01), optax.scale_by_adam()), 1e-2),
+}
+
+
+@flax.struct.dataclass
+class SquaredSums:
+    loss: Any
+    tokens: Any
+
+
+def squared_error(params, batch, key):
+    """Linear regression; `tokens` counts rows."""
+    del key
+    error = batch["x"] @ params["w"] + params["b"] - batch["y"]
+    return SquaredSums(loss=jnp.sum(error**2), tokens=jnp.asarray(len(error)))
+
+
+def after_three(optimizer, rate, mesh=None, **options):
+    steps = compile_steps(squared_error, optimizer, mesh, **options)
+    state = init_state(jax.tree.map(jnp.asarray, START), optimizer)
+    batches = BATCHES
+    if mesh is not None:
+        batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
+        state = jax.device_put(state, sharding.replicated(mesh))
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
+        for _ in range(3):
+            state, report = update(steps, state, batches, None if rate is None else jnp.float32(rate), None)
+    return jax.device_get((state.params, report))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optax_chain_makes_the_update(name):
+    """Against a loop in numpy: mean gradients over all rows, each element clipped, Adam."""
+    params = {key: np.asarray(value, np.float64) for key, value in START.items()}
+    x, y = (np.concatenate([batch[key] for batch in BATCHES]).astype(np.float64) for key in "xy")
+    m, v = dict.fromkeys(params, 0.0), dict.fromkeys(params, 0.0)
+    for t in range(1, 4):
+        error = x @ params["w"] + params["b"] - y
+        grads = {"b": 2 * np.mean(error), "w": 2 * x.T @ error / len(x)}
+        norm = np.sqrt(grads["b"] ** 2 + np.sum(grads["w"] ** 2))
+        for key, g in grads.items():
+            g = np.clip(g, -0.01, 0.01)
+            m[key], v[key] = 0.9 * m[key] + 0.1 * g, 0.999 * v[key] + 0.001 * g * g
+            direction = (m[key] / (1 - 0.9**t)) / (np.sqrt(v[key] / (1 - 0.999**t)) + 1e-8)
+            params[key] = params[key] - 1e-2 * direction
+    found, report = after_three(*OPTIMIZERS[name])
+    for key, value in params.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5)
+    np.testing.assert_allclose(report.grad_norm, norm, rtol=1e-5)
+    np.testing.assert_allclose(report.loss.loss, np.sum(error**2), rtol=1e-5)
+
+
+def test_a_loss_of_ones_own_runs_with_pmap():
+    """`jit` over a mesh asks `sharding.RULES` for each parameter's name; pmap cuts none."""
+    one = after_three(*OPTIMIZERS["chain"])
+    other = after_three(*OPTIMIZERS["chain"], mesh_of((8, 1, 1)), parallel="pmap")
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_batch_whose_leaves_have_other_rows_is_refused():
+    steps = compile_steps(squared_error, optax.sgd(0.1))
+    uneven = {"x": BATCHES[0]["x"], "y": BATCHES[0]["y"][:-1]}
+    with pytest.raises(ValueError, match=r"^the leaves of the batch have shapes \[\(16, 3\), \(15,\)\]: each needs"):
+        steps.first(START, uneven, None)
