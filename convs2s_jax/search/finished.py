@@ -5,17 +5,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import Numbers
+from convs2s_jax.search.structure import Structure
 
 
 @flax.struct.dataclass
 class Finished:
-    """The W best finished hypotheses so far, best first; free places have score -inf. All [B, W]."""
+    """The W best finished hypotheses so far, best first; free places have score -inf.
 
-    scores: Array  # normalised
-    totals: Array  # cumulative
-    steps: Array  # the step that produced the end symbol
-    beams: Array  # the live hypothesis it was produced by
+    Attributes:
+      scores: [B, W], normalised.
+      totals: [B, W], cumulative.
+      steps: [B, W] int32, the step that produced the end symbol.
+      beams: [B, W] int32, the live hypothesis it was produced by.
+    """
+
+    scores: Array
+    totals: Array
+    steps: Array
+    beams: Array
 
 
 def nothing(B: int, W: int) -> Finished:
@@ -25,14 +33,20 @@ def nothing(B: int, W: int) -> Finished:
 
 
 def finish(
-    cfg: SearchConfig, finished: Finished, step: Array, totals: Array, beams: Array, coverage: Array | None = None
+    structure: Structure,
+    numbers: Numbers,
+    finished: Finished,
+    step: Array,
+    totals: Array,
+    beams: Array,
+    coverage: Array | None = None,
 ) -> Finished:
     """Put the hypotheses that ended at this step among the W best finished ones.
 
     Under fairseq's rule the places are taken first come, first served; under the exact rule the best keep them.
 
     Args:
-      cfg: the options.
+      structure, numbers: the options.
       finished: the places so far.
       step: [], the step.
       totals: [B, W] cumulative scores of those that ended; -inf for those that did not.
@@ -40,12 +54,12 @@ def finish(
       coverage: [B, W], the sum over source positions of log min(attention received, 1); None for 0.
     """
     W = totals.shape[1]
-    if cfg.stop == "fairseq" and not cfg.sampling:
+    if structure.stop == "fairseq":
         free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
         totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
-    scores = normalised(totals, step + 1, cfg)
+    scores = normalised(structure, numbers, totals, step + 1)
     if coverage is not None:
-        scores = scores + cfg.coverage_penalty * coverage
+        scores = scores + numbers.coverage_penalty * coverage
     both = jax.tree.map(
         lambda x, y: jnp.concatenate([x, y], axis=-1),
         finished,
@@ -55,7 +69,9 @@ def finish(
     return jax.tree.map(lambda x: jnp.take_along_axis(x, best, axis=-1, mode="promise_in_bounds"), both)
 
 
-def is_done(cfg: SearchConfig, finished: Finished, step: Array, best_total: Array, max_lengths: Array) -> Array:
+def is_done(
+    structure: Structure, numbers: Numbers, finished: Finished, step: Array, best_total: Array, max_lengths: Array
+) -> Array:
     """Whether the search of a sentence is over after this step.
 
     It is at the longest allowed length, and when all W places are taken (fairseq's rule, and samples) or when no live
@@ -65,7 +81,7 @@ def is_done(cfg: SearchConfig, finished: Finished, step: Array, best_total: Arra
     shortest or at the longest, whatever the signs. Coverage adds at most 0.
 
     Args:
-      cfg: the options.
+      structure, numbers: the options.
       finished: the places, this step's included.
       step: [], the step just done.
       best_total: [B], the largest live cumulative score.
@@ -75,18 +91,22 @@ def is_done(cfg: SearchConfig, finished: Finished, step: Array, best_total: Arra
       [B] bool.
     """
     worst = finished.scores[:, -1]
-    if cfg.stop == "fairseq" or cfg.sampling:
+    if structure.stop != "exact":
         return (step >= max_lengths) | (worst > -jnp.inf)
     tokens = step + 1
-    reach = best_total + max(0.0, -cfg.unk_penalty) * (max_lengths - tokens).astype(jnp.float32)
-    shortest = jnp.maximum(tokens, jnp.minimum(cfg.min_length, max_lengths)) + 1
-    bound = jnp.maximum(normalised(reach, shortest, cfg), normalised(reach, max_lengths + 1, cfg))
-    return (step >= max_lengths) | (bound <= worst)
+    reward = jnp.maximum(0.0, -numbers.unk_penalty)
+    reach = best_total + reward * (max_lengths - tokens).astype(jnp.float32)
+    shortest = jnp.maximum(tokens, jnp.minimum(numbers.min_length, max_lengths)) + 1
+    bounds = (normalised(structure, numbers, reach, length) for length in (shortest, max_lengths + 1))
+    return (step >= max_lengths) | (jnp.maximum(*bounds) <= worst)
 
 
-def normalised(totals: Array, lengths: Array, cfg: SearchConfig) -> Array:
+def normalised(structure: Structure, numbers: Numbers, totals: Array, lengths: Array) -> Array:
     """Length-normalised score  log P / l(L)  (see `SearchConfig`), L symbols with the end symbol."""
+    if structure.length_penalty == "none":
+        return totals
     base = lengths.astype(jnp.float32)
-    if cfg.length_penalty_kind == "gnmt":
+    if structure.length_penalty == "gnmt":
         base = (5 + base) / 6
-    return totals / base**cfg.exponent
+    exists = totals > -jnp.inf  # of -inf the derivative by the exponent would be no number
+    return jnp.where(exists, jnp.where(exists, totals, 0.0) / base**numbers.length_penalty, -jnp.inf)

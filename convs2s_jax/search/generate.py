@@ -16,10 +16,12 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search
-from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import normalised
 from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
+from convs2s_jax.search.strategies.base import Strategy
+from convs2s_jax.search.structure import Structure
 
 AXIS = "device"
 ROWS = 8
@@ -30,17 +32,24 @@ FLOOR = 1e-9
 
 @flax.struct.dataclass
 class Cache:
-    """Caches of the members of an ensemble, rows [N], and the attention [N, S] that source positions got so far."""
+    """What decoding carries from symbol to symbol.
+
+    Attributes:
+      members: caches of the members of an ensemble, N rows each.
+      coverage: [N, S], the attention that source positions got so far; None without a coverage penalty.
+    """
 
     members: tuple[Any, ...]
     coverage: Array | None
 
 
-@partial(jax.jit, static_argnames=("cfg_models", "cfg", "limit", "attention", "mesh"))
+@partial(jax.jit, static_argnames=("cfg_models", "strategy", "structure", "limit", "attention", "mesh"))
 def generate(
     params: tuple[Params, ...],
     cfg_models: tuple[ModelConfig, ...],
-    cfg: SearchConfig,
+    strategy: Strategy,
+    structure: Structure,
+    numbers: Numbers,
     src: Array,
     request: Request,
     *,
@@ -48,12 +57,12 @@ def generate(
     attention: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Hypotheses, Array | None]:
-    """Encode one batch and search its translations; compiled once for each shape, `limit` and configuration.
+    """Encode one batch and search its translations; compiled once for each shape, `limit`, strategy and structure.
 
     Args:
-      params: merged parameters of the members of an ensemble; with `cfg.lm_weight` the last is the language model.
+      params: merged parameters of the members of an ensemble; with `structure.language_model` the last is one.
       cfg_models: their models.
-      cfg: the search.
+      strategy, structure, numbers: of the search.
       src: [B, S] int32, with the end symbol, then PAD.
       request: of the B sentences.
       limit: L, length of the results in symbols.
@@ -65,26 +74,27 @@ def generate(
       model has none), or None.
     """
 
-    def local(params: tuple[Params, ...], src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
-        params, memory = _encoded(params, cfg_models, src)
-        cache = _start(params, cfg_models, cfg, memory, src)
-        found = search(
-            _step(params, cfg_models, cfg), cfg, memory, cache, request, limit=limit, coverage=_lack_of_coverage
-        )
+    def local(shared: _Shared, src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
+        params, memory = _encoded(shared[0], cfg_models, src)
+        cache = _start(params, cfg_models, structure, memory, src)
+        step = _step(params, cfg_models, structure)
+        more: dict[str, Any] = {"structure": structure, "limit": limit, "coverage": _coverage}
+        found = search(step, strategy, shared[1], memory, cache, request, **more)
         if not attention:
             return found, None
         B, W, L = found.tokens.shape
         _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
-        return found, _mean(weights, cfg).reshape(B, W, L, -1)
+        return found, _mean(weights, structure).reshape(B, W, L, -1)
 
-    return _spread(local, mesh)(params, src, request)
+    return _spread(local, mesh)((params, numbers), src, request)
 
 
-@partial(jax.jit, static_argnames=("cfg_models", "cfg", "attention", "mesh"))
+@partial(jax.jit, static_argnames=("cfg_models", "structure", "attention", "mesh"))
 def force(
     params: tuple[Params, ...],
     cfg_models: tuple[ModelConfig, ...],
-    cfg: SearchConfig,
+    structure: Structure,
+    numbers: Numbers,
     src: Array,
     tgt: Array,
     *,
@@ -94,7 +104,7 @@ def force(
     """Score given targets in one pass, all positions at once, as the search would have scored them.
 
     Args:
-      params, cfg_models, cfg, attention, mesh: as in `generate`.
+      params, cfg_models, structure, numbers, attention, mesh: as in `generate`.
       src: [B, S] int32, with the end symbol, then PAD.
       tgt: [B, L] int32, with the end symbol, then PAD; a row of PAD alone has score -inf.
 
@@ -102,34 +112,35 @@ def force(
       Hypotheses [B, 1, L] and the attention [B, 1, L, S] or None.
     """
 
-    def local(params: tuple[Params, ...], src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
-        params, memory = _encoded(params, cfg_models, src)
+    def local(shared: _Shared, src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
+        numbers = shared[1]
+        params, memory = _encoded(shared[0], cfg_models, src)
         features, attended = _read(params, cfg_models, memory, tgt)
-        weights = _mean(attended, cfg)
+        weights = _mean(attended, structure)
 
         def one(row: tuple[list[Array], Array]) -> Array:
             features, tokens = row
             logits = [model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)]
-            log_probs = rules.log_probabilities(_joined(logits, cfg), cfg)
-            scores = log_probs + rules.symbol_prices(cfg, log_probs.shape[-1])[None, :]
+            log_probs = rules.log_probabilities(_joined(logits, structure), numbers)
+            scores = log_probs + rules.symbol_prices(numbers, log_probs.shape[-1])[None, :]
             return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
 
         real = tgt != PAD
         scores = jax.lax.map(one, (features, tgt), batch_size=min(ROWS, len(tgt)))  # not all rows: V is large
         token_scores = jnp.where(real, scores, 0.0)
         lengths = jnp.sum(real, axis=-1, dtype=jnp.int32)
-        score = normalised(jnp.sum(token_scores, axis=-1), jnp.maximum(lengths, 1), cfg)
-        if cfg.coverage_penalty > 0:
+        score = normalised(structure, numbers, jnp.sum(token_scores, axis=-1), jnp.maximum(lengths, 1))
+        if structure.coverage:
             got = jnp.sum(jnp.where(real[..., None], weights, 0.0), axis=1)
-            score = score + cfg.coverage_penalty * lack(got, memory[0].mask)
+            score = score + numbers.coverage_penalty * coverage_penalty(got, memory[0].mask)
         score = jnp.where(lengths > 0, score, -jnp.inf)
         found = Hypotheses(tgt[:, None], lengths[:, None], score[:, None], token_scores[:, None])
         return found, weights[:, None] if attention else None
 
-    return _spread(local, mesh)(params, src, tgt)
+    return _spread(local, mesh)((params, numbers), src, tgt)
 
 
-def lack(coverage: Array, mask: Array) -> Array:
+def coverage_penalty(coverage: Array, mask: Array) -> Array:
     """Equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1), [N].
 
     Args:
@@ -139,8 +150,12 @@ def lack(coverage: Array, mask: Array) -> Array:
     return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1)
 
 
+_Shared = tuple[tuple[Params, ...], Numbers]
+"""What all devices get whole: parameters and the numbers of the search."""
+
+
 def _spread(local: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
-    """A function of parameters and two trees of sentences that runs on each device's share of the sentences."""
+    """A function of what is shared and two trees of sentences that runs on each device's share of the sentences."""
     if mesh is None:
         return local
     return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
@@ -153,15 +168,15 @@ def _encoded(params: Any, cfg_models: Any, src: Array) -> tuple[Any, Any]:
     return params, tuple(memory)
 
 
-def _start(params: Any, cfg_models: Any, cfg: SearchConfig, memory: Any, src: Array) -> Cache:
+def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src: Array) -> Cache:
     """Empty caches of N = B * W rows."""
-    rows = src.shape[0] * cfg.beam_size
+    rows = src.shape[0] * structure.beam_size
     members = tuple(model.start(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
-    coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if cfg.coverage_penalty > 0 else None
+    coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if structure.coverage else None
     return Cache(members, coverage)
 
 
-def _step(params: Any, cfg_models: Any, cfg: SearchConfig) -> Any:
+def _step(params: Any, cfg_models: Any, structure: Structure) -> Any:
     """One symbol further with all members, as `search` wants it."""
 
     def step(memory: Any, cache: Cache, last: Array) -> tuple[Array | rules.Fused, Cache]:
@@ -174,30 +189,30 @@ def _step(params: Any, cfg_models: Any, cfg: SearchConfig) -> Any:
         )
         coverage = cache.coverage
         if coverage is not None:
-            coverage = coverage + _mean(weights, cfg)[:, 0]
-        return _joined([x[:, 0] for x in logits], cfg), Cache(caches, coverage)
+            coverage = coverage + _mean(weights, structure)[:, 0]
+        return _joined([x[:, 0] for x in logits], structure), Cache(caches, coverage)
 
     return step
 
 
-def _joined(logits: Sequence[Array], cfg: SearchConfig) -> Array | rules.Fused:
+def _joined(logits: Sequence[Array], structure: Structure) -> Array | rules.Fused:
     """Logits [N, V] of all members as `rules.log_probabilities` takes them."""
-    if cfg.lm_weight:
+    if structure.language_model:
         *logits, lm = logits
         return rules.Fused(model=jnp.stack(logits), lm=lm)
     return jnp.stack(logits) if len(logits) > 1 else logits[0]
 
 
-def _mean(weights: Sequence[Array], cfg: SearchConfig) -> Array:
+def _mean(weights: Sequence[Array], structure: Structure) -> Array:
     """Attention [N, T, S], the mean over the members that read the source."""
-    return jnp.mean(jnp.stack(weights[: len(weights) - bool(cfg.lm_weight)]), axis=0)
+    return jnp.mean(jnp.stack(weights[: len(weights) - structure.language_model]), axis=0)
 
 
-def _lack_of_coverage(memory: Any, cache: Cache) -> Array:
+def _coverage(memory: Any, cache: Cache) -> Array:
     """The `coverage` of `search`, [N]."""
     assert cache.coverage is not None
     mask = memory[0].mask
-    return lack(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
+    return coverage_penalty(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
 
 
 def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:

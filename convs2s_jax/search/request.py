@@ -51,23 +51,40 @@ def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Si
 
 def request(
     max_lengths: Sequence[int] | np.ndarray | Array,
-    prefixes: Sequence[Tokens] | None = None,
-    phrases: Sequence[Sequence[Tokens]] | None = None,
+    prefixes: Sequence[Tokens] | Array | None = None,
+    phrases: Sequence[Sequence[Tokens]] | Array | None = None,
     keys: Array | None = None,
     *,
     axes: Sizes | None = None,
 ) -> Request:
-    """A request from lists of unequal lengths, in arrays of the given axes or as large as it takes."""
+    """A request from lists of unequal lengths, in arrays of the given axes or as large as it takes.
+
+    What is given as arrays of JAX, traced ones too, is taken as it is: see `Request` for the shapes.
+    """
     count = len(max_lengths)
-    prefixes = prefixes if prefixes is not None else [()] * count
-    phrases = phrases if phrases is not None else [()] * count
-    largest = axes or sizes(prefixes, phrases)
+    texts: Sequence[Tokens] = () if prefixes is None or isinstance(prefixes, Array) else prefixes
+    wanted: Sequence[Sequence[Tokens]] = () if phrases is None or isinstance(phrases, Array) else phrases
+    for name, listed in (("prefixes", texts), ("lists of phrases", wanted)):
+        if len(listed) not in (0, count):
+            raise ValueError(f"there are {len(listed)} {name} for {count} sentences: each needs one, be it empty")
+    largest = axes or sizes(texts, wanted)
     begin = np.full((count, largest.prefix), PAD, np.int32)
     holds = np.full((count, largest.phrases, largest.phrase), PAD, np.int32)
-    for row, (prefix, wanted) in enumerate(zip(prefixes, phrases, strict=True)):
+    for row, prefix in enumerate(texts):
         begin[row, : len(prefix)] = prefix
-        for i, phrase in enumerate(wanted[: largest.phrases]):
+    for row, several in enumerate(wanted):
+        for i, phrase in enumerate(several[: largest.phrases]):
             holds[row, i, : len(phrase)] = phrase
-    arrays = np.asarray(max_lengths, np.int32), begin, holds
-    lengths, prefix, phrase = jax.device_put(arrays)  # without a compilation, unlike jnp.asarray
-    return Request(lengths, prefix, phrase, keys)
+    made = prefixes if isinstance(prefixes, Array) else begin, phrases if isinstance(phrases, Array) else holds
+    lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
+    # device_put without a compilation, unlike jnp.asarray
+    longest, begins, phrase_rows = jax.device_put((lengths.astype(np.int32), *made))
+    asked = Request(longest, begins, phrase_rows, keys)
+    for name, array, rank in (
+        ("max_lengths", asked.max_lengths, 1),
+        ("prefixes", asked.prefixes, 2),
+        ("phrases", asked.phrases, 3),
+    ):
+        if array.ndim != rank or array.shape[0] != count:
+            raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
+    return asked

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import Numbers
 
 SPECIAL = UNK + 1
 """Ids below this have a meaning of their own."""
@@ -14,13 +14,18 @@ SPECIAL = UNK + 1
 
 @flax.struct.dataclass
 class Fused:
-    """Logits of a model, [N, V] or [M, N, V] of an ensemble, and of a language model, [N, V]."""
+    """Logits of a model beside those of a language model.
+
+    Attributes:
+      model: [N, V], or [M, N, V] of the M members of an ensemble.
+      lm: [N, V], of the language model.
+    """
 
     model: Array
     lm: Array
 
 
-def log_probabilities(logits: Array | Fused, cfg: SearchConfig) -> Array:
+def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
     """log_softmax(logits / temperature) over the last axis, in float32 nats; -inf where that is no number.
 
     The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
@@ -30,15 +35,15 @@ def log_probabilities(logits: Array | Fused, cfg: SearchConfig) -> Array:
     Args:
       logits: [N, V], [M, N, V] of an ensemble, or either beside those of a language model. Log-probabilities may be
         given for logits: at temperature 1 they come back as they are.
-      cfg: the options.
+      numbers: the options.
 
     Returns:
       [N, V].
     """
     if isinstance(logits, Fused):
-        fused = log_probabilities(logits.model, cfg) + cfg.lm_weight * log_probabilities(logits.lm, cfg)
+        fused = log_probabilities(logits.model, numbers) + numbers.lm_weight * log_probabilities(logits.lm, numbers)
         return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
-    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / cfg.temperature)
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / numbers.temperature)
     if log_probs.ndim == 3:
         log_probs = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(jnp.float32(len(log_probs)))
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
@@ -48,7 +53,9 @@ def log_probabilities(logits: Array | Fused, cfg: SearchConfig) -> Array:
 class Prices:
     """What is added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf where forbidden.
 
-    special: [B, 4] of the symbols with a meaning of their own, by id; others: [B], of all the others.
+    Attributes:
+      special: [B, 4], of the symbols with a meaning of their own, by id.
+      others: [B], of all the others.
     """
 
     special: Array
@@ -60,27 +67,27 @@ class Prices:
         return jnp.concatenate([self.special, rest], axis=1)
 
 
-def prices(cfg: SearchConfig, step: Array, max_lengths: Array) -> Prices:
+def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
     """The prices at a step, float32 nats.
 
     Padding is never produced. At the longest allowed length only the end symbol is, and before the shortest allowed
     length it is not.
 
     Args:
-      cfg: the options.
+      numbers: the options.
       step: [], tokens that live hypotheses have so far.
       max_lengths: [B], most tokens before the end symbol.
     """
     full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
-    short = jnp.where(step < jnp.minimum(cfg.min_length, max_lengths), -jnp.inf, jnp.float32(0))
-    special = symbol_prices(cfg, SPECIAL)[None, :] + full[:, None]
+    short = jnp.where(step < jnp.minimum(numbers.min_length, max_lengths), -jnp.inf, jnp.float32(0))
+    special = symbol_prices(numbers, SPECIAL)[None, :] + full[:, None]
     return Prices(special=special.at[:, EOS].set(short), others=full)
 
 
-def symbol_prices(cfg: SearchConfig, vocab_size: int) -> Array:
+def symbol_prices(numbers: Numbers, vocab_size: int) -> Array:
     """The price of each symbol at any step, [V]: -inf for padding, -unk_penalty for the unknown symbol, else 0."""
     symbol = jnp.arange(vocab_size)
-    return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, jnp.float32(-cfg.unk_penalty), 0.0))
+    return jnp.where(symbol == PAD, -jnp.inf, jnp.where(symbol == UNK, -numbers.unk_penalty, 0.0))
 
 
 def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
@@ -110,13 +117,13 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
     return flat.reshape(B, W, vocab_size)
 
 
-def force(scores: Array, log_probs: Array, cfg: SearchConfig, prefixes: Array, step: Array) -> Array:
+def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
     """Within a sentence's prefix, its next token at its own price, and nothing else.
 
     Args:
       scores: [B, W, V], what the other rules left.
       log_probs: [B, W, V].
-      cfg: the options.
+      numbers: the options.
       prefixes: [B, P], tokens, then PAD.
       step: [], tokens that live hypotheses have so far.
     """
@@ -125,6 +132,6 @@ def force(scores: Array, log_probs: Array, cfg: SearchConfig, prefixes: Array, s
         step < P, jax.lax.dynamic_index_in_dim(prefixes, jnp.minimum(step, P - 1), 1, keepdims=False), PAD
     )
     inside = (wanted != PAD)[:, None, None]
-    priced = log_probs + symbol_prices(cfg, V)[None, None, :]
+    priced = log_probs + symbol_prices(numbers, V)[None, None, :]
     hit = (jnp.arange(V)[None, :] == wanted[:, None])[:, None, :]
     return jnp.where(inside, jnp.where(hit, priced, -jnp.inf), scores)

@@ -12,49 +12,68 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from convs2s_jax.search import constraints
-from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.constraints import Progress
 from convs2s_jax.search.finished import Finished, nothing
 from convs2s_jax.search.hypotheses import Trail
 from convs2s_jax.search.request import Request
+from convs2s_jax.search.strategies.base import State, Strategy
+from convs2s_jax.search.structure import Structure
 
-Memory = Any  # a pytree whose leaves have the B sentences on axis 0: what a step reads and leaves as it is
-Cache = Any  # a pytree whose leaves have the N rows on axis 0
+Memory = Any
+"""A pytree whose leaves have the B sentences on axis 0: what a step reads and leaves as it is."""
+Cache = Any
+"""A pytree whose leaves have the N rows on axis 0."""
 
 
 @flax.struct.dataclass
 class Beams:
-    """The state between two steps. `totals` are -inf for hypotheses that may not be continued."""
+    """The state between two steps.
 
-    step: Array  # []
-    last: Array  # [R, W]
-    totals: Array  # [R, W]
-    cache: Cache  # [N, ...]
-    finished: Finished  # [R, W]
-    history: Array  # [R, W, L], tokens so far; L = 0 where no rule looks back
-    progress: Progress  # of the constraints
+    Attributes:
+      step: [], tokens that live hypotheses have.
+      last: [R, W], the symbol that each hypothesis ends in.
+      totals: [R, W], cumulative scores; -inf for hypotheses that may not be continued.
+      cache: [N, ...], the network's.
+      finished: [R, W].
+      history: [R, W, L], tokens so far; L = 0 where no rule looks back.
+      state: [R, W, ...], the strategy's.
+    """
+
+    step: Array
+    last: Array
+    totals: Array
+    cache: Cache
+    finished: Finished
+    history: Array
+    state: State
 
 
 @flax.struct.dataclass
 class Batch:
-    """Sentences that are searched together: their numbers [B], what belongs to each, and the state."""
+    """Sentences that are searched together.
 
-    numbers: Array
+    Attributes:
+      places: [B], their places among all sentences.
+      memory: [B, ...], what the network reads.
+      request: [R, ...], what is asked of them.
+      beams: the state of their search.
+      trail: [steps, R, W], what was chosen at each step.
+    """
+
+    places: Array
     memory: Memory
-    request: Request  # [R, ...]
+    request: Request
     beams: Beams
-    trail: Trail  # [steps, R, W]
+    trail: Trail
 
 
 def alive(batch: Batch) -> Array:
     """Which sentences have a live hypothesis, [B]."""
-    return jnp.any(batch.beams.totals.reshape(batch.numbers.shape[0], -1) > -jnp.inf, axis=-1)
+    return jnp.any(batch.beams.totals.reshape(batch.places.shape[0], -1) > -jnp.inf, axis=-1)
 
 
 def compact(batch: Batch, size: int) -> Batch:
     """The live sentences, and done ones for what is left of `size`."""
-    B = batch.numbers.shape[0]
+    B = batch.places.shape[0]
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
 
     def take(x: Array, axis: int = 0) -> Array:
@@ -65,21 +84,28 @@ def compact(batch: Batch, size: int) -> Batch:
         return jnp.take(parts, keep, axis=axis).reshape(*x.shape[:axis], size * each, *x.shape[axis + 1 :])
 
     trail = jax.tree.map(lambda x: take(x, 1), batch.trail)
-    rest = (batch.numbers, batch.memory, batch.request, batch.beams)
-    numbers, memory, request, beams = jax.tree.map(take, rest)
-    return Batch(numbers, memory, request, beams, trail)
+    rest = (batch.places, batch.memory, batch.request, batch.beams)
+    places, memory, request, beams = jax.tree.map(take, rest)
+    return Batch(places, memory, request, beams, trail)
 
 
 def begin(
-    cfg: SearchConfig, memory: Memory, cache: Cache, request: Request, limit: int, chunk: int, start: int
+    strategy: Strategy,
+    structure: Structure,
+    memory: Memory,
+    cache: Cache,
+    request: Request,
+    limit: int,
+    chunk: int,
+    start: int,
 ) -> Batch:
-    """All hypotheses of a group are equal at first: only the first may be continued. All samples may."""
-    B, W, G = request.max_lengths.shape[0], cfg.group_size, cfg.diverse_groups
+    """Before the first step. Of hypotheses that start as one, only the first of each group may be continued."""
+    B, W, G = request.max_lengths.shape[0], structure.group_size, structure.groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
     longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)
     request = replace(request, max_lengths=longest)
     R = B * G
-    totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : W if cfg.sampling else 1].set(0.0)
+    totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : 1 if strategy.starts_as_one else W].set(0.0)
     steps = limit + chunk  # whole chunks, from whichever step on
     beams = Beams(
         step=jnp.int32(0),
@@ -87,8 +113,8 @@ def begin(
         totals=totals,
         cache=cache,
         finished=nothing(R, W),
-        history=jnp.zeros((R, W, steps if cfg.no_repeat_ngram else 0), jnp.int32),
-        progress=constraints.begin(request.phrases, W),
+        history=jnp.zeros((R, W, steps if structure.no_repeat_ngram else 0), jnp.int32),
+        state=strategy.start(request, W),
     )
     shape = (steps, R, W)
     trail = Trail(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
+from convs2s_jax.search.numbers import Scalar
 from convs2s_jax.search.rules import SPECIAL, Prices
 
 BLOCK = 128
@@ -51,7 +52,7 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
 
 
 def top_of_logits(
-    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: float, block: int | None = None
+    logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar, block: int | None = None
 ) -> tuple[Array, Array, Array]:
     """`top` of  log_softmax(logits / temperature) + prices + totals, without writing that out.
 

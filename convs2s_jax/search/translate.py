@@ -16,8 +16,11 @@ from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import Tokens, request, sizes
 from convs2s_jax.search.spread import placed, put, spread
+from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.structure import structure_of
 
 Models = Params | tuple[Params, ...]
 ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
@@ -135,8 +138,19 @@ def translate(
             axes=largest,
         )
         limit = longest(cfgs, cfg, width) + 1
-        return generate(on(mesh), cfgs, cfg, *put((src, asked), mesh), limit=limit, attention=attention, mesh=mesh)
+        return generate(
+            on(mesh),
+            cfgs,
+            strategy,
+            structure,
+            numbers,
+            *put((src, asked), mesh),
+            limit=limit,
+            attention=attention,
+            mesh=mesh,
+        )
 
+    strategy, structure, numbers = strategy_of(cfg, phrases=largest.phrases > 0), structure_of(cfg), numbers_of(cfg)
     on = placed(members)
     reads = any(c.reads_source for c in cfgs)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
@@ -189,8 +203,9 @@ def score(
         for row, i in enumerate(indices):
             if i is not None:
                 tgt[row, : len(targets[i]) + 1] = [*targets[i], EOS]
-        return force(on(mesh), cfgs, cfg, *put((src, tgt), mesh), attention=attention, mesh=mesh)
+        return force(on(mesh), cfgs, structure, numbers, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
+    structure, numbers = structure_of(cfg), numbers_of(cfg)
     on = placed(members)
     unscored = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
     results = [Translation((unscored,), max(0, len(source) - room)) for source in sources]

@@ -7,12 +7,18 @@ options and the numbers of the special symbols.
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
+from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.structure import structure_of
 
 
 @dataclass
@@ -70,6 +76,28 @@ def trigram_cache(languages, beam_size: int):
         "time": jnp.zeros(len(rows), jnp.float32),
         "got": jnp.zeros((len(rows), ATTENTION.shape[1]), jnp.float32),
     }
+
+
+def search(step, cfg, memory, cache, asked, **more):
+    """`beam.search` by a user's options."""
+    strategy = strategy_of(cfg, phrases=asked.phrases.shape[1] > 0)
+    more |= {"structure": structure_of(cfg)}
+    return beam.search(step, strategy, numbers_of(cfg), memory, cache, asked, **more)
+
+
+@partial(jax.jit, static_argnames=("strategy", "structure", "limit", "chunk"))
+def compiled(tables, languages, asked, numbers, *, strategy, structure, limit, chunk):
+    """A search of the trigram models: one program for all tables and numbers."""
+    more = {"structure": structure, "limit": limit, "chunk": chunk, "coverage": trigram_coverage}
+    cache = trigram_cache(languages, structure.beam_size)
+    return beam.search(trigram_step(tables), strategy, numbers, (), cache, asked, **more)
+
+
+def toy_search(tables, cfg, asked, *, limit, chunk=1, languages=None):
+    """The hypotheses that `beam.search` finds for sentences of the trigram models."""
+    languages = np.arange(len(tables)) if languages is None else np.asarray(languages)
+    more = {"strategy": strategy_of(cfg, phrases=asked.phrases.shape[1] > 0), "structure": structure_of(cfg)}
+    return compiled(np.asarray(tables), languages, asked, numbers_of(cfg), limit=limit, chunk=chunk, **more)
 
 
 def trigram_coverage(memory, cache):

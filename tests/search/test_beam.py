@@ -1,7 +1,7 @@
 """Beam search against listing everything, against fairseq's procedure in loops, and against itself."""
 
 import dataclasses
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
+from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
-from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
+from tests.search.exhaustive import (
+    beam_search,
+    exhaustive,
+    search,
+    toy_search,
+    trigram_cache,
+    trigram_step,
+    trigram_table,
+)
 
 V, LIMIT = 8, 8
 LANGUAGES = 6
@@ -36,14 +45,8 @@ OPTIONS = {
 }
 
 
-@partial(jax.jit, static_argnames=("cfg", "limit", "chunk"))
-def _run(tables, languages, asked, *, cfg, limit=LIMIT, chunk=4):
-    cache = trigram_cache(languages, cfg.beam_size)
-    return beam.search(trigram_step(tables), cfg, (), cache, asked, limit=limit, chunk=chunk)
-
-
-def run(cfg, languages=range(LANGUAGES), max_lengths=MAX_LENGTHS, tables=TABLES, **options):
-    return _run(tables, jnp.array(list(languages)), request(max_lengths), cfg=cfg, **options)
+def run(cfg, languages=range(LANGUAGES), max_lengths=MAX_LENGTHS, tables=TABLES, limit=LIMIT, chunk=4):
+    return toy_search(tables, cfg, request(max_lengths), limit=limit, chunk=chunk, languages=list(languages))
 
 
 def hypotheses(result, b):
@@ -150,7 +153,14 @@ def test_no_live_hypothesis_that_could_still_enter_is_given_up(name):
     max_lengths = random.integers(0, 9, count)
     places = jnp.repeat(jnp.asarray(worst)[:, None], cfg.beam_size, axis=1)
     finished = Finished(places, places, places, places)
-    done = is_done(cfg, finished, jnp.int32(step), jnp.asarray(best_total), jnp.asarray(max_lengths, jnp.int32))
+    done = is_done(
+        structure_of(cfg),
+        numbers_of(cfg),
+        finished,
+        jnp.int32(step),
+        jnp.asarray(best_total),
+        jnp.asarray(max_lengths, jnp.int32),
+    )
     tokens, alpha = step + 1, cfg.length_penalty if cfg.normalize else 0.0
     reward = max(0.0, -cfg.unk_penalty)
     for b, m in enumerate(max_lengths):
@@ -192,9 +202,7 @@ def test_order_of_sentences_changes_nothing():
 
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
-    eager = beam.search(
-        trigram_step(TABLES), cfg, (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS), limit=LIMIT
-    )
+    eager = search(trigram_step(TABLES), cfg, (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS), limit=LIMIT)
     for x, y in zip(jax.tree.leaves(eager), jax.tree.leaves(run(cfg)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
 
@@ -226,7 +234,7 @@ def test_search_stops_when_all_sentences_are_done():
         return jnp.zeros((1, V)).at[:, EOS].set(50.0), cache
 
     cfg = SearchConfig(beam_size=1, min_length=0)
-    jax.block_until_ready(beam.search(step, cfg, (), jnp.zeros((1, 1)), request([100]), limit=101, chunk=1))
+    jax.block_until_ready(search(step, cfg, (), jnp.zeros((1, 1)), request([100]), limit=101, chunk=1))
     jax.effects_barrier()
     assert len(steps) == 1
 
@@ -247,15 +255,15 @@ def test_numbers_that_are_none_are_never_chosen():
         return jnp.where((last == UNK)[:, None] | (cache == 0), jnp.nan, logits), cache
 
     cfg = SearchConfig(beam_size=2)
-    result = beam.search(step, cfg, (), jnp.array([[0], [0], [1], [1]]), request([2, 2]), limit=3)
+    result = search(step, cfg, (), jnp.array([[0], [0], [1], [1]]), request([2, 2]), limit=3)
     np.testing.assert_array_equal(result.lengths, [[0, 0], [3, 0]])
     np.testing.assert_array_equal(result.tokens[1, 0], [UNK + 1, UNK + 1, EOS])
 
 
 def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
-        beam.search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
+        search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
     with pytest.raises(ValueError, match="limit is 0"):
-        beam.search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
+        search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
     with pytest.raises(ValueError, match="k is 9, but there are 2 \\* 4"):
         top(jnp.zeros((1, 2, 4)), 9)

@@ -1,8 +1,5 @@
 """Phrases that must occur: always there, whatever the model thinks of them."""
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,17 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.search import beam, constraints
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import Sizes, request
+from convs2s_jax.search.strategies import constrained
 from tests.search.exhaustive import (
     Wanted,
     _found,
     ngrams,
     rank,
     symbol_scores,
-    trigram_cache,
-    trigram_step,
+    toy_search,
     trigram_table,
 )
 
@@ -28,10 +24,8 @@ V, LONGEST = 8, 9
 phrases_of = st.lists(st.lists(st.integers(3, V - 1), min_size=1, max_size=3).map(tuple), max_size=3)
 
 
-@partial(jax.jit, static_argnames="cfg")
 def _search(table, cfg, asked):
-    cache = trigram_cache([0], cfg.beam_size)
-    return beam.search(trigram_step(table[None]), cfg, (), cache, asked, limit=LONGEST + 3)
+    return toy_search(table[None], cfg, asked, limit=LONGEST + 3)
 
 
 def search(table, cfg, prefixes, phrases, longest=LONGEST):
@@ -133,7 +127,7 @@ def test_search_equals_dynamic_beam_allocation_in_loops(seed, width):
 def test_banks_take_turns():
     totals = jnp.array([[-1.0, -2.0, -3.0, -4.0, -jnp.inf, -5.0]])
     banks = jnp.array([[0, 0, 0, 1, 2, 2]])
-    assert constraints.round_the_banks(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
+    assert constrained.round_the_banks(totals, banks).tolist() == [[0, 3, 5, 1, 2, 4]]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -142,7 +136,7 @@ def test_matched_is_the_longest_beginning_that_was_spelt(seed):
     phrases = random.integers(4, 6, (1, 3, 4))
     phrases[0, 1, 2:] = PAD
     recent = random.integers(4, 6, (1, 7, 4))
-    ours = constraints.matched(jnp.asarray(recent), jnp.asarray(phrases))
+    ours = constrained.matched(jnp.asarray(recent), jnp.asarray(phrases))
     for x in range(7):
         for c in range(3):
             phrase = [v for v in phrases[0, c] if v != PAD]

@@ -1,16 +1,12 @@
 """Groups that avoid one another's choices, against the procedure in loops."""
 
-from functools import partial
-
-import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import request
-from tests.search.exhaustive import _found, rank, symbol_scores, trigram_cache, trigram_step, trigram_table
+from tests.search.exhaustive import _found, rank, symbol_scores, toy_search, trigram_table
 
 V, LONGEST = 8, 6
 
@@ -37,15 +33,8 @@ def loops(table, cfg, longest):
     return rank([f for group in found for f in rank(group)[:W]])
 
 
-@partial(jax.jit, static_argnums=2)
-def _run(table, asked, cfg):
-    """One program for all tables."""
-    cache = trigram_cache([0], cfg.beam_size)
-    return beam.search(trigram_step(table[None]), cfg, (), cache, asked, limit=LONGEST + 1)
-
-
 def search(table, cfg):
-    found = _run(table, request([LONGEST]), cfg)
+    found = toy_search(table[None], cfg, request([LONGEST]), limit=LONGEST + 1)
     return [
         (tuple(np.asarray(found.tokens[0, w, :n]).tolist()), float(found.scores[0, w]))
         for w, n in enumerate(np.asarray(found.lengths[0]))

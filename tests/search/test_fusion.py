@@ -14,11 +14,12 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.search import beam, rules
+from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
-from tests.search.exhaustive import beam_search, exhaustive, trigram_cache, trigram_step, trigram_table
+from tests.search.exhaustive import beam_search, exhaustive, search, trigram_cache, trigram_step, trigram_table
 from tests.search.test_beam import assert_same, hypotheses
 from tests.search.test_requests import SOURCES, fresh
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
@@ -37,7 +38,7 @@ def fused_step(memory, cache, last):
 @partial(jax.jit, static_argnames="cfg")
 def run(asked, *, cfg):
     cache = trigram_cache(range(3), cfg.beam_size)
-    return beam.search(fused_step, cfg, (), {"model": cache, "lm": cache}, asked, limit=LIMIT)
+    return search(fused_step, cfg, (), {"model": cache, "lm": cache}, asked, limit=LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,9 @@ def test_a_narrow_search_is_the_procedure_in_loops(weight):
 
 def test_a_symbol_that_a_model_rules_out_is_ruled_out():
     logits = jnp.asarray([[0.0, -jnp.inf, 1.0]])
-    fused = rules.log_probabilities(rules.Fused(model=logits, lm=logits[:, ::-1]), SearchConfig(lm_weight=0.5))
+    fused = rules.log_probabilities(
+        rules.Fused(model=logits, lm=logits[:, ::-1]), numbers_of(SearchConfig(lm_weight=0.5))
+    )
     p = np.log(1 / (1 + np.e)), np.log(np.e / (1 + np.e))
     np.testing.assert_allclose(fused, [[p[0] + 0.5 * p[1], -np.inf, p[1] + 0.5 * p[0]]], rtol=1e-6)
 

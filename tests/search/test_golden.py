@@ -14,7 +14,10 @@ from convs2s_jax.interop.fairseq import config_from_args, params_from_state_dict
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
+from convs2s_jax.search.strategies.plain import PLAIN
+from convs2s_jax.search.structure import structure_of
 from convs2s_jax.translation.translator import load
 from tests.interop.fairseq import examples
 
@@ -84,7 +87,15 @@ def test_search_finds_fairseqs_hypotheses(case, golden, trained):
     longest = cfg.max_length(src.shape[1])  # of the padded batch
     asked = request([longest] * len(src))
     found, attention = generate(
-        (params,), (cfg_model,), cfg, jnp.asarray(src), asked, limit=longest + 1, attention=True
+        (params,),
+        (cfg_model,),
+        PLAIN,
+        structure_of(cfg),
+        numbers_of(cfg),
+        jnp.asarray(src),
+        asked,
+        limit=longest + 1,
+        attention=True,
     )
     for b, sentence in enumerate(expected["sentences"]):
         length = int((src[b] != PAD).sum())

@@ -1,7 +1,7 @@
 """Every option, alone and with every other, against listing everything."""
 
 import itertools
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,14 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
-from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import request
 from tests.search.exhaustive import (
     Wanted,
     exhaustive,
+    search,
+    toy_search,
     trigram_cache,
-    trigram_coverage,
     trigram_step,
     trigram_table,
 )
@@ -49,16 +49,9 @@ PAIRS = [
 ]
 
 
-@partial(jax.jit, static_argnames=("cfg", "limit"))
-def _run(tables, asked, *, cfg, limit):
-    languages = range(asked.max_lengths.shape[0])
-    cache = trigram_cache(languages, cfg.beam_size)
-    return beam.search(trigram_step(tables), cfg, (), cache, asked, limit=limit, coverage=trigram_coverage)
-
-
 def found(cfg, prefixes=None, phrases=None, max_lengths=(LONGEST, LONGEST), tables=TABLES):
     """Of each sentence: tokens, scores and token scores, best first."""
-    result = _run(tables, request(max_lengths, prefixes, phrases), cfg=cfg, limit=max(max_lengths) + 1)
+    result = toy_search(tables, cfg, request(max_lengths, prefixes, phrases), limit=max(max_lengths) + 1)
     return [
         [
             (
@@ -120,7 +113,7 @@ def test_ensemble_is_the_mean_of_probabilities():
         return jnp.stack(logits), cache[0]
 
     cfg = SearchConfig(beam_size=WIDEST, temperature=1.3, unk_penalty=0.5)
-    result = beam.search(step, cfg, (), trigram_cache([0], WIDEST), request([LONGEST]), limit=LONGEST + 1)
+    result = search(step, cfg, (), trigram_cache([0], WIDEST), request([LONGEST]), limit=LONGEST + 1)
     expected = exhaustive(TABLES, cfg, LONGEST)[:WIDEST]
     ours = np.asarray(result.scores[0])
     np.testing.assert_allclose(ours[np.isfinite(ours)], [e.score for e in expected], rtol=1e-5, atol=1e-5)
@@ -151,11 +144,10 @@ def test_sentences_that_leave_the_batch_change_nothing(values):
     cfg = SearchConfig(min_length=COUNT, max_length_b=COUNT, **values)
     keys = jax.random.split(jax.random.key(0), COUNT)
     asked = request(range(COUNT), None, phrases, keys)
-    search = jax.jit(partial(beam.search, trigram_step(MANY), cfg, limit=COUNT, coverage=trigram_coverage))
-    together = search((), trigram_cache(range(COUNT), cfg.beam_size), asked)
+    together = toy_search(MANY, cfg, asked, limit=COUNT)
     for b in (0, 1, 7, 19, 20, 38, 39):
         one = jax.tree.map(lambda x: x[b : b + 1], asked)  # noqa: B023
-        alone = search((), trigram_cache([b], cfg.beam_size), one)
+        alone = toy_search(MANY, cfg, one, limit=COUNT, languages=[b])
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[b])
         np.testing.assert_array_equal(alone.lengths[0], together.lengths[b])
         np.testing.assert_allclose(alone.scores[0], together.scores[b], rtol=1e-6)
@@ -174,9 +166,7 @@ def test_memory_stays_with_its_sentence_when_others_leave():
         jax.debug.callback(lambda x: errors.append(int(x)), jnp.sum(own != cache))
         return jnp.zeros((len(own), 8)).at[:, 4].set(1.0), cache
 
-    jax.block_until_ready(
-        beam.search(checked, cfg, numbers, jnp.repeat(numbers, 2), request(range(COUNT)), limit=COUNT)
-    )
+    jax.block_until_ready(search(checked, cfg, numbers, jnp.repeat(numbers, 2), request(range(COUNT)), limit=COUNT))
     jax.effects_barrier()
     assert len(errors) >= COUNT
     assert not any(errors)
@@ -206,7 +196,7 @@ def test_nonsense_is_refused(values, message):
 
 def test_what_the_options_need_must_be_given():
     def run(cfg, asked, **options):
-        return beam.search(trigram_step(TABLES), cfg, (), trigram_cache([0], cfg.beam_size), asked, limit=4, **options)
+        return search(trigram_step(TABLES), cfg, (), trigram_cache([0], cfg.beam_size), asked, limit=4, **options)
 
     with pytest.raises(ValueError, match="no coverage was given"):
         run(SearchConfig(coverage_penalty=1.0), request([3]))
@@ -215,6 +205,4 @@ def test_what_the_options_need_must_be_given():
     with pytest.raises(ValueError, match="constraints go with plain beam search only"):
         run(SearchConfig(beam_size=4, diverse_groups=2), request([3], None, [[(4,)]]))
     with pytest.raises(ValueError, match=r"memory\['x'\] has shape \(2,\): axis 0 must hold B = 1 rows"):
-        beam.search(
-            trigram_step(TABLES), SearchConfig(), {"x": jnp.zeros(2)}, trigram_cache([0], 5), request([3]), limit=4
-        )
+        search(trigram_step(TABLES), SearchConfig(), {"x": jnp.zeros(2)}, trigram_cache([0], 5), request([3]), limit=4)

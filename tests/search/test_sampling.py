@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.search import beam, sampling
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
-from tests.search.exhaustive import exhaustive, symbol_scores, trigram_cache, trigram_step, trigram_table
+from convs2s_jax.search.strategies import sampled
+from convs2s_jax.search.structure import structure_of
+from tests.search.exhaustive import exhaustive, symbol_scores, toy_search, trigram_table
 
 V, LONGEST = 6, 3
 TABLE = trigram_table(1, V)
@@ -17,10 +19,8 @@ TABLE = trigram_table(1, V)
 
 def draw(cfg, count, seed=0, offset=0, longest=LONGEST):
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(offset, offset + count))
-    cache = trigram_cache([0] * count, cfg.beam_size)
-    return beam.search(
-        trigram_step(TABLE[None]), cfg, (), cache, request([longest] * count, None, None, keys), limit=longest + 1
-    )
+    asked = request([longest] * count, None, None, keys)
+    return toy_search(TABLE[None], cfg, asked, limit=longest + 1, languages=[0] * count)
 
 
 def test_samples_are_distributed_as_the_model():
@@ -73,7 +73,7 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
     scores = np.random.default_rng(k).normal(0, 2, (50, 11)).astype(np.float32)
     scores[:, 1] = -np.inf
     cfg = SearchConfig(sampling=True, top_k=k, top_p=p)
-    ours = np.asarray(sampling.candidates(cfg, jnp.asarray(scores)))
+    ours = np.asarray(sampled.keep(structure_of(cfg), numbers_of(cfg), jnp.asarray(scores)))
     for row, kept in zip(scores.astype(np.float64), ours, strict=True):
         order = np.argsort(-row)[: k or None]
         chances = np.exp(row[order]) / np.exp(row[order]).sum()
@@ -84,6 +84,6 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
 
 
 def test_top_1_is_greedy_search():
-    sampled = draw(SearchConfig(beam_size=1, sampling=True, top_k=1), 3)
+    found = draw(SearchConfig(beam_size=1, sampling=True, top_k=1), 3)
     greedy = draw(SearchConfig(beam_size=1, stop="fairseq"), 3)
-    np.testing.assert_array_equal(sampled.tokens, greedy.tokens)
+    np.testing.assert_array_equal(found.tokens, greedy.tokens)

@@ -7,6 +7,7 @@ import pytest
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.top import top, top_of_logits
 
 
@@ -33,7 +34,7 @@ def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
     totals = random.normal(0, 2, (count, width)).astype(np.float32)
     totals[random.random(totals.shape) < 0.3] = -np.inf
     cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
-    prices = rules.prices(cfg, jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
+    prices = rules.prices(numbers_of(cfg), jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
     values, beams, tokens = top_of_logits(logits, totals, prices, 8, temperature=temperature, block=16)
     scaled = logits.astype(np.float64) / temperature
     scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))

@@ -1,39 +1,35 @@
 """Diverse beam search (Vijayakumar et al. 2018): groups of hypotheses that avoid one another's choices."""
 
 import jax.numpy as jnp
-from jax import Array
 
 from convs2s_jax.core.tokens import EOS
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.strategies.base import Candidates, Strategy, View
 from convs2s_jax.search.top import top
 
 
-def continuations(cfg: SearchConfig, scores: Array, totals: Array) -> tuple[Array, Array, Array]:
+def choose(view: View) -> Candidates:
     """The best continuations of each group, the groups one after another (their algorithm 1, Hamming diversity).
 
     A group's candidates are ordered by  cumulative score - strength * (how often the groups before it chose this token
-    at this step); the cumulative scores that come back are without the second term.
-
-    Args:
-      cfg: the options; G groups.
-      scores: [B * G, W, V], the groups of a sentence side by side; W hypotheses in a group.
-      totals: [B * G, W], cumulative.
-
-    Returns:
-      totals, hypotheses (numbered within the group) and tokens, [B * G, 2W] each, in that order.
+    at this step); the cumulative scores that come back are without the second term. The G groups of a sentence stand
+    side by side on the axis R = B * G.
     """
-    G = cfg.diverse_groups
+    G, strength = view.structure.groups, view.numbers.diverse_strength
+    scores = view.scores()
     R, W, V = scores.shape
-    grouped = (scores + totals[:, :, None]).reshape(R // G, G, W, V)
+    grouped = (scores + view.totals[:, :, None]).reshape(R // G, G, W, V)
     times = jnp.zeros((R // G, V), jnp.float32)
     sentence = jnp.arange(R // G)[:, None]
     results = []
     for group in range(G):
-        steered, beams, tokens = top(grouped[:, group] - cfg.diverse_strength * times[:, None, :], 2 * W)
+        steered, beams, tokens = top(grouped[:, group] - strength * times[:, None, :], 2 * W)
         found = grouped[:, group].reshape(R // G, W * V)
         results.append((jnp.take_along_axis(found, beams * V + tokens, axis=-1), beams, tokens))
         lives = (tokens != EOS) & (steered > -jnp.inf)
         chosen = lives & (jnp.cumsum(lives, axis=-1) <= W)
         times = times.at[sentence, tokens].add(chosen.astype(times.dtype))
     totals, beams, tokens = (jnp.stack(x, axis=1).reshape(R, 2 * W) for x in zip(*results, strict=True))
-    return totals, beams, tokens
+    return Candidates(totals, beams, tokens)
+
+
+DIVERSE = Strategy(choose)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.search.request import Request
+from convs2s_jax.search.strategies.base import Candidates, Strategy, View
 from convs2s_jax.search.top import top
 
 
@@ -28,15 +30,16 @@ class Progress:
     recent: Array
 
 
-def begin(phrases: Array, W: int) -> Progress:
-    """Nothing produced: only empty phrases are met. `phrases`: [R, C, K]."""
-    R, C, K = phrases.shape
-    met = jnp.broadcast_to((lengths(phrases) == 0)[:, None], (R, W, C))
+def start(request: Request, W: int) -> Progress:
+    """Nothing produced: only empty phrases are met."""
+    R, C, K = request.phrases.shape
+    met = jnp.broadcast_to((lengths(request.phrases) == 0)[:, None], (R, W, C))
     return Progress(met=met, recent=jnp.full((R, W, K), PAD, jnp.int32))
 
 
-def follow(progress: Progress, phrases: Array, parents: Array, tokens: Array) -> Progress:
+def follow(progress: Progress, request: Request, parents: Array, tokens: Array) -> Progress:
     """The progress of hypotheses that continue `parents` [R, X] by `tokens` [R, X]."""
+    phrases = request.phrases
     met = jnp.take_along_axis(progress.met, parents[..., None], axis=1)
     recent = jnp.take_along_axis(progress.recent, parents[..., None], axis=1)
     recent = jnp.concatenate([recent[..., 1:], tokens[..., None]], axis=-1)
@@ -112,28 +115,22 @@ def next_tokens(spelt: Array, phrases: Array) -> Array:
     return jnp.where(spelt < K, token, PAD)
 
 
-def continuations(scores: Array, totals: Array, progress: Progress, phrases: Array) -> tuple[Array, Array, Array]:
+def choose(view: View) -> Candidates:
     """The candidates of each sentence, the places of the beam shared out over the banks.
 
     Candidates are the 2W best continuations, each hypothesis's best one, and each hypothesis's next token of each
     phrase (Post & Vilar, section 3.1).
-
-    Args:
-      scores: [R, W, V], under all rules.
-      totals: [R, W], cumulative.
-      progress: of the hypotheses.
-      phrases: [R, C, K].
-
-    Returns:
-      totals, hypotheses and tokens, [R, 2W] each.
     """
+    phrases, progress = view.request.phrases, view.state
+    room = view.request.max_lengths - view.step
+    scores = view.scores(lambda ruled, free: restrict(ruled, free, progress, phrases, room))
     R, W, V = scores.shape
     C = phrases.shape[1]
     wanted = jnp.where(progress.met, PAD, next_tokens(matched(progress.recent, phrases), phrases))
     best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
     every = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32)[None, :, None], (R, W, C + 1)).reshape(R, -1)
     more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(R, -1)
-    summed = scores + totals[:, :, None]
+    summed = scores + view.totals[:, :, None]
     _, top_parents, top_tokens = top(summed, 2 * W)
     parents = jnp.concatenate([top_parents, every], axis=-1)
     tokens = jnp.concatenate([top_tokens, more], axis=-1)
@@ -142,9 +139,8 @@ def continuations(scores: Array, totals: Array, progress: Progress, phrases: Arr
     earlier = jnp.tri(index.shape[1], k=-1, dtype=bool)[None]
     twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
     found = jnp.where(twice, -jnp.inf, found)
-    order = round_the_banks(found, bank(follow(progress, phrases, parents, tokens), phrases))[:, : 2 * W]
-    found, parents, tokens = (jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens))
-    return found, parents, tokens
+    order = round_the_banks(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * W]
+    return Candidates(*(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens)))
 
 
 def bank(progress: Progress, phrases: Array) -> Array:
@@ -166,3 +162,10 @@ def round_the_banks(totals: Array, banks: Array) -> Array:
     place = jnp.sum(first & (banks[:, None, :] == banks[:, :, None]), axis=-1)
     place = jnp.where(totals > -jnp.inf, place, totals.shape[1])
     return jnp.lexsort((-totals, place), axis=-1)
+
+
+def check(_request: Request) -> None:
+    """Any request will do, with phrases or without."""
+
+
+CONSTRAINED = Strategy(choose, start, follow, check)

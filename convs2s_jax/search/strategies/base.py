@@ -1,0 +1,122 @@
+"""What a strategy is, and what it sees at each step.
+
+B sentences, G groups of W hypotheses for each, R = B * G; V symbols.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from convs2s_jax.search import rules
+from convs2s_jax.search.numbers import Numbers
+from convs2s_jax.search.request import Request
+from convs2s_jax.search.structure import Stop, Structure
+
+State = Any
+"""A pytree of a strategy's own, [R, W] on the first two axes of every leaf."""
+
+
+class Candidates(NamedTuple):
+    """Continuations, those that get a place first standing first.
+
+    Attributes:
+      totals: [R, 2W], cumulative scores; -inf where there is none.
+      parents: [R, 2W] int32 in 0..W-1, the hypotheses that they continue.
+      tokens: [R, 2W] int32, the symbols that they add.
+    """
+
+    totals: Array
+    parents: Array
+    tokens: Array
+
+
+@dataclass(frozen=True)
+class View:
+    """What a strategy sees at one step.
+
+    Attributes:
+      structure: the static options.
+      numbers: the traced options.
+      request: what is asked of each sentence, [R, ...].
+      step: [], tokens that live hypotheses have so far.
+      totals: [R, W], cumulative scores of live hypotheses; -inf for those that may not be continued.
+      history: [R, W, L], their tokens so far; L = 0 where no rule looks back.
+      state: the strategy's own.
+      logits: what the step of the network gave, [R * W, V] or more (see `rules.log_probabilities`).
+    """
+
+    structure: Structure
+    numbers: Numbers
+    request: Request
+    step: Array
+    totals: Array
+    history: Array
+    state: State
+    logits: Array | rules.Fused
+
+    def prices(self) -> rules.Prices:
+        """What each symbol costs at this step."""
+        return rules.prices(self.numbers, self.step, self.request.max_lengths)
+
+    def scores(self, own_rule: Callable[[Array, Array], Array] | None = None) -> Array:
+        """What each continuation adds to the cumulative score, [R, W, V]: its log-probability under all rules.
+
+        Args:
+          own_rule: a rule of the strategy, of the scores under the rules before it and of those without any rule. Only
+            a forced prefix goes before it.
+        """
+        log_probs = rules.log_probabilities(self.logits, self.numbers).reshape(*self.totals.shape, -1)
+        V = log_probs.shape[-1]
+        free = log_probs + self.prices().dense(V)[:, None, :]
+        scores = free
+        if self.structure.no_repeat_ngram:
+            again = rules.repeats(self.history, self.step, self.structure.no_repeat_ngram, V)
+            scores = jnp.where(again, -jnp.inf, scores)
+        if own_rule is not None:
+            scores = own_rule(scores, free)
+        if self.request.prefixes.shape[1]:
+            scores = rules.force(scores, log_probs, self.numbers, self.request.prefixes, self.step)
+        return scores
+
+
+def no_state(_request: Request, _width: int) -> State:
+    """For strategies that remember nothing."""
+    return ()
+
+
+def same_state(state: State, _request: Request, _parents: Array, _tokens: Array) -> State:
+    """For strategies that remember nothing."""
+    return state
+
+
+def no_phrases(request: Request) -> None:
+    """For strategies that meet no constraints."""
+    if request.phrases.shape[1]:
+        raise ValueError("constraints go with plain beam search only: without sampling and diverse_groups")
+
+
+class Strategy(NamedTuple):
+    """How a search chooses the candidates that continue its hypotheses: pure functions and what they rely on.
+
+    Attributes:
+      choose: the candidates of a step.
+      start: the strategy's state before the first step, of a request [R, ...] and W.
+      follow: the state of hypotheses that continue `parents` [R, X] by `tokens` [R, X].
+      check: refuses, with a ValueError, a request that the strategy cannot serve.
+      stop: a stopping rule in the place of the structure's; None to leave that.
+      starts_as_one: whether the W hypotheses of a group are the same until the first symbol, so that only one of them
+        is continued.
+      first_step_on_one_row: whether `choose` may be given one hypothesis of each sentence at the first step, all of
+        whose 2W candidates it finds.
+    """
+
+    choose: Callable[[View], Candidates]
+    start: Callable[[Request, int], State] = no_state
+    follow: Callable[[State, Request, Array, Array], State] = same_state
+    check: Callable[[Request], None] = no_phrases
+    stop: Stop | None = None
+    starts_as_one: bool = True
+    first_step_on_one_row: bool = False

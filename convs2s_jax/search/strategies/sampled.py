@@ -1,0 +1,62 @@
+"""Drawing translations instead of searching for the best (ancestral sampling, top-k, nucleus)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from convs2s_jax.search.numbers import Numbers
+from convs2s_jax.search.request import Request
+from convs2s_jax.search.strategies.base import Candidates, Strategy, View, no_phrases
+from convs2s_jax.search.structure import Structure
+
+
+def choose(view: View) -> Candidates:
+    """One symbol for each of the W samples of a sentence, by the largest of score + Gumbel noise.
+
+    The noise is a function of the sentence's key, the step and the sample's place among those that have not ended:
+    neither the batch nor its shape has a part in it.
+
+    Returns:
+      The samples, then as many candidates that are dead.
+    """
+    keys = view.request.keys
+    assert keys is not None  # `check` has seen to it
+    scores = view.scores()
+    B, W, V = scores.shape
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (W, V)))(keys)
+    tokens = jnp.argmax(keep(view.structure, view.numbers, scores) + noise, axis=-1).astype(jnp.int32)
+    new = view.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
+    own = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32), (B, W))
+    dead = jnp.full((B, W), -jnp.inf, new.dtype)
+    return Candidates(
+        jnp.concatenate([new, dead], axis=-1),
+        jnp.concatenate([own, own], axis=-1),
+        jnp.concatenate([tokens, jnp.zeros_like(tokens)], axis=-1),
+    )
+
+
+def keep(structure: Structure, numbers: Numbers, scores: Array) -> Array:
+    """Scores [..., V] with -inf for the symbols that are not sampled from.
+
+    top-k keeps the k best; top-p the smallest set of the best whose probabilities, of what top-k left, add up to p.
+    Symbols as probable as the last one kept are kept too.
+    """
+    V, k = scores.shape[-1], structure.top_k
+    if 0 < k < V:
+        scores = jnp.where(scores >= lax.top_k(scores, k)[0][..., -1:], scores, -jnp.inf)
+    if structure.nucleus:
+        probabilities = -jnp.sort(-jax.nn.softmax(scores), axis=-1)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        least = jnp.min(jnp.where(before < numbers.top_p, probabilities, jnp.inf), axis=-1, keepdims=True)
+        scores = jnp.where(jax.nn.softmax(scores) >= least, scores, -jnp.inf)
+    return scores
+
+
+def check(request: Request) -> None:
+    """Each sentence has a key, and none has phrases."""
+    if request.keys is None:
+        raise ValueError("sampling needs a random key for each sentence")
+    no_phrases(request)
+
+
+SAMPLED = Strategy(choose, check=check, stop="all", starts_as_one=False)

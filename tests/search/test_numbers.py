@@ -1,0 +1,122 @@
+"""Penalties and temperature are traced: another value compiles nothing, and scores can be mapped and differentiated."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.request import request
+from convs2s_jax.search.strategies.plain import PLAIN
+from convs2s_jax.search.structure import structure_of
+from tests.search.exhaustive import beam_search, compiled, toy_search, trigram_table
+
+V, LIMIT = 8, 7
+TABLES = np.stack([trigram_table(seed, V) for seed in range(3)])
+MAX_LENGTHS = [LIMIT - 1, 3, 5]
+CFG = SearchConfig(beam_size=3, coverage_penalty=0.2, length_penalty=0.8, temperature=1.3, unk_penalty=0.5)
+VALUES = {
+    "length_penalty": [0.0, 0.6, 2.5, -0.4],
+    "coverage_penalty": [0.1, 0.9],
+    "temperature": [0.5, 1.0, 3.0],
+    "unk_penalty": [-1.0, 0.0, 4.0],
+    "min_length": [0, 2, 50],
+}
+
+
+def search(numbers, chunk=1):
+    """All three sentences; with `chunk=LIMIT` by a loop of fixed length."""
+    more = {"strategy": PLAIN, "structure": structure_of(CFG), "limit": LIMIT, "chunk": chunk}
+    return compiled(TABLES, np.arange(3), request(MAX_LENGTHS), numbers, **more)
+
+
+def with_value(name, value):
+    numbers = numbers_of(CFG)
+    return numbers.replace(**{name: jnp.asarray(value, getattr(numbers, name).dtype)})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({name: value} for name, several in VALUES.items() for value in several),
+        {"lm_weight": 0.0, "max_length_b": 3, "max_length_a": 0.5},
+    ],
+    ids=str,
+)
+def test_another_value_compiles_nothing_and_counts(values):
+    search(numbers_of(CFG))
+    before = compiled._cache_size()
+    cfg = dataclasses.replace(CFG, **values)
+    found = toy_search(TABLES, cfg, request(MAX_LENGTHS), limit=LIMIT)
+    assert compiled._cache_size() == before
+    for b, longest in enumerate(MAX_LENGTHS):
+        least = min(cfg.min_length, longest)
+        expected = beam_search(TABLES[b], dataclasses.replace(cfg, min_length=least), longest, patience=True)
+        np.testing.assert_allclose(found.scores[b], [e.score for e in expected], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("values", [{"diverse_strength": 0.1}, {"top_p": 0.3}, {"lm_weight": 0.7}], ids=str)
+def test_numbers_of_the_other_strategies_are_not_static_either(values):
+    own = {"diverse_strength": {"diverse_groups": 3}, "top_p": {"sampling": True, "top_p": 0.8}}
+    cfg = dataclasses.replace(CFG, **own.get(next(iter(values)), {"lm_weight": 0.2}))
+    other = dataclasses.replace(cfg, **values)
+    assert numbers_of(cfg) != numbers_of(other)
+    assert structure_of(cfg) == structure_of(other)
+    assert hash(structure_of(cfg)) == hash(structure_of(other))
+
+
+@pytest.mark.parametrize("name", ["length_penalty", "temperature"])
+def test_a_map_over_values_gives_what_separate_searches_give(name):
+    values = jnp.asarray(VALUES[name], jnp.float32)
+    mapped = jax.vmap(lambda value: search(with_value(name, value)))(values)
+    for i, value in enumerate(values):
+        alone = search(with_value(name, value))
+        np.testing.assert_array_equal(mapped.tokens[i], alone.tokens)
+        np.testing.assert_array_equal(mapped.lengths[i], alone.lengths)
+        np.testing.assert_allclose(mapped.scores[i], alone.scores, rtol=1e-6)
+    assert len({np.asarray(tokens).tobytes() for tokens in mapped.tokens}) > 1, "the values are to make a difference"
+
+
+@pytest.mark.parametrize("name", ["length_penalty", "temperature", "coverage_penalty", "unk_penalty"])
+def test_gradients_of_the_best_scores_equal_finite_differences(name):
+    value, step = getattr(CFG, name), 1e-2
+
+    def best(value):
+        return jnp.sum(search(with_value(name, value), chunk=LIMIT).scores[:, 0])
+
+    ahead, behind = (search(with_value(name, value + sign * step)) for sign in (1, -1))
+    np.testing.assert_array_equal(ahead.tokens[:, 0], behind.tokens[:, 0])  # else the difference is no derivative
+    difference = np.sum(np.asarray(ahead.scores - behind.scores, np.float64)[:, 0]) / (2 * step)
+    slope = jax.grad(best)(jnp.float32(value))
+    np.testing.assert_allclose(slope, difference, rtol=5e-3, atol=1e-4)
+    np.testing.assert_allclose(jax.jvp(best, (jnp.float32(value),), (jnp.float32(1),))[1], slope, rtol=1e-5)
+
+
+def test_forward_derivatives_need_no_fixed_number_of_steps():
+    def slopes(chunk):
+        one = jnp.float32(1)
+        return jax.jvp(lambda t: search(with_value("temperature", t), chunk).scores, (one,), (one,))[1]
+
+    np.testing.assert_allclose(slopes(1), slopes(LIMIT), rtol=1e-6)
+
+
+def test_a_request_may_be_traced():
+    """Lengths, prefixes and phrases that a compiled program is given."""
+    prefixes, phrases = jnp.asarray([[4], [1], [5]]), jnp.asarray([[[6, 1]], [[5, 4]], [[1, 1]]])
+
+    @jax.jit
+    def traced(lengths, prefixes, phrases):
+        return request(lengths, prefixes, phrases)
+
+    made = traced(jnp.asarray(MAX_LENGTHS), prefixes, phrases)
+    listed = request(MAX_LENGTHS, [[4], [], [5]], [[[6]], [[5, 4]], [[]]])
+    np.testing.assert_array_equal(made.max_lengths, listed.max_lengths)
+    np.testing.assert_array_equal(made.prefixes, listed.prefixes[:, :1])
+    np.testing.assert_array_equal(made.phrases, listed.phrases)
+    with pytest.raises(ValueError, match=r"phrases have shape \(3, 2\): one row for each of 3 sentences, in 3 axes"):
+        request(MAX_LENGTHS, None, jnp.zeros((3, 2), jnp.int32))
+    with pytest.raises(ValueError, match="there are 1 prefixes for 3 sentences"):
+        request(MAX_LENGTHS, [[4]])
