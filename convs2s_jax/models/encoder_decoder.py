@@ -1,4 +1,4 @@
-"""The record that joins any encoder with any decoder."""
+"""Any encoder with any decoder: parameters, encoding, and decoding token by token or all at once."""
 
 import dataclasses
 from typing import Any, Literal, TypeVar
@@ -9,11 +9,12 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models.checks import check_cache, check_features, check_params, check_rows, check_tokens
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
+from convs2s_jax.models.table import DECODERS, ENCODERS, FASTER, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
@@ -24,9 +25,14 @@ T = TypeVar("T")
 class ModelConfig:
     """An encoder-decoder.
 
-    embedding_dim: E, of both sides; dropout: one rate for all places; dtype: of products and activations (parameters,
-    softmax and norms stay in float32); encoder, decoder: records told apart by their `kind`; execution: of the layers,
-    without influence on results.
+    Attributes:
+      kind: an encoder with a decoder.
+      embedding_dim: E, of both sides.
+      dropout: one rate for all places.
+      dtype: of products and activations; parameters, softmax and norms stay in float32.
+      encoder: any kind of encoder.
+      decoder: any kind of decoder.
+      execution: how the layers are executed; it does not change results.
     """
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
@@ -42,7 +48,7 @@ class ModelConfig:
         check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
         self.encoder.check_dim(self.embedding_dim)
         self.decoder.check_dim(self.embedding_dim)
-        reads = DECODERS[self.decoder.kind].reads(self.decoder)
+        reads = self.decoder.reads_memory
         check(
             reads or not self.reads_source,
             "decoder reads no source, and there is an encoder: let a layer attend, such as "
@@ -57,7 +63,7 @@ class ModelConfig:
     @property
     def reads_source(self) -> bool:
         """Whether there is a source to read; else it is a language model of the target."""
-        return ENCODERS[self.encoder.kind].reads
+        return self.encoder.reads_source
 
     @property
     def max_source(self) -> int:
@@ -72,44 +78,51 @@ class ModelConfig:
     @property
     def attends(self) -> bool:
         """Whether the attention that the decoder returns says which source tokens it looked at."""
-        return DECODERS[self.decoder.kind].attends(self.decoder)
+        return self.decoder.returns_attention
 
 
 @flax.struct.dataclass
 class Params:
-    """Parameters of both sides."""
+    """Parameters of both sides.
+
+    Attributes:
+      encoder: of its kind.
+      decoder: of its kind.
+    """
 
     encoder: Any
     decoder: Any
 
 
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
-    """Fresh parameters in float32, kernels whole (see `split` for training)."""
+    """Fresh parameters in float32, with plain kernels (`split` makes what is trained)."""
     encoder_key, decoder_key = jax.random.split(key)
-    common = {"dim": cfg.embedding_dim, "rate": cfg.dropout}
+    dim, rate = cfg.embedding_dim, cfg.dropout
+    encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
     return Params(
-        encoder=ENCODERS[cfg.encoder.kind].init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, **common),
-        decoder=DECODERS[cfg.decoder.kind].init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, **common),
+        encoder=encoder.init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, dim=dim, rate=rate),
+        decoder=decoder.init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, dim=dim, rate=rate),
     )
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
-    """What is trained: kernels as direction and length (`nn.weight_norm`) in the kinds that have them so."""
+    """What is trained: the kernels as direction and length (`nn.weight_norm`), in kinds that use it."""
     encoder, decoder = params.encoder, params.decoder
     return Params(
-        encoder=weight_norm.split(encoder) if ENCODERS[cfg.encoder.kind].normalised else encoder,
-        decoder=weight_norm.split(decoder) if DECODERS[cfg.decoder.kind].normalised else decoder,
+        encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
+        decoder=weight_norm.split(decoder) if cfg.decoder.normalised else decoder,
     )
 
 
 def cast(params: T, cfg: Any) -> T:
     """Parameters in the dtype of the computation.
 
-    Tables stay, since gradients add up in them row by row, and so do the scale and bias of layer normalisation.
+    Embedding tables stay in float32, since gradients add up in them row by row. So do the scale and bias of layer
+    normalisation.
 
     Args:
       params: of any model.
-      cfg: its config, of which `dtype` is read.
+      cfg: its config; only `dtype` is read.
     """
     if cfg.dtype == "float32":
         return params
@@ -127,12 +140,15 @@ def ready(params: Params, cfg: ModelConfig) -> Params:
     It is larger than the parameters, by tables of what the decoder computes of each word.
     """
     params = cast(params, cfg)
-    return dataclasses.replace(params, decoder=DECODERS[cfg.decoder.kind].ready(params.decoder, cfg.decoder))
+    faster = FASTER.get(cfg.decoder.kind)
+    return params if faster is None else dataclasses.replace(params, decoder=faster(params.decoder, cfg.decoder))
 
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
     """Source tokens [B, S], end symbol included, to a memory of B sentences."""
-    scale = DECODERS[cfg.decoder.kind].gradient_scale(cfg.decoder)
+    check_params(params, Params)
+    check_tokens("src", src)
+    scale = cfg.decoder.gradient_scale
     return ENCODERS[cfg.encoder.kind].encode(
         params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
     )
@@ -141,13 +157,15 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
     """The memory as the decoder's layers read it: `start`, `advance` and `decode` take it in place of `memory`.
 
-    It pays where many short calls follow, as in search; the results are the same up to rounding.
+    Worth it where many short calls follow, as in search. The results are the same up to rounding.
     """
     return DECODERS[cfg.decoder.kind].prepare(params.decoder, cfg.decoder, memory)
 
 
 def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
+    check_params(params, Params)
+    check_rows(rows, memory.mask)
     return DECODERS[cfg.decoder.kind].start(params.decoder, cfg.decoder, memory, rows)
 
 
@@ -155,6 +173,10 @@ def advance(
     params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
 ) -> tuple[Array, Array, Tree]:
     """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache."""
+    check_params(params, Params)
+    check_tokens("tokens", tokens)
+    check_rows(len(tokens), memory.mask)
+    check_cache(cache, len(tokens))
     return DECODERS[cfg.decoder.kind].advance(
         params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
     )
@@ -162,6 +184,8 @@ def advance(
 
 def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
     """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better."""
+    check_params(params, Params)
+    check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
     return DECODERS[cfg.decoder.kind].logits(params.decoder, features)
 
 

@@ -1,89 +1,160 @@
-"""What encoders, decoders and features have to offer: a kind is one config class and one record of functions."""
+"""The interfaces of encoders, decoders and features: a kind is a config class and a module with these functions.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+`models.table` lists the kinds, and there the type checker compares each module with its interface. What follows from a
+config alone is an attribute of the config. It has a default in the base class, so most kinds say nothing about it. A
+function without a use for one of the keywords takes it as `**_`.
 
+Type variables: C config, P parameters, M prepared memory, K cache.
+"""
 
-def always(cfg: Any) -> bool:
-    """What most decoders answer when asked about the memory."""
-    del cfg
-    return True
+from typing import ClassVar, Protocol, TypeVar
 
-
-def as_they_are(params: Any, cfg: Any) -> Any:
-    """Parameters of which nothing is computed beforehand."""
-    del cfg
-    return params
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn.types import Array, Key
 
 
-def unscaled(cfg: Any) -> float:
-    """The gradient of a memory that reaches the encoder as it is."""
-    del cfg
-    return 1.0
+class EncoderConfig:
+    """Base of the configs of encoders. Each has a `kind`, and `max_length`, the longest source in tokens.
 
-
-class Encoder(NamedTuple):
-    """A kind of encoder.
-
-    config: its config class: a field `kind` names it, `max_length` is the longest sequence in tokens, and
-        `check_dim(dim)` refuses an embedding size E that does not suit it.
-    init(key, cfg, *, vocabulary, dim, rate) -> params.
-    encode(params, cfg, src [B, S], *, rate, gradient_scale, key, execution) -> Memory.
-    normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
-    reads: whether it reads a source; beside one that does not, a decoder that reads no memory is a language model.
+    Attributes:
+      normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
+      reads_source: whether it reads a source. Without one, a decoder that reads no memory is a language model.
     """
 
-    config: type
-    init: Callable[..., Any]
-    encode: Callable[..., Any]
-    normalised: bool
-    reads: bool = True
+    normalised: ClassVar[bool] = False
+    reads_source: ClassVar[bool] = True
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
 
 
-class Decoder(NamedTuple):
-    """A kind of decoder.
+class DecoderConfig:
+    """Base of the configs of decoders. Each has a field `kind`, and `max_length`, the longest target in tokens.
 
-    config: its config class, as an encoder's.
-    init(key, cfg, *, vocabulary, dim, rate) -> params.
-    ready(params, cfg) -> parameters that `prepare`, `start`, `advance` and `logits` take in place of params where many
-        steps follow, without a key.
-    prepare(params, cfg, memory) -> the memory as its layers read it: what `start` and `advance` take in place of a
-        memory where many steps follow; B sentences on axis 0 of every leaf, and an attribute `mask` [B, S].
-    start(params, cfg, memory, rows) -> cache, rows on axis 0 of every leaf.
-    advance(params, cfg, memory, cache, tokens [N, T], *, rate, key, execution) -> features [N, T, O], attention
-        [N, T, S], cache. (execution: an `execution.ExecutionConfig`, which changes no result.)
-    logits(params, features [..., O]) -> [..., V] in float32 or better.
-    gradient_scale(cfg) -> factor on the gradient that reaches the keys of the memory.
-    normalised: as in `Encoder`.
-    reads(cfg) -> whether it reads the memory.
-    attends(cfg) -> whether the attention that `advance` returns says anything; where not, it is zero.
+    Attributes:
+      normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
     """
 
-    config: type
-    init: Callable[..., Any]
-    prepare: Callable[..., Any]
-    start: Callable[..., Any]
-    advance: Callable[..., Any]
-    logits: Callable[..., Any]
-    normalised: bool
-    ready: Callable[..., Any] = as_they_are
-    gradient_scale: Callable[..., float] = unscaled
-    reads: Callable[..., bool] = always
-    attends: Callable[..., bool] = always
+    normalised: ClassVar[bool] = False
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
+
+    def features_dim(self, dim: int, /) -> int:
+        """O, the channels of its features, for an embedding size E = dim: E by default."""
+        return dim
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it reads the memory."""
+        return True
+
+    @property
+    def returns_attention(self) -> bool:
+        """Whether the attention that `advance` returns says which positions it looked at; if not, it is zero."""
+        return True
+
+    @property
+    def gradient_scale(self) -> float:
+        """Factor on the gradient that reaches the keys of the memory."""
+        return 1.0
 
 
-class Features(NamedTuple):
-    """A kind of features: what a classifier knows of a text.
+class FeaturesConfig:
+    """Base of the configs of features. Each has a field `kind`, and `max_length`, the longest text in tokens."""
 
-    config: its config class, as an encoder's.
-    init(key, cfg, *, vocabulary, dim, rate) -> params.
-    split(params, cfg) -> what is trained: see `encoder_decoder.split`.
-    extract(params, cfg, src [B, S], *, rate, key, execution) -> [B, F]; zero for a row of padding.
-    size(cfg, dim) -> F.
-    """
+    def check_dim(self, dim: int) -> None:
+        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
 
-    config: type
-    init: Callable[..., Any]
-    split: Callable[..., Any]
-    extract: Callable[..., Any]
-    size: Callable[..., int]
+    def features_dim(self, dim: int, /) -> int:
+        """F, the number of features, for an embedding size E = dim: E by default."""
+        return dim
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the kernels of its `Affine` records are trained with weight normalisation."""
+        return False
+
+
+EncoderC = TypeVar("EncoderC", bound=EncoderConfig, contravariant=True)
+DecoderC = TypeVar("DecoderC", bound=DecoderConfig, contravariant=True)
+FeaturesC = TypeVar("FeaturesC", bound=FeaturesConfig, contravariant=True)
+P = TypeVar("P")
+M = TypeVar("M")
+K = TypeVar("K")
+
+
+class Encoder(Protocol[EncoderC, P]):
+    """A kind of encoder."""
+
+    def init(self, key: Key, cfg: EncoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+
+    def encode(
+        self,
+        params: P,
+        cfg: EncoderC,
+        src: Array,
+        /,
+        *,
+        rate: float,
+        gradient_scale: float,
+        key: Key | None = None,
+        execution: ExecutionConfig = DEFAULT,
+    ) -> Memory:
+        """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient that reaches its keys."""
+
+
+class Decoder(Protocol[DecoderC, P, M, K]):
+    """A kind of decoder."""
+
+    def init(self, key: Key, cfg: DecoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+
+    def prepare(self, params: P, cfg: DecoderC, memory: Memory, /) -> M:
+        """The memory as the layers read it, for many calls of `start` and `advance` in place of `memory`.
+
+        Every leaf has the B sentences on axis 0, and there is an attribute `mask` [B, S].
+        """
+
+    def start(self, params: P, cfg: DecoderC, memory: Memory | M, rows: int, /) -> K:
+        """An empty cache, with rows on axis 0 of every leaf."""
+
+    def advance(
+        self,
+        params: P,
+        cfg: DecoderC,
+        memory: Memory | M,
+        cache: K,
+        tokens: Array,
+        /,
+        *,
+        rate: float,
+        key: Key | None = None,
+        execution: ExecutionConfig = DEFAULT,
+    ) -> tuple[Array, Array, K]:
+        """Read tokens [N, T]: features [N, T, O], attention [N, T, S] and the next cache."""
+
+    def logits(self, params: P, features: Array, /) -> Array:
+        """Features [..., O] to unnormalised log-probabilities [..., V] in float32 or better."""
+
+
+class Features(Protocol[FeaturesC, P]):
+    """A kind of features: what a classifier reads off a text."""
+
+    def init(self, key: Key, cfg: FeaturesC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+
+    def extract(
+        self,
+        params: P,
+        cfg: FeaturesC,
+        src: Array,
+        /,
+        *,
+        rate: float,
+        key: Key | None = None,
+        execution: ExecutionConfig = DEFAULT,
+    ) -> Array:
+        """Tokens [B, S] to features [B, F]; zero for a row of padding."""

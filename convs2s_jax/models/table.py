@@ -1,5 +1,8 @@
 """All kinds of encoders and decoders, a line each."""
 
+from collections.abc import Callable
+from typing import Any
+
 from convs2s_jax.models import no_encoder
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import encoder as conv_encoder
@@ -10,7 +13,7 @@ from convs2s_jax.models.light import encoder as light_encoder
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.models.protocols import Decoder, Encoder
+from convs2s_jax.models.protocols import Decoder, DecoderC, Encoder, EncoderC, K, M, P
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
@@ -20,19 +23,32 @@ from convs2s_jax.models.slicenet import encoder as slicenet_encoder
 from convs2s_jax.models.slicenet.decoder import SliceNetDecoderConfig
 from convs2s_jax.models.slicenet.encoder import SliceNetEncoderConfig
 
-ENCODERS: dict[str, Encoder] = {
-    "conv": conv_encoder.KIND,
-    "light": light_encoder.KIND,
-    "recurrent": recurrent_encoder.KIND,
-    "slicenet": slicenet_encoder.KIND,
-    "none": no_encoder.KIND,
+
+def _encoder(_config: type[EncoderC], functions: Encoder[EncoderC, P], /) -> Encoder[Any, Any]:
+    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    return functions
+
+
+def _decoder(_config: type[DecoderC], functions: Decoder[DecoderC, P, M, K], /) -> Decoder[Any, Any, Any, Any]:
+    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    return functions
+
+
+ENCODERS: dict[str, Encoder[Any, Any]] = {
+    "conv": _encoder(ConvEncoderConfig, conv_encoder),
+    "light": _encoder(LightEncoderConfig, light_encoder),
+    "recurrent": _encoder(RecurrentEncoderConfig, recurrent_encoder),
+    "slicenet": _encoder(SliceNetEncoderConfig, slicenet_encoder),
+    "none": _encoder(NoEncoderConfig, no_encoder),
 }
-DECODERS: dict[str, Decoder] = {
-    "conv": conv_decoder.KIND,
-    "light": light_decoder.KIND,
-    "recurrent": recurrent_decoder.KIND,
-    "slicenet": slicenet_decoder.KIND,
+DECODERS: dict[str, Decoder[Any, Any, Any, Any]] = {
+    "conv": _decoder(ConvDecoderConfig, conv_decoder),
+    "light": _decoder(LightDecoderConfig, light_decoder),
+    "recurrent": _decoder(RecurrentDecoderConfig, recurrent_decoder),
+    "slicenet": _decoder(SliceNetDecoderConfig, slicenet_decoder),
 }
+FASTER: dict[str, Callable[[Any, Any], Any]] = {"conv": conv_decoder.ready}
+"""(params, cfg) -> parameters for decoding token by token, in kinds of decoder where these are worth computing."""
 
 AnyEncoder = ConvEncoderConfig | LightEncoderConfig | RecurrentEncoderConfig | SliceNetEncoderConfig | NoEncoderConfig
 """The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""

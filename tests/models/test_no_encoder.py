@@ -10,7 +10,6 @@ import pytest
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 
@@ -40,7 +39,7 @@ def start(params, cfg, rows=B):
 def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
     cfg, params = setup()
     assert jax.tree.leaves(params.encoder) == []
-    assert conv_decoder.gradient_scale(cfg.decoder) == 1.0
+    assert cfg.decoder.gradient_scale == 1.0
     memory, cache = start(params, cfg)
     assert not memory.mask.any()
     other = encoder_decoder.encode(params, cfg, jnp.full((B, 9), 7, jnp.int32))

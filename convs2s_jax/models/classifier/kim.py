@@ -1,6 +1,6 @@
 """Convolutions of several widths with max pooling over time (Kim 2014, section 2): features of a text."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import flax.struct
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
-from convs2s_jax.models.protocols import Features
+from convs2s_jax.models.protocols import FeaturesConfig
 from convs2s_jax.nn import convolution, embedding, pooling
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -18,11 +18,14 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class KimConfig:
+class KimConfig(FeaturesConfig):
     """Kim's features. The defaults are those of the paper (section 3.1).
 
-    widths: K of each bank of convolutions; maps: D, channels of each; max_length: longest text in tokens, its end
-    symbol counted (the model itself has no bound).
+    Attributes:
+      kind: Kim's features.
+      widths: K of each bank of convolutions.
+      maps: D, channels of each bank.
+      max_length: longest text in tokens, its end symbol counted (the model itself has no bound).
     """
 
     kind: Literal["kim"] = "kim"
@@ -37,28 +40,40 @@ class KimConfig:
         check(self.maps >= 1, f"maps is {self.maps}: a convolution has at least one channel; use 1 or more")
         check(self.max_length >= 2, f"max_length is {self.max_length}: it counts a word and its end; use 2 or more")
 
-    def check_dim(self, dim: int) -> None:
-        """Any E will do."""
+    def features_dim(self, _dim: int, /) -> int:
+        """F: all maps of all widths."""
+        return self.maps * len(self.widths)
 
 
 @flax.struct.dataclass
 class Bank:
-    """The convolutions of one width: `conv` [K, E, D]."""
+    """The convolutions of one width.
+
+    Attributes:
+      conv: [K, E, D].
+    """
 
     conv: Affine
 
 
 @flax.struct.dataclass
 class KimParams:
-    """Embedding (without positions) and a bank for each width."""
+    """Parameters of Kim's features.
+
+    Attributes:
+      embedding: without positions.
+      banks: one for each width.
+    """
 
     embedding: Embedding
     banks: tuple[Bank, ...]
 
 
-def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, rate: float) -> KimParams:
-    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), which suits the rectifier."""
-    del rate  # what dropout takes away comes after the features
+def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, **_: object) -> KimParams:
+    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), which suits the rectifier.
+
+    Dropout has no part in them: it comes after the features.
+    """
     keys = jax.random.split(key, len(cfg.widths) + 1)
     return KimParams(
         embedding=embedding.init(keys[0], vocabulary, dim, None),
@@ -70,31 +85,22 @@ def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, rate: float) ->
 
 
 def extract(
-    params: KimParams,
-    cfg: KimConfig,
-    src: Array,
-    *,
-    rate: float,
-    key: Key | None = None,
-    execution: ExecutionConfig = DEFAULT,
+    params: KimParams, _cfg: KimConfig, src: Array, /, *, execution: ExecutionConfig = DEFAULT, **_: object
 ) -> Array:
     """One number for each feature map (equations 2 to 4):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
 
-    Only windows that lie within the text count. A text shorter than K has one window, which begins where the text
-    does and ends in zeros. (Kim's program sets K_max - 1 zeros before and after every text, so that there windows
-    reach beyond it; the paper does so only where a text is too short.)
+    Only windows inside the text count. A text shorter than K has one window: it begins where the text begins and is
+    padded with zeros. (Kim's program puts K_max - 1 zeros before and after every text, so its windows reach beyond the
+    text; the paper pads only texts that are too short.)
 
     Args:
       params: merged kernels.
-      cfg: widths and maps.
-      src: [B, S] tokens with the end symbol, which is a token like others; PAD on either side.
-      rate, key: nothing is dropped here.
+      src: [B, S] tokens with the end symbol, which counts as a token; PAD on either side.
       execution: form of the convolutions.
 
     Returns:
       [B, F]: the maps of the first width, of the second, ...
     """
-    del cfg, rate, key
     mask = src != PAD
     x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)), mask)
     real = mask.astype(jnp.int32)
@@ -109,18 +115,3 @@ def extract(
         return pooling.maximum(c, inside)
 
     return jnp.concatenate([pooled(bank) for bank in params.banks], axis=-1)
-
-
-def size(cfg: KimConfig, dim: int) -> int:
-    """F: all maps of all widths."""
-    del dim
-    return cfg.maps * len(cfg.widths)
-
-
-def split(params: KimParams, cfg: KimConfig) -> Any:
-    """Kernels are trained as they are."""
-    del cfg
-    return params
-
-
-KIND = Features(config=KimConfig, init=init, split=split, extract=extract, size=size)

@@ -1,4 +1,4 @@
-"""Text classification (Kim 2014): features of a text, dropout, and a softmax over labels; the table of features."""
+"""Text classification (Kim 2014): features of a text, dropout and a softmax over labels. With the table of features."""
 
 import dataclasses
 from typing import Any, Literal
@@ -8,19 +8,26 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
+from convs2s_jax.models.checks import check_params, check_tokens
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.models.protocols import Features
-from convs2s_jax.nn import affine
+from convs2s_jax.models.protocols import Features, FeaturesC, P
+from convs2s_jax.nn import affine, weight_norm
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.dropout import split as split_key
 from convs2s_jax.nn.types import Array, Key, wide
 
-FEATURES: dict[str, Features] = {"kim": kim.KIND, "pooled": pooled.KIND}
+
+def _kind(_config: type[FeaturesC], functions: Features[FeaturesC, P], /) -> Features[Any, Any]:
+    """A line of the table: the type checker compares the functions with the interface."""
+    return functions
+
+
+FEATURES: dict[str, Features[Any, Any]] = {"kim": _kind(KimConfig, kim), "pooled": _kind(PooledConfig, pooled)}
 
 AnyFeatures = KimConfig | PooledConfig
 """The config of any kind of features, told apart by `kind`; the first member is the default."""
@@ -30,9 +37,13 @@ AnyFeatures = KimConfig | PooledConfig
 class ClassifierConfig:
     """A classifier of texts.
 
-    embedding_dim: E; dropout: of the features before the softmax layer, and within an encoder; dtype: as in
-    `encoder_decoder.ModelConfig`; features: a record told apart by its `kind`; execution: of the layers, without
-    influence on results.
+    Attributes:
+      kind: a classifier.
+      embedding_dim: E.
+      dropout: rate for the features before the softmax layer, and inside an encoder.
+      dtype: of products and activations; parameters, softmax and norms stay in float32.
+      features: any kind of features.
+      execution: how the layers are executed; it does not change results.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -54,38 +65,44 @@ class ClassifierConfig:
 
     @property
     def max_target(self) -> int:
-        """A label, and the end symbol that stands behind it as behind every target."""
+        """A label and the end symbol, which ends every target."""
         return 2
 
 
 @flax.struct.dataclass
 class ClassifierParams:
-    """Of the features, and the softmax layer [F, L]."""
+    """Parameters of a classifier.
+
+    Attributes:
+      features: of their kind.
+      output: the softmax layer [F -> L].
+    """
 
     features: Any
     output: Affine
 
 
 def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> ClassifierParams:
-    """Fresh parameters in float32, kernels whole (see `split` for training): V = vocabulary, L = labels."""
+    """Fresh parameters in float32, with plain kernels (`split` makes what is trained): V = vocabulary, L = labels."""
     features_key, output_key = jax.random.split(key)
     kind = FEATURES[cfg.features.kind]
-    size = kind.size(cfg.features, cfg.embedding_dim)
     return ClassifierParams(
         features=kind.init(features_key, cfg.features, vocabulary=vocabulary, dim=cfg.embedding_dim, rate=cfg.dropout),
-        output=affine.init(output_key, size, labels, keep=1.0 - cfg.dropout),
+        output=affine.init(output_key, cfg.features.features_dim(cfg.embedding_dim), labels, keep=1.0 - cfg.dropout),
     )
 
 
 def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
     """What is trained: kernels as direction and length (`nn.weight_norm`) where the features have them so."""
-    return dataclasses.replace(params, features=FEATURES[cfg.features.kind].split(params.features, cfg.features))
+    return (
+        dataclasses.replace(params, features=weight_norm.split(params.features)) if cfg.features.normalised else params
+    )
 
 
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:
     """Unnormalised log-probabilities of the labels (section 2):  y = W (z o r) + b,  z the features, r the dropout.
 
-    (Kim divides W by a length beyond 3 after each update; here nothing bounds it but the clipping of gradients.)
+    (Kim scales W back to a norm of 3 after each update where it is longer; here only gradient clipping bounds it.)
 
     Args:
       params: merged kernels.
@@ -96,6 +113,8 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
     Returns:
       [B, L] in float32 or better.
     """
+    check_params(params, ClassifierParams)
+    check_tokens("src", src)
     features_key, output_key = split_key(key, 2)
     params = cast(params, cfg)
     z = FEATURES[cfg.features.kind].extract(

@@ -6,17 +6,20 @@ from typing import Any, Literal
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
-from convs2s_jax.models.protocols import Features
+from convs2s_jax.models.protocols import FeaturesConfig
 from convs2s_jax.models.table import ENCODERS, AnyEncoder
-from convs2s_jax.nn import pooling, weight_norm
+from convs2s_jax.nn import pooling
 from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class PooledConfig:
+class PooledConfig(FeaturesConfig):
     """An encoder whose outputs are pooled.
 
-    encoder: told apart by its `kind`; pooling: over the positions of the text, `max` or `mean`.
+    Attributes:
+      kind: an encoder with pooling.
+      encoder: any kind of encoder.
+      pooling: over the positions of the text, "max" or "mean".
     """
 
     kind: Literal["pooled"] = "pooled"
@@ -25,7 +28,7 @@ class PooledConfig:
 
     def __post_init__(self) -> None:
         check(
-            ENCODERS[self.encoder.kind].reads,
+            self.encoder.reads_source,
             f"encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
         )
 
@@ -35,8 +38,13 @@ class PooledConfig:
         return self.encoder.max_length
 
     def check_dim(self, dim: int) -> None:
-        """What the encoder asks of E."""
+        """Refuse an E that does not suit the encoder."""
         self.encoder.check_dim(dim)
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the encoder is."""
+        return self.encoder.normalised
 
 
 def init(key: Key, cfg: PooledConfig, *, vocabulary: int, dim: int, rate: float) -> Any:
@@ -72,17 +80,3 @@ def extract(
 
 
 POOLINGS: dict[str, Callable[[Array, Array], Array]] = {"max": pooling.maximum, "mean": pooling.mean}
-
-
-def size(cfg: PooledConfig, dim: int) -> int:
-    """F = E."""
-    del cfg
-    return dim
-
-
-def split(params: Any, cfg: PooledConfig) -> Any:
-    """Kernels as direction and length where the encoder is trained so."""
-    return weight_norm.split(params) if ENCODERS[cfg.encoder.kind].normalised else params
-
-
-KIND = Features(config=PooledConfig, init=init, split=split, extract=extract, size=size)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from convs2s_jax.models.convs2s.records import Block, ConvDecoderCache, ConvDeco
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.nn import affine, attention, embedding
 from convs2s_jax.nn.affine import linear
 from convs2s_jax.nn.attention import Attention, Source
@@ -34,7 +34,7 @@ TABLES = 2**27
 
 
 @record
-class ConvDecoderConfig:
+class ConvDecoderConfig(DecoderConfig):
     """Convolutional decoder.
 
     layers: from the target up; convolution: their kind (`convolutions`); attention_layers: which of them attend,
@@ -42,6 +42,8 @@ class ConvDecoderConfig:
     the linear map before the softmax; tied_output: the softmax uses the embedding table (O = E); positions,
     max_positions: as in the encoder.
     """
+
+    normalised: ClassVar[bool] = True
 
     kind: Literal["conv"] = "conv"
     layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 3
@@ -79,6 +81,26 @@ class ConvDecoderConfig:
     def attends(self, index: int) -> bool:
         """Whether the layer of this index, from 0, has an attention."""
         return self.attention_layers is None or index + 1 in self.attention_layers
+
+    def features_dim(self, _dim: int, /) -> int:
+        """O."""
+        return self.out_dim
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether a layer attends."""
+        return any(self.attends(i) for i in range(len(self.layers)))
+
+    @property
+    def returns_attention(self) -> bool:
+        """Whether a layer attends."""
+        return self.reads_memory
+
+    @property
+    def gradient_scale(self) -> float:
+        """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's), 1 where none does."""
+        count = sum(self.attends(i) for i in range(len(self.layers)))
+        return 1.0 / (2 * count) if count else 1.0
 
 
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
@@ -231,29 +253,3 @@ def _attend(
 def logits(params: ConvDecoderParams, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     return output.logits(params.output, params.embedding, features)
-
-
-def gradient_scale(cfg: ConvDecoderConfig) -> float:
-    """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's), 1 where none does."""
-    count = sum(cfg.attends(i) for i in range(len(cfg.layers)))
-    return 1.0 / (2 * count) if count else 1.0
-
-
-def reads(cfg: ConvDecoderConfig) -> bool:
-    """Whether a layer attends."""
-    return any(cfg.attends(i) for i in range(len(cfg.layers)))
-
-
-KIND = Decoder(
-    config=ConvDecoderConfig,
-    init=init,
-    ready=ready,
-    prepare=prepare,
-    start=start,
-    advance=advance,
-    logits=logits,
-    gradient_scale=gradient_scale,
-    normalised=True,
-    reads=reads,
-    attends=reads,
-)

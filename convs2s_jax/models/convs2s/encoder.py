@@ -1,7 +1,7 @@
 """The convolutional encoder (section 3.2)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.struct
 import jax
@@ -15,7 +15,7 @@ from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_lay
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.nn import affine, embedding
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import Form
@@ -29,13 +29,15 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
 @record
-class ConvEncoderConfig:
+class ConvEncoderConfig(EncoderConfig):
     """Convolutional encoder.
 
     layers: from the source up; convolution: their kind (`convs2s.convolutions`); positions: whether position embeddings
     are added (table 4 of the paper); max_positions: rows of their table, two more than the longest source with its end
     symbol.
     """
+
+    normalised: ClassVar[bool] = True
 
     kind: Literal["conv"] = "conv"
     layers: tuple[ConvLayer, ...] = (ConvLayer(256, 3),) * 4
@@ -54,9 +56,6 @@ class ConvEncoderConfig:
     def max_length(self) -> int:
         """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
         return self.max_positions - 2
-
-    def check_dim(self, dim: int) -> None:
-        """Any E will do."""
 
 
 @flax.struct.dataclass
@@ -135,6 +134,3 @@ def encode(
     x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
     z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))
-
-
-KIND = Encoder(config=ConvEncoderConfig, init=init, encode=encode, normalised=True)

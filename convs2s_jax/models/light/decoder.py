@@ -18,7 +18,7 @@ from convs2s_jax.models.light.records import (
     PreparedMemory,
 )
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.nn import depthwise, layer_norm, multihead
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.multihead import Source
@@ -26,7 +26,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 
 @record
-class LightDecoderConfig(LightConfig):
+class LightDecoderConfig(LightConfig, DecoderConfig):
     """Decoder of lightweight or dynamic convolutions; six layers in the paper.
 
     tied_output: the softmax uses the embedding table; attention_dropout: on the attention's weights.
@@ -156,14 +156,3 @@ def logits(params: LightDecoderParams, features: Array) -> Array:
     """Features [..., E] times the embedding table or a kernel of its own: [..., V], float32 or better."""
     kernel = params.embedding.table.T.astype(features.dtype) if params.output_kernel is None else params.output_kernel
     return jnp.einsum("...E,EV->...V", features, kernel, preferred_element_type=wide(features.dtype))
-
-
-KIND = Decoder(
-    config=LightDecoderConfig,
-    init=init,
-    prepare=prepare,
-    start=start,
-    advance=advance,
-    logits=logits,
-    normalised=False,
-)

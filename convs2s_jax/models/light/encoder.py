@@ -12,7 +12,7 @@ from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import LightConfig, residual
 from convs2s_jax.models.light.records import EncoderBlock, LightEncoderParams
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.nn import depthwise
 from convs2s_jax.nn.dropout import dropout, split
 from convs2s_jax.nn.gradient import scale_gradient
@@ -22,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class LightEncoderConfig(LightConfig):
+class LightEncoderConfig(LightConfig, EncoderConfig):
     """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
 
 
@@ -96,6 +96,3 @@ def encode(
     x = layers.norm_after(params.norm, x)
     z = scale_gradient(zero_padding(x, mask), gradient_scale)
     return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
-
-
-KIND = Encoder(config=LightEncoderConfig, init=init, encode=encode, normalised=False)

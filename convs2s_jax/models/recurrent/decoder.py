@@ -14,7 +14,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.models.recurrent.encoder import check_stack
 from convs2s_jax.models.recurrent.wirings import WIRINGS, RecurrentDecoderCache, RecurrentLayers, TargetWords
 from convs2s_jax.nn import affine, embedding, recurrent
@@ -33,7 +33,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 
 @record
-class RecurrentDecoderConfig:
+class RecurrentDecoderConfig(DecoderConfig):
     """Recurrent decoder.
 
     Attributes:
@@ -79,6 +79,15 @@ class RecurrentDecoderConfig:
             f"decoder.units is {self.units} with attention 'dot': a memory of embedding_dim {dim} is compared with "
             "states as they are; make the two equal, or use attention 'general'",
         )
+
+    def features_dim(self, _dim: int, /) -> int:
+        """O."""
+        return self.out_dim
+
+    @property
+    def returns_attention(self) -> bool:
+        """Whether there is an attention."""
+        return self.attention != "none"
 
 
 @flax.struct.dataclass
@@ -195,20 +204,3 @@ def advance(
 def logits(params: RecurrentDecoderParams, features: Array) -> Array:
     """Unnormalised log-probabilities W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     return output.logits(params.output, params.embedding, features)
-
-
-def attends(cfg: RecurrentDecoderConfig) -> bool:
-    """Whether the attention that `advance` returns says anything."""
-    return cfg.attention != "none"
-
-
-KIND = Decoder(
-    config=RecurrentDecoderConfig,
-    init=init,
-    prepare=prepare,
-    start=start,
-    advance=advance,
-    logits=logits,
-    normalised=False,
-    attends=attends,
-)

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.nn import affine, embedding, recurrent
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split
@@ -22,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class RecurrentEncoderConfig:
+class RecurrentEncoderConfig(EncoderConfig):
     """Recurrent encoder.
 
     Attributes:
@@ -59,9 +59,6 @@ class RecurrentEncoderConfig:
             f"residual is {self.residual}: a layer adds its input to its output, and in layer {(odd or 0) + 1} their "
             f"sizes differ; use {self.bidirectional + 2} or more, or another number of bidirectional layers",
         )
-
-    def check_dim(self, dim: int) -> None:
-        """Any E will do."""
 
     def adds_input(self, index: int) -> bool:
         """Whether the layer of this index, from 0, has a residual connection."""
@@ -184,6 +181,3 @@ def _layer(cfg: RecurrentEncoderConfig, layer: EncoderLayer, x: Array, mask: Arr
         other, (g, *_) = direction(layer.backward, True)
         y, h = jnp.concatenate([y, other], axis=-1), jnp.concatenate([h, g], axis=-1)
     return y, h.astype(y.dtype)
-
-
-KIND = Encoder(config=RecurrentEncoderConfig, init=init, encode=encode, normalised=False)

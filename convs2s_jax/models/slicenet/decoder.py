@@ -16,7 +16,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Decoder
+from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, Attention, SliceNetConfig, Step
 from convs2s_jax.nn import embedding
@@ -27,7 +27,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class SliceNetDecoderConfig(SliceNetConfig):
+class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
     """tied_output: the softmax uses the embedding table, as in the published code."""
 
     kind: Literal["slicenet"] = "slicenet"
@@ -169,14 +169,3 @@ def logits(params: SliceNetDecoderParams, features: Array) -> Array:
 def _sizes(params: SliceNetDecoderParams) -> tuple[int, Any]:
     """E and the dtype of products."""
     return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype
-
-
-KIND = Decoder(
-    config=SliceNetDecoderConfig,
-    init=init,
-    prepare=prepare,
-    start=start,
-    advance=advance,
-    logits=logits,
-    normalised=False,
-)

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import Encoder
+from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import SliceNetConfig, Step
 from convs2s_jax.nn import embedding
@@ -23,7 +23,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 @record
-class SliceNetEncoderConfig(SliceNetConfig):
+class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
     """Six modules in the published code, one and a half for each of the decoder."""
 
     kind: Literal["slicenet"] = "slicenet"
@@ -85,6 +85,3 @@ def encode(
         x = apply(steps, x, k)
     z = scale_gradient(zero_padding(x, mask), gradient_scale)
     return Memory(keys=z, values=z, mask=mask, summary=mean(z, mask))
-
-
-KIND = Encoder(config=SliceNetEncoderConfig, init=init, encode=encode, normalised=False)

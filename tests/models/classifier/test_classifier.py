@@ -1,5 +1,7 @@
 """Classifiers: Kim's features against loops and torch, and what holds for every kind of features."""
 
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,15 +13,15 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.kim import KimConfig
-from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig
+from convs2s_jax.models.classifier.model import FEATURES, AnyFeatures, ClassifierConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.table import ENCODERS
+from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from tests.models import kinds
 
 # compiled: operation by operation takes several times as long
 logits = jax.jit(classifier.logits, static_argnums=1)
-kims = jax.jit(kim.extract, static_argnums=1, static_argnames="rate")
+kims = jax.jit(kim.extract, static_argnums=1)
 V, L, E = 30, 5, 32
 KEY = jax.random.key(3)
 CASES = {
@@ -57,16 +59,16 @@ def close(a, b, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=tolerance)
 
 
-def test_the_table_has_all_kinds():
-    assert {kind.config for kind in FEATURES.values()} == {KimConfig, PooledConfig}
-    for kind, record in FEATURES.items():
-        assert record.config().kind == kind
+def test_the_tables_have_a_line_for_every_config():
+    """The configs of a union are told apart by `kind`, and each kind has its functions."""
+    for union, table in ((AnyEncoder, ENCODERS), (AnyDecoder, DECODERS), (AnyFeatures, FEATURES)):
+        assert [cls.kind for cls in get_args(union)] == list(table)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, record in ENCODERS.items() if record.reads])
-def test_models_and_classifiers_take_every_encoder(kind):
+@pytest.mark.parametrize("encoder", [cls for cls in get_args(AnyEncoder) if cls.reads_source])
+def test_models_and_classifiers_take_every_encoder(encoder):
     for cls in (ModelConfig, PooledConfig):
-        assert type(build(cls, {"encoder": {"kind": kind}}).encoder) is ENCODERS[kind].config
+        assert type(build(cls, {"encoder": {"kind": encoder.kind}}).encoder) is encoder
 
 
 def test_what_reads_nothing_is_no_encoder_of_a_classifier():
@@ -77,7 +79,7 @@ def test_what_reads_nothing_is_no_encoder_of_a_classifier():
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 9])
 def test_kims_features_equal_a_loop(length):
     cfg = KimConfig(widths=(2, 3, 5), maps=7)
-    params = kim.init(KEY, cfg, vocabulary=V, dim=E, rate=0.0)
+    params = kim.init(KEY, cfg, vocabulary=V, dim=E)
     tokens = text(length)
     table, found = np.asarray(params.embedding.table, np.float64), []
     for bank, width in zip(params.banks, cfg.widths, strict=True):
@@ -85,20 +87,20 @@ def test_kims_features_equal_a_loop(length):
         x = np.stack([table[t] for t in tokens] + [np.zeros(E)] * max(0, width - length))  # too short: zeros behind
         windows = [x[t : t + width] for t in range(len(x) - width + 1)]
         found.append([max(max(0.0, (window * w[:, :, d]).sum() + b[d]) for window in windows) for d in range(cfg.maps)])
-    close(kims(params, cfg, rows([tokens], 12, left=2), rate=0.0)[0], np.concatenate(found))
+    close(kims(params, cfg, rows([tokens], 12, left=2))[0], np.concatenate(found))
 
 
 def test_kims_features_equal_torch():
     torch = pytest.importorskip("torch")
     cfg = KimConfig(widths=(3, 4), maps=6)
-    params = kim.init(KEY, cfg, vocabulary=V, dim=E, rate=0.0)
+    params = kim.init(KEY, cfg, vocabulary=V, dim=E)
     tokens = rows([text(11), text(11, seed=1)], 11)
     x = torch.tensor(np.asarray(params.embedding.table)[np.asarray(tokens)]).transpose(1, 2)
     found = []
     for bank in params.banks:
         w, b = (torch.tensor(np.asarray(leaf)) for leaf in (bank.conv.w, bank.conv.b))
         found.append(torch.relu(torch.nn.functional.conv1d(x, w.permute(2, 1, 0), b)).max(dim=2).values)
-    close(kims(params, cfg, tokens, rate=0.0), torch.cat(found, dim=1).numpy())
+    close(kims(params, cfg, tokens), torch.cat(found, dim=1).numpy())
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
@@ -116,7 +118,7 @@ def test_logits_are_the_softmax_layer_over_the_features(made):
     src = rows([text(6), text(3, seed=2)], 7)
     extract = jax.jit(FEATURES[cfg.features.kind].extract, static_argnums=1, static_argnames="rate")
     z = extract(params.features, cfg.features, src, rate=cfg.dropout)
-    assert z.shape[1] == FEATURES[cfg.features.kind].size(cfg.features, E)
+    assert z.shape[1] == cfg.features.features_dim(E)
     expected = np.asarray(z, np.float64) @ np.asarray(params.output.w) + np.asarray(params.output.b)
     close(logits(params, cfg, src), expected)
 

@@ -194,8 +194,8 @@ def test_attention_is_a_mean_of_distributions_over_the_source(name):
 def test_layers_without_attention_have_no_maps():
     cfg, params = setup("partial_attention")
     assert [block.attention is not None for block in params.blocks] == [True, False, True]
-    assert conv_decoder.gradient_scale(cfg) == 1 / 4
-    assert conv_decoder.gradient_scale(setup("plain")[0]) == 1 / 4
+    assert cfg.gradient_scale == 1 / 4
+    assert setup("plain")[0].gradient_scale == 1 / 4
 
 
 @pytest.mark.parametrize("attention_layers", [None, (1,)], ids=["attention everywhere", "in the first layer"])

@@ -1,0 +1,55 @@
+"""Checks of what a caller hands to a model: one sentence instead of an error from deep inside.
+
+All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.nn.weight_norm import Normed
+
+
+def check_params(params: Any, record: type) -> None:
+    """Refuse parameters that are not a `record`, or whose kernels are still split for training."""
+    if not isinstance(params, record):
+        raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
+    leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed))
+    if any(isinstance(leaf, Normed) for leaf in leaves):
+        raise ValueError("parameters are split into direction and length: call nn.weight_norm.merge first")
+
+
+def check_tokens(name: str, tokens: Any) -> None:
+    """Refuse anything but an array of integers with one row per sequence."""
+    if not isinstance(tokens, jax.Array | np.ndarray):
+        raise TypeError(f"{name} is a {type(tokens).__name__}: expected an array of token ids, [rows, length]")
+    if tokens.ndim != 2:
+        raise ValueError(f"{name} has shape {tokens.shape}: expected token ids [rows, length], a row per sequence")
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
+
+
+def check_rows(rows: int, mask: Array) -> None:
+    """Refuse a number of rows that is no multiple of the sentences in a memory with this mask [B, S]."""
+    if rows < 1 or rows % len(mask):
+        raise ValueError(f"{rows} rows for a memory of {len(mask)} sentences: use a multiple, W rows per sentence")
+
+
+def check_cache(cache: Tree, rows: int) -> None:
+    """Refuse a cache of another number of rows than the tokens that are read."""
+    found = {leaf.shape[:1] for leaf in jax.tree.leaves(cache)}
+    if found - {(rows,)}:
+        (count, *_), *_ = found - {(rows,)}
+        raise ValueError(f"tokens have {rows} rows and the cache has {count}: call `start` with the rows of the tokens")
+
+
+def check_features(features: Array, channels: int) -> None:
+    """Refuse features with another number of channels than the softmax layer reads."""
+    if features.ndim < 1 or features.shape[-1] != channels:
+        raise ValueError(
+            f"features have shape {features.shape} and the softmax layer reads {channels} channels: hand over what "
+            "`advance` returns"
+        )

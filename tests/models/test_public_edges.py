@@ -1,0 +1,151 @@
+"""Wrong calls of the public functions of a model are one sentence; both kinds of key are taken alike."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.classifier import model as classifier
+from convs2s_jax.models.classifier.kim import KimConfig
+from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.training.loss import Batch, loss
+
+V, L = 11, 3
+CFG = ModelConfig(
+    embedding_dim=8,
+    dropout=0.5,
+    encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),)),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),), out_dim=6),
+)
+KIM = ClassifierConfig(embedding_dim=4, features=KimConfig(widths=(2,), maps=3))
+SRC = jnp.asarray([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
+BATCH = Batch(src=SRC, tgt=SRC)
+
+
+def init(key):
+    return model.init(key, CFG, source_vocabulary=V, target_vocabulary=V)
+
+
+class Made(NamedTuple):
+    params: model.Params
+    memory: Memory
+
+
+@pytest.fixture(scope="module")
+def made():
+    params = init(jax.random.key(0))
+    return Made(params, model.encode(params, CFG, SRC))
+
+
+def decode(params, memory, tokens=SRC, rows=2, key=None):
+    return model.decode(params, CFG, memory, model.start(params, CFG, memory, rows), tokens, key=key)
+
+
+def classify(tokens, key=None):
+    return classifier.logits(classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L), KIM, tokens, key=key)
+
+
+USES = {
+    "init": lambda _, key: init(key),
+    "classifier.init": lambda _, key: classifier.init(key, KIM, vocabulary=V, labels=L),
+    "encode": lambda made, key: model.encode(made.params, CFG, SRC, key=key),
+    "decode": lambda made, key: decode(*made, key=key),
+    "loss": lambda made, key: loss(made.params, CFG, BATCH, key=key),
+    "classifier.logits": lambda _, key: classify(SRC, key),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_raw_key_gives_what_the_typed_key_of_its_seed_gives(name, made):
+    raw, typed = (jax.jit(USES[name])(made, key(3)) for key in (jax.random.PRNGKey, jax.random.key))
+    jax.tree.map(np.testing.assert_array_equal, raw, typed)
+    other = jax.jit(USES[name])(made, jax.random.key(4))
+    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(typed), jax.tree.leaves(other), strict=True))
+
+
+WRONG = {
+    "split parameters to encode": (
+        lambda made: model.encode(model.split(made.params, CFG), CFG, SRC),
+        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+    ),
+    "split parameters to start": (
+        lambda made: model.start(model.split(made.params, CFG), CFG, made.memory, 2),
+        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+    ),
+    "split parameters to the loss": (
+        lambda made: loss(model.split(made.params, CFG), CFG, BATCH),
+        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+    ),
+    "parameters of another record": (
+        lambda made: model.encode({"encoder": made.params.encoder}, CFG, SRC),
+        "^params is a dict: expected Params, as `init` returns them$",
+    ),
+    "parameters of one side": (
+        lambda made: decode(made.params.decoder, made.memory),
+        "^params is a ConvDecoderParams: expected Params, as",
+    ),
+    "a list of tokens": (
+        lambda made: model.encode(made.params, CFG, [[5, EOS]]),
+        r"^src is a list: expected an array of token ids, \[rows, length\]$",
+    ),
+    "a single sentence": (
+        lambda made: model.encode(made.params, CFG, SRC[0]),
+        r"^src has shape \(3,\): expected token ids \[rows, length\], a row per sequence$",
+    ),
+    "floating tokens": (
+        lambda made: model.encode(made.params, CFG, SRC.astype(jnp.float32)),
+        "^src has dtype float32: token ids are integers, such as int32$",
+    ),
+    "floating tokens of a target": (
+        lambda made: decode(*made, SRC.astype(jnp.bfloat16)),
+        "^tokens has dtype bfloat16: token ids are integers",
+    ),
+    "last tokens without an axis of time": (
+        lambda made: decode(*made, SRC[:, 0]),
+        r"^tokens has shape \(2,\): expected token ids \[rows, length\]",
+    ),
+    "rows that no sentence shares": (
+        lambda made: decode(*made, rows=3),
+        "^3 rows for a memory of 2 sentences: use a multiple, W rows per sentence$",
+    ),
+    "sides of a batch that do not agree": (
+        lambda made: loss(made.params, CFG, Batch(src=SRC, tgt=SRC[:1])),
+        "^1 rows for a memory of 2 sentences: use a multiple, W rows per sentence$",
+    ),
+    "no rows": (
+        lambda made: model.start(made.params, CFG, made.memory, 0),
+        "^0 rows for a memory of 2 sentences: use a multiple",
+    ),
+    "a cache of another beam": (
+        lambda made: decode(*made, rows=4),
+        "^tokens have 2 rows and the cache has 4: call `start` with the rows of the tokens$",
+    ),
+    "features of another layer": (
+        lambda made: model.logits(made.params, CFG, jnp.zeros((2, 3, 8))),
+        r"^features have shape \(2, 3, 8\) and the softmax layer reads 6 channels: hand over what `advance` returns$",
+    ),
+    "floating tokens to a classifier": (
+        lambda _: classify(SRC.astype(jnp.float32)),
+        "^src has dtype float32: token ids are integers",
+    ),
+    "parameters of a translator to a classifier": (
+        lambda made: classifier.logits(made.params, KIM, SRC),
+        "^params is a Params: expected ClassifierParams, as `init` returns them$",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_call_is_one_sentence(name, made):
+    call, message = WRONG[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(made)
