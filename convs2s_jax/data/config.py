@@ -1,7 +1,4 @@
-"""What a user may say about data: the corpus, its vocabularies, its batches.
-
-Defaults stand here only; rules are checked when a record is made.
-"""
+"""The configuration of data: the corpus, its vocabularies, its batches."""
 
 import dataclasses
 from typing import Literal
@@ -16,7 +13,13 @@ NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 @record
 class SplitFiles:
-    """Parallel files of each split as (source file, target file) pairs; the pairs of a split are joined in order."""
+    """Parallel files of each split as (source file, target file) pairs; the pairs of a split are joined in order.
+
+    Attributes:
+      train: pairs of files to train on; empty for those of `data.dir`.
+      valid: pairs of files for validation; empty for those of `data.dir`.
+      test: pairs of files for the final test; empty for those of `data.dir`.
+    """
 
     train: tuple[tuple[str, str], ...] = ()
     valid: tuple[tuple[str, str], ...] = ()
@@ -25,27 +28,34 @@ class SplitFiles:
 
 @record
 class VocabularyConfig:
-    """How the vocabularies are learned from the training text."""
+    """How the vocabularies are learned from the training text.
 
-    # Subword units by merging pairs (bpe), by a unigram language model (unigram), or plain words between spaces.
+    Attributes:
+      kind: subword units made by merging pairs (bpe) or by a unigram language model (unigram), or plain words between
+        spaces (words).
+      dir: folder with the vocabularies of another run, WORKDIR/vocab, which are used as they are; the other fields are
+        then not read. Empty: they are learned.
+      src_size: entries of the source vocabulary, its four special symbols included; words and unigram may end up with
+        fewer.
+      tgt_size: entries of the target vocabulary, likewise.
+      joint: one vocabulary of src_size for both sides, learned from both; tgt_size is not read.
+      sample: most lines of each side to learn from; where there are more, they are drawn at random by the run's seed.
+      min_count: words only: words that are rarer become <unk>.
+      split_digits: subwords only: every digit is a unit of its own.
+      character_coverage: subwords only: this share of the text's characters is covered, the rarest others become <unk>.
+      normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
+        identity leaves every character as it is.
+    """
+
     kind: Literal["bpe", "unigram", "words"] = "bpe"
-    # Folder with the vocabularies of another run, WORKDIR/vocab, taken as they are; empty: learned. What is said of
-    # learning is not read then.
     dir: str = ""
-    # Entries of a vocabulary, its four special symbols included; `words` and `unigram` may end up with fewer.
     src_size: int = 10_000
     tgt_size: int = 10_000
-    # One vocabulary of src_size for both sides, learned from both; tgt_size is not read.
     joint: bool = False
-    # At most this many lines of a side are learned from, drawn at random by the run's seed.
     sample: int = 1_000_000
-    # `words` only: rarer words are <unk>.
     min_count: int = 2
-    # Subwords only: every digit is a unit of its own.
     split_digits: bool = False
-    # Subwords only: this part of the text's characters is covered, the rarest others are <unk>.
     character_coverage: float = 1.0
-    # Subwords only: a SentencePiece normalisation; "identity" leaves every character as it is.
     normalization: str = "identity"
 
     def __post_init__(self) -> None:
@@ -64,18 +74,22 @@ class VocabularyConfig:
 
 @record
 class BatchConfig:
-    """How pairs of sentences are put together into batches of few shapes."""
+    """How pairs of sentences are grouped into batches of few shapes.
 
-    # Budget of a batch: rows * max(S, T) <= tokens; a longer pair is a batch of its own.
+    Attributes:
+      tokens: budget of a batch: rows * max(S, T) is at most this; a longer pair is a batch of its own.
+      shapes: most (S, T) rectangles; each is compiled once.
+      accumulate: batches whose gradients are summed before one update.
+      max_length: longest side of a training pair in tokens, its end symbol included; longer pairs are skipped and
+        counted. fairseq has room for 1024 positions and keeps two of them.
+      cut_source: cut longer sources to max_length in training (and count them) instead of skipping the pair, as is done
+        for summaries; targets are never cut.
+    """
+
     tokens: int = 4000
-    # At most this many (S, T) rectangles; each is compiled once.
     shapes: int = 12
-    # Batches whose gradients are summed before one update.
     accumulate: int = 1
-    # Longest side of a training pair, its end symbol included; longer pairs are skipped and counted.
-    # fairseq has room for 1024 positions and keeps two of them.
     max_length: int = 1022
-    # Longer sources are cut to it in training instead (and counted), as the texts of summaries are; targets never.
     cut_source: bool = False
 
     def __post_init__(self) -> None:
@@ -90,26 +104,34 @@ class BatchConfig:
 
 @record
 class DataConfig:
-    """A parallel corpus and what is made of it."""
+    """A parallel corpus, its vocabularies and its batches.
 
-    # "files", "cldr" (phrases made from Unicode CLDR, needs no files) or "tfds:NAME" (TensorFlow Datasets); with labels
-    # as the target side also "tsv" (DIR/{train,valid,test}.tsv, plain or with .gz: a label, TAB and a text a line) and
-    # "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
+    Attributes:
+      corpus: "files"; "cldr" (phrases made from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets). With
+        labels as the target side also "tsv" (DIR/{train,valid,test}.tsv, plain or with .gz: a label, TAB and a text on
+        each line) and "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
+      src: the source side: suffix of file names, CLDR locale, or name of a feature. Without it the corpus is the target
+        side alone, for a language model: sources are empty lines. "tsv" does not need it.
+      tgt: the target side, likewise.
+      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
+      files: files of each split by name, in place of `dir`.
+      cldr: sizes of the built-in corpus.
+      hold_out: where a corpus has no split "valid", this share of train is held out for it, the same lines for every
+        seed; 0 trains without validation. None: a corpus must have the split.
+      tfds_dir: where TensorFlow Datasets keeps its data; empty: its own default, ~/tensorflow_datasets.
+      cache_dir: where tokenised text is kept; empty: inside the workdir.
+      vocabulary: how the vocabularies are learned.
+      batch: how batches are made.
+    """
+
     corpus: str = "files"
-    # The two sides: suffixes of file names, CLDR locales, or names of features. Without src the corpus is the target
-    # side alone, for a language model: sources are empty lines. "tsv" needs neither.
     src: str = ""
     tgt: str = ""
-    # Folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
     dir: str = ""
     files: SplitFiles = dataclasses.field(default_factory=SplitFiles)
     cldr: CldrConfig = dataclasses.field(default_factory=CldrConfig)
-    # Where a corpus has no split "valid": this share of train, the same lines for every seed, is held out for it; 0
-    # trains without validation. None: a corpus has to have one.
     hold_out: float | None = None
-    # Where TensorFlow Datasets keeps its data; empty: its own default, ~/tensorflow_datasets.
     tfds_dir: str = ""
-    # Where tokenised text is kept; empty: inside the workdir.
     cache_dir: str = ""
     vocabulary: VocabularyConfig = dataclasses.field(default_factory=VocabularyConfig)
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)

@@ -27,7 +27,14 @@ _PATIENCE = 20_000  # so many phrases in a row without a new one, and there are 
 
 @record
 class CldrConfig:
-    """How many pairs of phrases, and which."""
+    """How many pairs of phrases, and which.
+
+    Attributes:
+      train: pairs to train on.
+      valid: pairs for validation, none of which train holds on either side.
+      test: pairs for the final test, none of which the others hold on either side.
+      seed: draws the phrases.
+    """
 
     train: int = 100_000
     valid: int = 1_000

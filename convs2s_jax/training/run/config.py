@@ -19,19 +19,22 @@ AnyModel = ModelConfig | ClassifierConfig
 class TrainingConfig:
     """How a model is trained.
 
-    optimizer, schedule: records told apart by their `kind`.
-    clip: gradients are renormalised to this norm; 0 does not clip.
-    label_smoothing: share of the target distribution spread over the vocabulary.
-    max_steps, max_epochs: updates and epochs after which training ends; None for no bound.
-    report_every: updates between two lines of metrics.
-    validate_every: updates between validations; None validates after each epoch.
-    validate_bleu: translate the validation set at each validation, or give its texts their labels, and score that.
-    metrics: of the translations: names of `metrics.scoring.METRICS`. (Labels have accuracy and F1.)
-    bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
-    save_every: updates between checkpoints beside those of validations; None saves there only.
-    keep: how many of the last checkpoints stay, beside the best.
-    skip_bad_steps: so many updates in a row whose loss or gradient is not finite change nothing and are counted; one
-      more ends training. 0: the first one does.
+    Attributes:
+      optimizer: kind of optimiser and its constants.
+      schedule: kind of learning rate schedule and its constants.
+      clip: gradients are scaled down to this norm where theirs is larger; 0 does not clip.
+      label_smoothing: share of the target distribution that is spread over the vocabulary.
+      max_steps: updates after which training ends; None for no bound.
+      max_epochs: epochs after which training ends; None for no bound.
+      report_every: updates between two lines of metrics.
+      validate_every: updates between validations; None validates after each epoch.
+      validate_bleu: at each validation translate the validation set, or label its texts, and score that.
+      metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
+      bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
+      save_every: updates between checkpoints besides those of validations; None saves at validations only.
+      keep: how many of the last checkpoints are kept, besides the best.
+      skip_bad_steps: how many updates in a row may be skipped because their loss or gradient is not finite; they change
+        nothing and are counted. One more ends training; with 0 the first one does.
     """
 
     optimizer: NesterovConfig | AdamConfig = NesterovConfig()
@@ -65,11 +68,16 @@ class TrainingConfig:
 
 @record
 class Config:
-    """A run: its data, model, training and the search used for validation and by decode.py.
+    """A run: its data, its model, how it is trained, and the search used for validation and as decoding's default.
 
-    seed: of initialisation, batch order, dropout and vocabulary sample.
-    mesh, parallel: how devices share the work (docs/distributed.md): `jit` spreads batches and parameters, `pmap`
-      batches only. Neither changes what is computed.
+    Attributes:
+      data: the corpus, its vocabularies and batches.
+      model: kind of model and its sizes.
+      training: optimiser, schedule, bounds, validation, reports.
+      search: beam search, for validation and as the default of decoding.
+      seed: of initialisation, batch order, dropout and the sample that vocabularies are learned from.
+      mesh: how the devices are laid out (docs/distributed.md).
+      parallel: jit spreads batches and parameters over the mesh, pmap batches only. Neither changes what is computed.
     """
 
     data: DataConfig
