@@ -1,7 +1,10 @@
-"""Optimisers: gradient transformations without a learning rate, which the host gives to each step."""
+"""Optimisers: gradient transformations without a learning rate, which the host gives to each step.
+
+A transformation returns directions u; the step makes params - rate * u of them (`step.apply_gradients`).
+"""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,35 +16,82 @@ from convs2s_jax.nn.types import Array, Tree
 
 @record
 class NesterovConfig:
-    """Nesterov's accelerated gradient (Sutskever et al. 2013), as in section 4.2."""
+    """Nesterov's accelerated gradient (Sutskever et al. 2013), as in section 4.2; fairseq's `nag`.
+
+    Attributes:
+      momentum: share of the last step that is kept, from 0 to below 1.
+      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay: kernels as
+        directions and lengths, biases, tables. 0 for none.
+    """
 
     kind: Literal["nesterov"] = "nesterov"
     momentum: float = 0.99
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check(0 <= self.momentum < 1, f"momentum is {self.momentum}: use 0 or more and less than 1")
+        _check_decay(self.weight_decay)
 
 
 @record
 class AdamConfig:
-    """Adam (Kingma and Ba 2015), as for light and dynamic convolutions."""
+    """Adam (Kingma and Ba 2015, algorithm 1), as for light and dynamic convolutions; fairseq's `adam`.
+
+    Attributes:
+      b1: decay of the mean of gradients, from 0 to below 1.
+      b2: decay of the mean of squared gradients, from 0 to below 1.
+      eps: added to the root of the corrected mean of squares (fairseq adds it to the uncorrected one).
+      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay; 0: none.
+    """
 
     kind: Literal["adam"] = "adam"
     b1: float = 0.9
     b2: float = 0.98
     eps: float = 1e-8
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in (("b1", self.b1), ("b2", self.b2)):
-            check(0 <= value < 1, f"{name} is {value}: use 0 or more and less than 1")
-        check(self.eps > 0, f"eps is {self.eps}: use more than 0")
+        _check_adam(self.b1, self.b2, self.eps)
+        _check_decay(self.weight_decay)
 
 
-class Optimizer(NamedTuple):
-    """A kind of optimiser: its config class and the transformation made from it."""
+@record
+class AdamWConfig:
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2): the update of `adam` with that paper's name and usual values.
 
-    config: type
-    transformation: Callable[[Any], optax.GradientTransformation]
+    The decay is multiplied by the learning rate, as in PyTorch and optax; the paper's own factor leaves that to the
+    schedule. Every trained array decays, as with `adam`.
+
+    Attributes:
+      b1: decay of the mean of gradients, from 0 to below 1.
+      b2: decay of the mean of squared gradients, from 0 to below 1.
+      eps: added to the root of the corrected mean of squares.
+      weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay.
+    """
+
+    kind: Literal["adamw"] = "adamw"
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_adam(self.b1, self.b2, self.eps)
+        _check_decay(self.weight_decay)
+
+
+AnyOptimizer = NesterovConfig | AdamConfig | AdamWConfig
+"""The config of any kind of optimiser, told apart by `kind`."""
+
+
+def _check_adam(b1: float, b2: float, eps: float) -> None:
+    for name, value in (("b1", b1), ("b2", b2)):
+        check(0 <= value < 1, f"{name} is {value}: use 0 or more and less than 1")
+    check(eps > 0, f"eps is {eps}: use more than 0")
+
+
+def _check_decay(weight_decay: float) -> None:
+    check(weight_decay >= 0, f"weight_decay is {weight_decay}: use 0 or more, such as 1e-4")
 
 
 def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
@@ -52,16 +102,42 @@ def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
     return optax.trace(decay=cfg.momentum, nesterov=True)
 
 
-def _adam(cfg: AdamConfig) -> optax.GradientTransformation:
+def _adam(cfg: AdamConfig | AdamWConfig) -> optax.GradientTransformation:
     return optax.scale_by_adam(b1=cfg.b1, b2=cfg.b2, eps=cfg.eps)
 
 
-OPTIMIZERS = {"nesterov": Optimizer(NesterovConfig, _nesterov), "adam": Optimizer(AdamConfig, _adam)}
+OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
+    "nesterov": _nesterov,
+    "adam": _adam,
+    "adamw": _adam,
+}
+"""The directions of each kind, without weight decay."""
 
 
-def transformation(cfg: Any) -> optax.GradientTransformation:
-    """The optax transformation of an optimiser's config; updates are directions, to be multiplied by -lr."""
-    return OPTIMIZERS[cfg.kind].transformation(cfg)
+def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
+    """The optax transformation of an optimiser's config; updates are directions, to be multiplied by -rate."""
+    return decayed(OPTIMIZERS[cfg.kind](cfg), cfg.weight_decay)
+
+
+def decayed(inner: optax.GradientTransformation, weight_decay: float) -> optax.GradientTransformation:
+    """Decoupled weight decay: u + d p, so that p - rate (u + d p) = (1 - rate d) p - rate u.
+
+    The gradient, its clipping and what `inner` remembers of it know nothing of the decay. The state is that of `inner`.
+
+    Args:
+      inner: gives directions u.
+      weight_decay: d; 0 returns `inner`.
+    """
+    if weight_decay == 0.0:
+        return inner
+
+    def update(grads: Tree, state: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
+        if params is None:
+            raise ValueError("weight decay needs the parameters: call update(grads, state, params)")
+        updates, state = inner.update(grads, state, params)
+        return jax.tree.map(lambda u, p: u + weight_decay * p, updates, params), state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def clip_gradients(gradients: Tree, limit: float) -> tuple[Tree, Array]:

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import optimizer
-from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 
 RATES = [0.25, 0.25, 0.25, 0.025, 0.025, 0.1, 0.1, 0.4]
 
@@ -31,7 +31,7 @@ def trained(cfg, start, gradients):
     return seen
 
 
-def fairseq_nag(momentum, start, gradients):
+def fairseq_nag(momentum, start, gradients, decay=0.0):
     """fairseq's buffer carries -lr, and is corrected when the rate changes."""
     params = {name: p.copy() for name, p in start.items()}
     buffer = {name: np.zeros_like(p) for name, p in start.items()}
@@ -39,6 +39,7 @@ def fairseq_nag(momentum, start, gradients):
     for rate, grads in zip(RATES, gradients, strict=True):
         correction = rate / before
         for name, g in grads.items():
+            params[name] = params[name] * (1 - rate * decay)
             params[name] = params[name] + momentum * momentum * correction * buffer[name] - (1 + momentum) * rate * g
             buffer[name] = momentum * correction * buffer[name] - rate * g
         before = rate
@@ -46,8 +47,8 @@ def fairseq_nag(momentum, start, gradients):
     return seen
 
 
-def adam(b1, b2, eps, start, gradients):
-    """Algorithm 1 of Kingma and Ba (2015)."""
+def adam(b1, b2, eps, start, gradients, decay=0.0):
+    """Algorithm 1 of Kingma and Ba (2015); with decay, algorithm 2 of Loshchilov and Hutter (2019)."""
     params = {name: p.copy() for name, p in start.items()}
     m = {name: np.zeros_like(p) for name, p in start.items()}
     v = {name: np.zeros_like(p) for name, p in start.items()}
@@ -57,6 +58,7 @@ def adam(b1, b2, eps, start, gradients):
             m[name] = b1 * m[name] + (1 - b1) * g
             v[name] = b2 * v[name] + (1 - b2) * g * g
             root = np.sqrt(v[name] / (1 - b2**t))
+            params[name] = params[name] * (1 - rate * decay)
             params[name] = params[name] - rate * (m[name] / (1 - b1**t)) / (root + eps)
         seen.append(dict(params))
     return seen
@@ -81,6 +83,34 @@ def test_adam_is_the_papers(b1, b2, eps):
     with jax.numpy_dtype_promotion("standard"):
         found = trained(AdamConfig(b1=b1, b2=b2, eps=eps), start, gradients)
     assert_same(found, adam(b1, b2, eps, start, gradients))
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.5])
+def test_nesterov_decays_every_array_before_its_update_as_fairseqs(decay):
+    """The decay has the rate of its own update; the buffer, corrected at a change of the rate, does not decay."""
+    start, gradients = data(2)
+    found = trained(NesterovConfig(momentum=0.9, weight_decay=decay), start, gradients)
+    assert_same(found, fairseq_nag(0.9, start, gradients, decay))
+
+
+@pytest.mark.parametrize("cfg", [AdamConfig(weight_decay=0.5), AdamWConfig(weight_decay=0.5)], ids=lambda cfg: cfg.kind)
+def test_adam_decays_every_array_before_its_update(cfg):
+    start, gradients = data(3)
+    with jax.numpy_dtype_promotion("standard"):
+        found = trained(cfg, start, gradients)
+    assert_same(found, adam(cfg.b1, cfg.b2, cfg.eps, start, gradients, 0.5))
+
+
+def test_decay_leaves_the_optimisers_state_as_it_is_without():
+    start, gradients = data(4)
+    for plain, decayed in (
+        (NesterovConfig(), NesterovConfig(weight_decay=0.1)),
+        (AdamConfig(), AdamConfig(weight_decay=0.1)),
+    ):
+        states = [optimizer.transformation(cfg).init(start) for cfg in (plain, decayed)]
+        assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    with pytest.raises(ValueError, match="weight decay needs the parameters"):
+        optimizer.transformation(NesterovConfig(weight_decay=0.1)).update(gradients[0], states[0])
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.1, 5.0, 1e9])
@@ -111,6 +141,8 @@ def test_gradients_of_zero_are_clipped_to_zero():
         (lambda: NesterovConfig(momentum=1.0), "momentum is 1.0: use 0 or more and less than 1"),
         (lambda: AdamConfig(b1=-0.1), "b1 is -0.1: use 0 or more and less than 1"),
         (lambda: AdamConfig(b2=1.0), "b2 is 1.0: use 0 or more and less than 1"),
+        (lambda: NesterovConfig(weight_decay=-0.1), "weight_decay is -0.1: use 0 or more, such as 1e-4"),
+        (lambda: AdamWConfig(b2=1.0), "b2 is 1.0: use 0 or more and less than 1"),
         (lambda: AdamConfig(eps=0.0), "eps is 0.0: use more than 0"),
     ],
 )

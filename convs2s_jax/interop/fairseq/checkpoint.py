@@ -101,7 +101,7 @@ def save(
     scheduler = {"lr": rate} | ({"best": best / math.log(2)} if math.isfinite(best) else {"best": None})
     state = None
     if momentum is not None:
-        group = {"lr": rate, "lr_old": momentum.rate, "momentum": args["momentum"], "weight_decay": 0.0}
+        group = {"lr": rate, "lr_old": momentum.rate} | {name: args[name] for name in ("momentum", "weight_decay")}
         state = {
             "state": {i: {"momentum_buffer": buffer} for i, buffer in enumerate(momentum.buffers)},
             "param_groups": [group | {"params": list(range(len(momentum.buffers)))}],

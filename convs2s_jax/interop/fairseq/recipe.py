@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convs2s_jax.core.config import literal
-from convs2s_jax.training.optimizer import AdamConfig
+from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
@@ -41,8 +41,10 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
         training["optimizer"] = {"kind": "adam", "b1": betas[0], "b2": betas[1], "eps": args.get("adam_eps", 1e-8)}
     else:
         lost.append(f"the optimiser '{optimizer}' is not known here: training would use the default")
-    if args.get("weight_decay"):
-        lost.append(f"weight_decay {args['weight_decay']} has no counterpart here")
+    if args.get("weight_decay") and "optimizer" in training:
+        training["optimizer"]["weight_decay"] = args["weight_decay"]
+    elif args.get("weight_decay"):
+        lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences: here over tokens")
     return Recipe(training, _batch(args), abs(int(args.get("seed") or 1)), lost)
@@ -64,7 +66,7 @@ def args_of_training(cfg: Config) -> dict[str, Any]:
         "update_freq": [batch.accumulate],
         "max_epoch": training.max_epochs or 0,
         "max_update": training.max_steps or 0,
-        "weight_decay": 0.0,
+        "weight_decay": training.optimizer.weight_decay,
         **({"label_smoothing": training.label_smoothing} if training.label_smoothing else {}),
         **_optimizer_args(training),
         **_schedule_args(training.schedule),
@@ -75,7 +77,7 @@ def names(training: TrainingConfig) -> dict[str, str]:
     """The classes of criterion and optimiser by which fairseq recognises a state it can continue."""
     return {
         "criterion_name": f"{'LabelSmoothed' if training.label_smoothing else ''}CrossEntropyCriterion",
-        "optimizer_name": "FairseqAdam" if isinstance(training.optimizer, AdamConfig) else "FairseqNAG",
+        "optimizer_name": "FairseqAdam" if isinstance(training.optimizer, AdamConfig | AdamWConfig) else "FairseqNAG",
     }
 
 
@@ -117,7 +119,7 @@ def _batch(args: Mapping[str, Any]) -> dict[str, Any]:
 
 def _optimizer_args(training: TrainingConfig) -> dict[str, Any]:
     cfg = training.optimizer
-    if isinstance(cfg, AdamConfig):
+    if isinstance(cfg, AdamConfig | AdamWConfig):
         return {"optimizer": "adam", "adam_betas": str((cfg.b1, cfg.b2)), "adam_eps": cfg.eps}
     return {"optimizer": "nag", "momentum": cfg.momentum}
 

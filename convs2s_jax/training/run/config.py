@@ -8,7 +8,7 @@ from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.mesh import MeshConfig, Parallel
-from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
+from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
@@ -37,7 +37,7 @@ class TrainingConfig:
         nothing and are counted. One more ends training; with 0 the first one does.
     """
 
-    optimizer: NesterovConfig | AdamConfig = NesterovConfig()
+    optimizer: AnyOptimizer = NesterovConfig()
     schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
     label_smoothing: float = 0.0

@@ -100,7 +100,10 @@ SCHEDULES = [
     {"kind": "inverse_sqrt", "rate": 5e-4, "warmup": 100, "initial": 1e-6},
     {"kind": "cosine", "rate": 5e-4, "warmup": 100, "steps": 2000, "initial": 1e-6, "minimum": 1e-5},
 ]
-OPTIMIZERS = [{"kind": "nesterov", "momentum": 0.9}, {"kind": "adam", "b1": 0.8, "b2": 0.95, "eps": 1e-7}]
+OPTIMIZERS = [
+    {"kind": "nesterov", "momentum": 0.9, "weight_decay": 1e-4},
+    {"kind": "adam", "b1": 0.8, "b2": 0.95, "eps": 1e-7, "weight_decay": 0.01},
+]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s["kind"])
@@ -123,7 +126,7 @@ def test_what_cannot_be_kept_is_said():
     told = "; ".join(found.lost)
     for part in (
         "the optimiser 'adagrad' is not known here",
-        "weight_decay 0.0001 has no counterpart here",
+        "weight_decay 0.0001 belongs to that optimiser and is dropped with it",
         "gradients were averaged over sentences",
         "the schedule 'tri_stage' is not known here: the learning rate would stay at 0.125",
         "warmup_updates 9 has no counterpart",
