@@ -1,4 +1,4 @@
-"""Averages of the parameters of several models, as of the last checkpoints of a run (Wu et al. 2019 decode with 10)."""
+"""Averages of the parameters of several models, such as the last checkpoints of a run (Wu et al. 2019 use 10)."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,14 @@ from convs2s_jax.nn.types import Array, Tree
 def average(trees: Sequence[Tree]) -> Tree:
     """Mean of the kernels w of several models:  w = (w_1 + ... + w_n) / n.
 
-    The mean is taken of merged kernels. A direction v counts only up to its length, which weight norm leaves free and
-    training lets drift apart; the mean of v and g would be another kernel for another choice of those lengths.
-    (fairseq's average_checkpoints.py takes the mean of v and g.)
+    The mean is taken over merged kernels. The length of a direction v has no effect on the kernel, and it drifts in
+    training; a mean of v and g would depend on it. (fairseq's average_checkpoints.py takes the mean of v and g.)
 
     Args:
-      trees: parameters of one structure and shape, with weight norm split or merged.
+      trees: parameters of the same structure and shapes, with weight normalisation split or merged.
 
     Returns:
-      Merged parameters, dtype as given.
+      Merged parameters in the dtype given.
 
     Raises:
       ValueError: no tree, or trees of different structure or shapes.

@@ -32,8 +32,16 @@ def check_tokens(name: str, tokens: Any) -> None:
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
 
 
-def check_rows(rows: int, mask: Array) -> None:
-    """Refuse a number of rows that is no multiple of the sentences in a memory with this mask [B, S]."""
+def check_memory(memory: Any, rows: int) -> None:
+    """Refuse what is no memory, and a number of rows that is no multiple of its sentences.
+
+    Args:
+      memory: as an encoder returns it, or prepared: both have a mask [B, S].
+      rows: N, of a cache or of tokens.
+    """
+    mask = getattr(memory, "mask", None)
+    if mask is None:
+        raise TypeError(f"memory is a {type(memory).__name__}: expected what `encode` or `prepare` returns")
     if rows < 1 or rows % len(mask):
         raise ValueError(f"{rows} rows for a memory of {len(mask)} sentences: use a multiple, W rows per sentence")
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.checks import check_cache, check_features, check_params, check_rows, check_tokens
+from convs2s_jax.models.checks import check_cache, check_features, check_memory, check_params, check_tokens
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig
@@ -165,7 +165,7 @@ def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
 def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
     check_params(params, Params)
-    check_rows(rows, memory.mask)
+    check_memory(memory, rows)
     return DECODERS[cfg.decoder.kind].start(params.decoder, cfg.decoder, memory, rows)
 
 
@@ -175,7 +175,7 @@ def advance(
     """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache."""
     check_params(params, Params)
     check_tokens("tokens", tokens)
-    check_rows(len(tokens), memory.mask)
+    check_memory(memory, len(tokens))
     check_cache(cache, len(tokens))
     return DECODERS[cfg.decoder.kind].advance(
         params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution

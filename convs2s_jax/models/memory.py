@@ -1,4 +1,4 @@
-"""What an encoder leaves for a decoder to read."""
+"""The memory: the output of an encoder, which a decoder reads."""
 
 import flax.struct
 
@@ -9,9 +9,12 @@ from convs2s_jax.nn.types import Array
 class Memory:
     """The encoded source.
 
-    keys: [B, S, E], what attention compares with (z of the paper); values: [B, S, E], what it fetches (z + e);
-    mask: [B, S], True at real positions; summary: [B, E], for decoders that need a first state: the mean of keys,
-    or the last states of a recurrent encoder.
+    Attributes:
+      keys: [B, S, E], which attention compares with its queries (z of the paper).
+      values: [B, S, E], of which attention takes weighted sums (z + e).
+      mask: [B, S], True at real positions.
+      summary: [B, E], for decoders that need a first state: the mean of the keys, or the last states of a recurrent
+        encoder.
     """
 
     keys: Array

@@ -13,7 +13,7 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
     """Fresh parameters: O = `inputs` to V, or the bias [V] alone where the kernel is the embedding table (O = E).
 
     Args:
-      key: of the kernel and the bias.
+      key: for the kernel and the bias.
       inputs: O.
       vocabulary: V.
       tied: whether the kernel is the embedding table.

@@ -54,6 +54,8 @@ def split(key: Key | None, count: int) -> list[Key | None]:
 
 def typed(key: Key) -> Key:
     """A typed key [...] of `jax.random.key`, made of a raw one of `jax.random.PRNGKey`, uint32 [..., 2], if need be."""
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"key is {key!r}: make one with jax.random.key(seed)")
     return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 

@@ -121,6 +121,14 @@ WRONG = {
         lambda made: loss(made.params, CFG, Batch(src=SRC, tgt=SRC[:1])),
         "^1 rows for a memory of 2 sentences: use a multiple, W rows per sentence$",
     ),
+    "tokens in place of a memory": (
+        lambda made: model.start(made.params, CFG, np.asarray(SRC), 2),
+        "^memory is a ndarray: expected what `encode` or `prepare` returns$",
+    ),
+    "a seed in place of a key": (
+        lambda made: model.encode(made.params, CFG, SRC, key=3),
+        r"^key is 3: make one with jax.random.key\(seed\)$",
+    ),
     "no rows": (
         lambda made: model.start(made.params, CFG, made.memory, 0),
         "^0 rows for a memory of 2 sentences: use a multiple",
