@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.rows import pad_rows
 from convs2s_jax.data.plan import Plan, PlannedBatch
 
 AHEAD = 4
@@ -39,12 +39,7 @@ def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.n
       rows: which of them, at most B; the remaining rows are PAD throughout.
       shape: (B, length); a longer sentence is cut and keeps its end symbol.
     """
-    result = np.full(shape, PAD, np.int32)
-    for line, row in zip(result, rows, strict=False):
-        tokens = sentences[row][: shape[1] - 1]
-        line[: len(tokens)] = tokens
-        line[len(tokens)] = EOS
-    return result
+    return pad_rows((sentences[row][: shape[1] - 1] for row in rows), shape)
 
 
 def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:

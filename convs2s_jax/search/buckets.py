@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from convs2s_jax.core.rows import round_up
+
 
 class Bucket(NamedTuple):
     """One batch: sentences `indices` in arrays of `rows` rows and `width` columns."""
@@ -48,7 +50,7 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     plan = []
     while order:
-        width = round_up(max(lengths[order[0]], least_width))
+        width = width_of(max(lengths[order[0]], least_width))
         most = min(rows, max(1, tokens // width))
         indices, order = tuple(order[:most]), order[most:]
         plan.append(Bucket(most, width, indices))
@@ -58,13 +60,13 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
     return plan
 
 
-def round_up(length: int) -> int:
+def width_of(length: int) -> int:
     """The width of arrays for sources of this length: multiples of 16, from 128 on in steps of an eighth to a quarter.
 
     A program for each width takes seconds to compile, a few columns of padding a few hundredths of the work.
     """
     step = max(16, _power_of_two(length) // 8)
-    return -(-length // step) * step
+    return round_up(length, step)
 
 
 def _power_of_two(count: int) -> int:

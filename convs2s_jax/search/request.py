@@ -1,16 +1,14 @@
 """What is asked of each sentence, besides what the options ask of all of them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import numpy as np
 from jax import Array
 
-from convs2s_jax.core.tokens import PAD
-
-Tokens = Sequence[int] | np.ndarray
+from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 
 
 @flax.struct.dataclass
@@ -43,7 +41,7 @@ def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Si
     """Axes that hold them all: prefixes in multiples of 8, so that they do not multiply compilations."""
     phrase = max((len(phrase) for wanted in phrases for phrase in wanted), default=0)
     return Sizes(
-        prefix=-(-max((len(prefix) for prefix in prefixes), default=0) // 8) * 8,
+        prefix=round_up(max((len(prefix) for prefix in prefixes), default=0), 8),
         phrases=max((len(wanted) for wanted in phrases), default=0) if phrase else 0,
         phrase=phrase,
     )
@@ -62,29 +60,30 @@ def request(
     What is given as arrays of JAX, traced ones too, is taken as it is: see `Request` for the shapes.
     """
     count = len(max_lengths)
-    texts: Sequence[Tokens] = () if prefixes is None or isinstance(prefixes, Array) else prefixes
-    wanted: Sequence[Sequence[Tokens]] = () if phrases is None or isinstance(phrases, Array) else phrases
-    for name, listed in (("prefixes", texts), ("lists of phrases", wanted)):
-        if len(listed) not in (0, count):
-            raise ValueError(f"there are {len(listed)} {name} for {count} sentences: each needs one, be it empty")
+    texts = _listed("prefixes", prefixes, count)
+    wanted = _listed("lists of phrases", phrases, count)
     largest = axes or sizes(texts, wanted)
-    begin = np.full((count, largest.prefix), PAD, np.int32)
-    holds = np.full((count, largest.phrases, largest.phrase), PAD, np.int32)
-    for row, prefix in enumerate(texts):
-        begin[row, : len(prefix)] = prefix
-    for row, several in enumerate(wanted):
-        for i, phrase in enumerate(several[: largest.phrases]):
-            holds[row, i, : len(phrase)] = phrase
-    made = prefixes if isinstance(prefixes, Array) else begin, phrases if isinstance(phrases, Array) else holds
     lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
-    # device_put without a compilation, unlike jnp.asarray
-    longest, begins, phrase_rows = jax.device_put((lengths.astype(np.int32), *made))
-    asked = Request(longest, begins, phrase_rows, keys)
-    for name, array, rank in (
-        ("max_lengths", asked.max_lengths, 1),
-        ("prefixes", asked.prefixes, 2),
-        ("phrases", asked.phrases, 3),
-    ):
+    begins = prefixes if isinstance(prefixes, Array) else pad_rows(texts, (count, largest.prefix), end=False)
+    holds = phrases if isinstance(phrases, Array) else _phrase_rows(wanted, largest)
+    for name, array, rank in (("max_lengths", lengths, 1), ("prefixes", begins, 2), ("phrases", holds, 3)):
         if array.ndim != rank or array.shape[0] != count:
             raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
-    return asked
+    # device_put without a compilation, unlike jnp.asarray
+    lengths, begins, holds = jax.device_put((lengths.astype(np.int32), begins, holds))
+    return Request(max_lengths=lengths, prefixes=begins, phrases=holds, keys=keys)
+
+
+def _listed(name: str, given: Sequence[Any] | Array | None, count: int) -> Sequence[Any]:
+    """What is given as a list, one item for each sentence; empty ones where it is an array or not given."""
+    if given is None or isinstance(given, Array):
+        return [()] * count
+    if len(given) != count:
+        raise ValueError(f"there are {len(given)} {name} for {count} sentences: each needs one, be it empty")
+    return given
+
+
+def _phrase_rows(wanted: Sequence[Sequence[Tokens]], axes: Sizes) -> np.ndarray:
+    """[B, C, K]."""
+    rows = [pad_rows((p for p in each if len(p)), (axes.phrases, axes.phrase), end=False) for each in wanted]
+    return np.reshape(rows, (len(wanted), axes.phrases, axes.phrase)).astype(np.int32)

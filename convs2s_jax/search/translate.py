@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import Tokens, request, sizes
+from convs2s_jax.search.request import request, sizes
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
@@ -199,10 +199,7 @@ def score(
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         indices = [i for bucket in group for i in bucket.padded]
         src = source_rows(sources, indices, group[0].width, room)
-        tgt = np.full((len(indices), group[0].width), PAD, np.int32)
-        for row, i in enumerate(indices):
-            if i is not None:
-                tgt[row, : len(targets[i]) + 1] = [*targets[i], EOS]
+        tgt = pad_rows([None if i is None else targets[i] for i in indices], src.shape)
         return force(on(mesh), cfgs, structure, numbers, *put((src, tgt), mesh), attention=attention, mesh=mesh)
 
     structure, numbers = structure_of(cfg), numbers_of(cfg)
@@ -261,13 +258,7 @@ def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], wi
       width: columns.
       room: tokens of a sentence that count; the others are cut off.
     """
-    src = np.full((len(indices), width), PAD, np.int32)
-    src[:, 0] = EOS
-    for row, i in enumerate(indices):
-        if i is not None:
-            n = min(len(sources[i]), room)
-            src[row, :n], src[row, n] = sources[i][:n], EOS
-    return src
+    return pad_rows([() if i is None else sources[i][:room] for i in indices], (len(indices), width))
 
 
 def _candidates(found: Hypotheses, weights: np.ndarray | None, source_length: int) -> tuple[Candidate, ...]:

@@ -13,7 +13,7 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.search.buckets import batches, round_up
+from convs2s_jax.search.buckets import batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.translate import translate
@@ -147,9 +147,9 @@ def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
 
 
 def test_shapes_are_few():
-    widths = {round_up(length) for length in range(1, 1023)}
+    widths = {width_of(length) for length in range(1, 1023)}
     assert len(widths) <= 22
-    assert all(length <= round_up(length) < length + max(16, length / 4) for length in range(1, 1023))
+    assert all(length <= width_of(length) < length + max(16, length / 4) for length in range(1, 1023))
     assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
 
 

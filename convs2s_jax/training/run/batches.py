@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.loader import Sentences, fill
 from convs2s_jax.data.plan import Plan, PlannedBatch
 from convs2s_jax.training import sharding
@@ -18,7 +19,7 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
     Padded rows count nothing in sums, so that nothing is dropped: not the last batch of an epoch or a validation set.
     """
     shape, shards = plan.shapes[planned.shape], row_shards(mesh)
-    rows = -(-shape.rows // shards) * shards
+    rows = round_up(shape.rows, shards)
     return Batch(
         src=_side(mesh, split.src, planned.rows, (rows, shape.src)),
         tgt=_side(mesh, split.tgt, planned.rows, (rows, shape.tgt)),

@@ -1,0 +1,38 @@
+"""Sequences of unequal lengths as rows of one array. Host side, numpy."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from convs2s_jax.core.tokens import EOS, PAD
+
+Tokens = Sequence[int] | np.ndarray
+
+
+def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end: bool = True) -> np.ndarray:
+    """Each sequence, its end symbol and then padding: [rows, width] int32.
+
+    Args:
+      sequences: token ids, at most `rows` of them. None, and the rows that are left over, are PAD throughout.
+      shape: (rows, width).
+      end: whether each sequence is followed by EOS.
+
+    Raises:
+      ValueError: more sequences than rows, or one longer than the width.
+    """
+    rows = np.full(shape, PAD, np.int32)
+    for i, tokens in enumerate(sequences):
+        if tokens is None:
+            continue
+        length = len(tokens) + end
+        if i >= shape[0] or length > shape[1]:
+            raise ValueError(f"sequence {i} takes {length} columns: it does not fit into an array of shape {shape}")
+        rows[i, : len(tokens)] = tokens
+        if end:
+            rows[i, len(tokens)] = EOS
+    return rows
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The smallest multiple that is not below `count`."""
+    return -(-count // multiple) * multiple
