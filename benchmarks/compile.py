@@ -1,14 +1,14 @@
 """Compile time and memory of the gradients of a batch:  python benchmarks/compile.py [CONFIG ...]
 
-Each configuration is lowered and compiled from shapes alone, so nothing large is allocated: layers one after another,
-equal ones scanned, and both with rematerialisation. A training run compiles this once for each shape of a batch; the
-last row of a model is the optimiser's part, which it compiles once. With --repeats whole steps are run too, in turn,
-and their time is measured. Memory is what XLA plans: arguments (parameters and batch) and what it needs besides.
-Processor seconds vary less where other work is on the machine.
+Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are compiled one
+after another, scanned where they are equal, and both with recomputation. A training run compiles the gradients once for
+each shape of a batch; the last row of a model is the optimiser's update, which it compiles once. With --repeats whole
+updates are run too, in turn, and their time is measured. Memory is what XLA plans: arguments (parameters and batch) and
+what it needs besides. Processor seconds vary less than seconds of the clock where other work runs on the machine.
 
-With --topology both are compiled for a TPU slice that need not be there (pip install libtpu, of the version that
-jax[tpu] wants; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
-and memory are those of one chip, and exchanges are counted as the program names them (once in a loop).
+With --topology both are compiled for a TPU slice that need not be present (pip install libtpu, of the version that
+jax[tpu] needs; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
+and memory are those of one chip, and collective operations are counted as the program names them (once in a loop).
 """
 
 import argparse

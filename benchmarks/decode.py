@@ -1,8 +1,8 @@
 """Decoding throughput:  python benchmarks/decode.py --data=DIR [--shapes fconv_wmt_en_de] [--workdir=RUN]
 
-DIR holds train.de, train.en and test.de (.gz). Test sentences, sorted by length, every hypothesis of exactly 16 tokens;
-parameters are fresh: speed does not depend on their values. With --workdir a trained model translates the same
-sentences to their natural lengths. Figures of fairseq: ../shared/peer_speed.md.
+DIR is a folder with train.de, train.en and test.de, plain or gzipped. The test sentences are sorted by length, and
+every hypothesis has exactly 16 tokens. Parameters are fresh, because speed does not depend on their values. With
+--workdir a trained model translates the same sentences to their natural lengths. docs/performance.md has figures.
 """
 
 import argparse

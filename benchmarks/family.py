@@ -1,9 +1,10 @@
 """One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14]
 
-Every configs/multi30k_*.py named is trained on the same data with the same vocabularies and token budget for about the
-same time of updates: its speed is measured first, on a machine that does nothing else, and its number of epochs
-follows. DIR holds Multi30k (train, valid and test of de and en, plain or .gz). Speeds stay in WORKDIR/speeds.json and
-runs that are there are not trained again: training may share the machine, and the table can be printed anew.
+Six configurations configs/multi30k_*.py are trained on the same data with the same vocabularies and token budget, for
+about the same time of updates. The speed of each is measured first, on a machine that does nothing else, and gives its
+number of epochs. DIR is a folder with train, valid and test of de and en, plain or gzipped. Speeds are kept in
+WORKDIR/speeds.json and finished runs are not trained again, so training may share the machine and the table can be
+printed again. docs/results.md has figures.
 """
 
 import argparse

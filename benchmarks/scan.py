@@ -1,8 +1,8 @@
 """Exact match on SCAN:  python benchmarks/scan.py --data=DIR --workdir=runs/scan [--seeds 1 2 3]
 
-DIR holds the splits of SCAN, one folder each. Every configuration is trained on every split with every seed, one after
-another; what was trained before is not trained again, and a run that was stopped goes on. Prints means and standard
-deviations over the seeds, and every run.
+DIR is a folder with one folder for each split of SCAN. Every configuration is trained on every split with every seed,
+one after another. Finished runs are not trained again, and a run that was stopped continues. The script prints
+every run, and means and standard deviations over the seeds. docs/results.md has figures.
 """
 
 import argparse

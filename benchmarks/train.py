@@ -1,8 +1,8 @@
 """Training throughput:  python benchmarks/train.py --data=DIR
 
-DIR holds train.de and train.en (.gz). Batches are those of the batch plan at 4000 tokens; target tokens are counted
-without padding; batches are on the device beforehand. Compare shares of the matrix-product rate, not seconds:
-machines are shared. See ../shared/peer_speed.md for fairseq's figures.
+DIR is a folder with train.de and train.en, plain or gzipped. Batches are those of the batch plan at 4000 tokens and lie
+on the device beforehand; target tokens are counted without padding. Machines are shared, so compare shares of the
+matrix-product rate and not seconds. docs/performance.md has figures.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 A convolutional encoder before a recurrent decoder, after Gehring et al. 2016 (arXiv 1611.02344), on Multi30k. DIR as
 for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
 
-Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; the table is in the README): perplexity
+Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; table in docs/results.md): perplexity
 6.15 on valid, BLEU 40.35 (test 2016, beam 5), 10 epochs of 84 s. 4.16 M parameters.
 
 The encoder has the layers of multi30k_de_en.py, the decoder and its training are those of multi30k_gru.py, but for a

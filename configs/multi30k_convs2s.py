@@ -4,7 +4,7 @@ ConvS2S on Multi30k, with the layers of multi30k_de_en.py (4.2 M parameters, abo
 compared with by benchmarks/family.py) but trained as they are, by Adam: multi30k_de_en.py has the optimiser of the
 paper, and scores. DIR as there.
 
-Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; the table is in the README): perplexity
+Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; table in docs/results.md): perplexity
 5.85 on valid, BLEU 41.58 (test 2016, beam 5), 10 epochs of 87 s.
 
 Tried for an epoch or two, seed 1: after the first epoch Nesterov at 0.5 and 1.0 had perplexities of 46.7 and 35.1 on

@@ -5,7 +5,7 @@ Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to
 train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
 
 4,124,160 parameters; the learning rate is that of multi30k_lightconv.py. Measured in 14.5 minutes of updates on 2
-cores, seed 1 (benchmarks/family.py; the table is in the README): perplexity 6.07 on valid, BLEU 38.94 (test 2016, beam
+cores, seed 1 (benchmarks/family.py; table in docs/results.md): perplexity 6.07 on valid, BLEU 38.94 (test 2016, beam
 5), 6 epochs of 141 s.
 """
 
