@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 FOR_TESTS := $(VENV)/.installed-test
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint types floors install clean
+.PHONY: demo test drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
@@ -36,7 +36,11 @@ floors: $(FOR_TESTS)
 	$(BIN)/lint-imports
 
 test: lint types floors
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
+	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
+
+# Rehearsals that take long: faults at random moments, many processes, whole runs. Ends with a table of claims.
+drills: $(FOR_TESTS)
+	$(BIN)/python -m pytest -m drill -p tests.drills
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

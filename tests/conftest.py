@@ -2,7 +2,10 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the time of these tests, so it is done with little optimisation.
@@ -10,9 +13,15 @@ FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_lev
 FLAGS += " --xla_llvm_disable_expensive_passes=true"
 if version("jax").startswith("0.10."):  # the older way to emit fusions compiles in two thirds of the time; 0.12 lost it
     FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
-
-from pathlib import Path  # noqa: E402
+if FLAGS not in os.environ.get("XLA_FLAGS", ""):  # workers of pytest-xdist have them from the process that starts them
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+# One compilation cache for the session: workers and the processes that tests start inherit it. `CompileCounter` counts
+# a program that comes out of the cache like one that is compiled, so tests of compilations are not disturbed.
+OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+if OWN_CACHE:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="convs2s_jax-compiled-")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -22,12 +31,22 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Tracing makes many objects; to look through all of them after every 700 new ones takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 
+MAPPINGS = 12_000
+"""A compiled program keeps several mappings of memory, of which a process may have 65,530: then XLA dies of it."""
+
+
+def pytest_unconfigure() -> None:
+    if OWN_CACHE:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """A compiled program keeps several mappings of memory, of which a process may have 65,530: then XLA dies of it."""
+    """Compiled programs are dropped after a module that leaves too many."""
     yield
-    jax.clear_caches()
+    with open("/proc/self/maps", "rb") as file:
+        if sum(1 for _ in file) > MAPPINGS:
+            jax.clear_caches()
 
 
 SHARED = Path(__file__).parents[2] / "shared"

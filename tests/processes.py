@@ -23,18 +23,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def environment(devices: int, compiled: Path) -> dict[str, str]:
-    """That of the tests with other devices; programs that an earlier process compiled are taken from a folder."""
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(compiled), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    cache["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+def environment(devices: int) -> dict[str, str]:
+    """That of the tests with another number of devices."""
     count = f"--xla_force_host_platform_device_count={devices}"
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", count, os.environ["XLA_FLAGS"])
-    return {**os.environ, **cache, "XLA_FLAGS": flags}
-
-
-def _base(path: Path) -> Path:
-    """The folder of this session's temporary files."""
-    return next(parent for parent in path.parents if parent.name.startswith(("pytest-", "popen-")))
+    return {**os.environ, "XLA_FLAGS": flags}
 
 
 class Process:
@@ -45,7 +38,7 @@ class Process:
     ) -> None:
         command = [sys.executable, "train.py", *arguments]
         with log.open("w") as file:
-            known = {**environment(devices, _base(log) / "compiled"), **(variables or {})}
+            known = {**environment(devices), **(variables or {})}
             self.popen = subprocess.Popen(command, cwd=ROOT, env=known, stderr=file)
         self._log = log
 

@@ -11,6 +11,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
+from tests.helpers import difference
 
 CASES = [
     "fconv_01_k3_basic",
@@ -32,13 +33,10 @@ def load(name: str, dtype: str):
     return cfg, fairseq.params_from_state_dict(cfg, tensors), arrays, info
 
 
-def difference(ours, theirs) -> float:
-    """Relative error by norm."""
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    return float(np.linalg.norm(ours - theirs) / max(np.linalg.norm(theirs), 1e-30))
-
-
-@pytest.fixture(params=[("float32", "", 1e-5), ("float64", "64", 1e-9)], ids=["float32", "float64"])
+@pytest.fixture(
+    params=[pytest.param(("float32", "", 1e-5), marks=pytest.mark.drill), ("float64", "64", 1e-9)],
+    ids=["float32", "float64"],
+)
 def precision(request):
     dtype, suffix, tolerance = request.param
     with jax.enable_x64(dtype == "float64"):

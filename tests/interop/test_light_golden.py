@@ -11,6 +11,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.light import layers as light_layers
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
+from tests.helpers import difference
 from tests.interop import light_reference
 from tests.interop.light_reference import Reference
 
@@ -18,12 +19,6 @@ WIDE = "dynamicconv_02_widekernel"
 CASES = ["lightconv_01_glu", "lightconv_02_prenorm_learnedpos_noglu_widekernel", "dynamicconv_01_glu", WIDE]
 TOKENS = ("src_tokens", "prev_output_tokens", "target")
 every_case = pytest.mark.parametrize("name", CASES)
-
-
-def difference(ours, theirs) -> float:
-    """Relative error by norm."""
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    return float(np.linalg.norm(ours - theirs) / max(np.linalg.norm(theirs), 1e-30))
 
 
 @pytest.fixture(params=[("float32", "", 1e-5), ("float64", "64", 1e-9)], ids=["float32", "float64"])

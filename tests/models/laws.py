@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.config import build
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, pair
@@ -41,18 +41,9 @@ def fresh(cfg):
     return model.init(jax.random.key(0), cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
 
 
-def same(a, b, tolerance=1e-5):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
-
-
 def near_to(half, exact):
     """Eight bits of mantissa are 0.4 % an operation: within 5 % in all."""
     return 0 < np.linalg.norm(np.float32(half) - exact) < 0.05 * np.linalg.norm(exact)
-
-
-def padded(sentences, length, left=False):
-    rows = [[PAD] * (length - len(s)) + s if left else s + [PAD] * (length - len(s)) for s in sentences]
-    return jnp.asarray(rows, jnp.int32)
 
 
 def with_table(params, side, table):

@@ -14,8 +14,9 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
+from tests.helpers import padded, same
 from tests.models.kinds import DECODERS, LANGUAGE_MODELS
-from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, padded, parameters, same, with_table
+from tests.models.laws import SOURCE, TARGET, E, S, config, fresh, near_to, parameters, with_table
 
 every_decoder = pytest.mark.parametrize("decoder", [*DECODERS, *LANGUAGE_MODELS])
 

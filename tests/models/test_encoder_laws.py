@@ -8,8 +8,9 @@ import pytest
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.nn.dropout import row_keys
+from tests.helpers import padded, same
 from tests.models.kinds import ENCODERS
-from tests.models.laws import SENTENCES, E, config, fresh, near_to, padded, parameters, same, with_table
+from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, with_table
 
 every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
 

@@ -23,33 +23,17 @@ from convs2s_jax.nn.recurrent_attention import ATTENTIONS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make
-from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, firsts
-from tests.models.laws import (
-    FIRST_DECODER,
-    FIRST_ENCODER,
-    SENTENCES,
-    E,
-    config,
-    fresh,
-    padded,
-    parameters,
-)
+from tests.helpers import drills_but, padded
+from tests.models.kinds import DECODERS, ENCODERS, firsts, together
+from tests.models.laws import SENTENCES, E, config, fresh, parameters
 
-
-def halves():
-    """Each encoder with the first decoder, each decoder with the first encoder."""
-    return [(name, FIRST_DECODER) for name in ENCODERS] + [(FIRST_ENCODER, name) for name in list(DECODERS)[1:]]
-
-
-every_half = pytest.mark.parametrize(("encoder", "decoder"), [*halves(), *(("none", name) for name in LANGUAGE_MODELS)])
-every_pair = pytest.mark.parametrize(
-    ("encoder", "decoder"), list(dict.fromkeys([*itertools.product(firsts(ENCODERS), firsts(DECODERS)), *halves()]))
-)
+ALL_PAIRS = dict.fromkeys([*itertools.product(firsts(ENCODERS), firsts(DECODERS)), *together()])
 """Each kind of encoder with each kind of decoder, and every line of the table in one pair."""
+every_line = pytest.mark.parametrize(("encoder", "decoder"), together())
 
 
 @pytest.mark.parametrize("length", [1, 1000])
-@every_half
+@every_line
 def test_gradients_are_finite_at_any_length(encoder, decoder, length):
     """Of fresh parameters, beside a row of padding; at usual lengths every parameter gets some."""
     cfg = config(encoder, decoder, dropout=0.1)
@@ -68,7 +52,7 @@ def test_gradients_are_finite_at_any_length(encoder, decoder, length):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-@every_half
+@every_line
 def test_every_parameter_has_a_gradient_a_place_on_a_mesh_and_is_merged_as_it_was_split(encoder, decoder):
     cfg = config(encoder, decoder)
     batch = Batch(src=padded(SENTENCES, 7), tgt=padded([[5, 6, 7, EOS], [8, EOS], [9, 10, EOS]], 5))
@@ -89,7 +73,10 @@ def test_every_parameter_has_a_gradient_a_place_on_a_mesh_and_is_merged_as_it_wa
 PAIRS, UPDATES, RATE, LEARNT = 64, 2000, 0.01, 0.2
 
 
-@every_pair
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    drills_but([pair for pair in ALL_PAIRS if "none" not in pair], kept=[("conv", "conv"), ("gru", "bahdanau")]),
+)
 def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
     """Random words on both sides: greedy decoding gives every target back, word for word."""
     execution = {"convolution": "products"}  # which is fast in the loop over updates

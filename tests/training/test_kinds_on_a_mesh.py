@@ -6,13 +6,13 @@ import jax
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
-from tests.models.kinds import ENCODERS, pair, together
+from tests.models.kinds import pair, together
 from tests.models.laws import filled
 
 TRAINING = TrainingConfig(clip=0.1)
@@ -32,13 +32,12 @@ def gradients(cfg, mesh=None):
     return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), together())
+EACH_KIND = [("conv", "conv"), ("dynamic", "dynamic"), ("lightconv", "lightconv"), ("slicenet", "slicenet")]
+EACH_KIND += [("gru", "bahdanau")]
+"""The others differ in little of what a mesh knows: `test_laws.py` finds all their rules."""
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), drills_but(together(), EACH_KIND))
 def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
     cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair(encoder, decoder)})
     assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg), least=LEAST)
-
-
-@pytest.mark.parametrize("features", [{"kind": "kim", "maps": 8}, {"kind": "pooled", "encoder": ENCODERS["conv"]}])
-def test_gradients_of_classifiers_on_a_mesh_are_those_of_one_device(features):
-    cfg = build(ClassifierConfig, {"embedding_dim": 32, "dropout": 0.3, "features": features})
-    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg))

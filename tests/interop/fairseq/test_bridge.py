@@ -239,6 +239,7 @@ def greedy(params, cfg, src, steps):
     return jax.lax.scan(step, (cache, last), None, length=steps)[1].T
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("name", "folders", "options"),
     [("beam_b5_lp1.0", ["a"], []), ("beam_b5_lp2.0", ["a", "b"], ["--length_penalty=2"])],

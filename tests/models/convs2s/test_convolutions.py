@@ -22,6 +22,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.training.loss import Batch, loss
+from tests.helpers import close
 
 LAYERS = {
     "dense": DenseConfig(),
@@ -170,16 +171,6 @@ def setup(cfg):
     src, tgt = rng.integers(4, V, size=(B, S)), rng.integers(4, V, size=(B, T))
     src[1, 3:], tgt[2, 2:] = PAD, PAD
     return params, Batch(src=jnp.asarray(src, jnp.int32), tgt=jnp.asarray(tgt, jnp.int32))
-
-
-def close(a, b, tolerance=1e-5):
-    """Every leaf, relative to its largest element."""
-
-    def leaf(a, b):
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=0.0))
-
-    jax.tree.map(leaf, a, b)
 
 
 @partial(jax.jit, static_argnums=2)

@@ -1,5 +1,6 @@
 """The recurrent encoder against PyTorch's packed stacks, and its rules."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -64,8 +65,9 @@ def reference(torch, leaves, cfg, sentence):
     return x @ w + b, torch.cat([part[0] for part in last]) @ w + b
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    ("cell", "name"), list(zip(itertools.cycle(["gru", "lstm"]), [*CONFIGS, "gnmt"], strict=False))
+)
 def test_memory_and_gradients_equal_those_of_pytorch(cell, name):
     """Sentences one by one there, in a batch padded on either side here."""
     torch = pytest.importorskip("torch")

@@ -14,6 +14,7 @@ from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
+from tests.helpers import close
 
 V, E, B, S, T = 13, 6, 2, 5, 7
 VALUES = {
@@ -126,24 +127,14 @@ def decode(params, cfg, memory, cache, tokens):
     return encoder_decoder.decode(params, cfg, memory, cache, tokens)
 
 
-def close(a, b, tolerance=2e-5):
-    """Every leaf, relative to its largest element."""
-
-    def leaf(a, b):
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=0.0))
-
-    jax.tree.map(leaf, a, b)
-
-
 def test_encoder_and_decoder_follow_the_equations():
     cfg, params = setup()
     memory = encode(params, cfg, SRC)
     logits, attention, _ = decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, B), INPUTS)
     for b, (m, n) in enumerate(((5, 7), (3, 3))):
         keys, (expected, weights) = reference(cfg, params, np.asarray(SRC[b, :m]), np.asarray(INPUTS[b, :n]))
-        close(memory.keys[b, :m], keys)
-        close((logits[b, :n], attention[b, :n, :m]), (expected, weights))
+        close(memory.keys[b, :m], keys, 2e-5)
+        close((logits[b, :n], attention[b, :n, :m]), (expected, weights), 2e-5)
     np.testing.assert_array_equal(memory.keys[1, 3:], 0.0)
     np.testing.assert_array_equal(attention[1, :, 3:], 0.0)
 
@@ -159,7 +150,7 @@ def test_every_parameter_is_trained_and_recomputation_changes_no_gradient():
     value, gradients = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg, key)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
     again = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), config(execution={"remat": True}), key)
-    close(again, (value, gradients))
+    close(again, (value, gradients), 2e-5)
     assert abs(float(value - loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg)[0])) > 1e-3
 
 

@@ -71,12 +71,14 @@ def test_two_processes_equal_one(two, whole):
     assert len((two / "samples" / f"{STEPS}.jsonl").read_text().splitlines()) == 12
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(("count", "devices", "options"), [(4, 1, DATA), (2, 2, PMAP)], ids=["four", "pmap"])
 def test_other_numbers_and_ways_equal_one(tmp_path, whole, count, devices, options):
     processes.run(config_file(tmp_path, **options), tmp_path / "run", count, devices)
     assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.drill
 def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(tmp_path, whole):
     """2 processes, then 1 with one device, then 2 with another way."""
     workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP, **SILENT)
@@ -93,6 +95,7 @@ def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(
     assert_same_parameters(workdir, whole)
 
 
+@pytest.mark.drill
 def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     """Restarted, with the newest checkpoint damaged in the part of one process, it is bitwise the undisturbed run."""
     workdir, config = tmp_path / "run", config_file(tmp_path, **FSDP, **SILENT)
@@ -139,6 +142,7 @@ def test_processes_that_differ_are_refused(tmp_path, options, sentence):
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.drill
 def test_one_after_another_on_eight_one_and_four_devices_is_the_same_run(tmp_path, whole):
     stages = [(4, {"mesh__data": 8}), (8, {"mesh__data": 1}), (STEPS, {"mesh__data": 4, "parallel": "pmap"})]
     for bound, options in stages:
@@ -148,6 +152,7 @@ def test_one_after_another_on_eight_one_and_four_devices_is_the_same_run(tmp_pat
     assert position["data"] == 4
 
 
+@pytest.mark.drill
 def test_a_workdir_of_its_own_is_refused(tmp_path):
     """As where it lies on no shared file system."""
     config = config_file(tmp_path, **DATA)
@@ -157,6 +162,7 @@ def test_a_workdir_of_its_own_is_refused(tmp_path):
         assert "is not one folder for all processes" in both[1].told
 
 
+@pytest.mark.drill
 def test_what_process_0_refuses_all_refuse(tmp_path):
     """Process 0 alone reads whether another run lies there."""
     train(tiny.config(**{**OPTIONS, **SILENT}, mesh__data=1), tmp_path / "run")
@@ -180,6 +186,7 @@ def slurm(number):
     return ["--distributed"], [{**job, **task} for task in tasks]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("form", [named, slurm], ids=["environment", "slurm"])
 def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path, form):
     config, workdir = config_file(tmp_path, **DATA, **SILENT, training__max_steps=1000), tmp_path / "run"
@@ -193,6 +200,7 @@ def test_each_way_to_launch_finds_the_others_and_an_interrupt_ends_all(tmp_path,
         assert re.search(r"stopped at step \d+, epoch \d+: SIGTERM", both[0].told)
 
 
+@pytest.mark.drill
 def test_a_loss_that_is_not_finite_ends_all_processes(tmp_path):
     options = {"training__schedule__rate": 1e30, "training__clip": 0.0, "training__save_every": 100}
     config, workdir = config_file(tmp_path, **DATA, **options), tmp_path / "run"

@@ -35,6 +35,7 @@ def run_to_the_end(config, workdir):
     assert process.wait() == 0, process.told
 
 
+@pytest.mark.drill
 def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
     """Moments lie within loading, compiling, updates and saves."""
     config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
@@ -73,6 +74,7 @@ SMALL_DISK = """
 """
 
 
+@pytest.mark.drill
 def test_on_a_full_disk_a_run_stops_with_a_sentence_and_goes_on_when_there_is_room(tmp_path):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()

@@ -113,7 +113,7 @@ def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
 
 LEAVING = """
 import os, sys, time
-from convs2s_jax.training import distributed, processes
+from convs2s_jax.training.run import distributed, processes
 
 address, number = sys.argv[1], int(sys.argv[2])
 end = os._exit
@@ -123,6 +123,7 @@ distributed.leave(3)
 """
 
 
+@pytest.mark.drill
 def test_who_leaves_late_for_the_same_reason_keeps_its_status():
     """Process 0, through which they find each other, is gone by then."""
     address = f"127.0.0.1:{real.free_port()}"

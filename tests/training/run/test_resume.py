@@ -62,6 +62,7 @@ def test_a_run_killed_within_a_save_loses_nothing(tmp_path, undisturbed):
     assert tiny.digests(workdir, STEPS) == undisturbed
 
 
+@pytest.mark.drill
 def test_a_signal_saves_and_ends_cleanly(tmp_path, undisturbed):
     workdir = tmp_path / "run"
     process = start(tmp_path, workdir)
