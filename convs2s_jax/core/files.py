@@ -37,14 +37,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     """An empty folder under a temporary name beside `path`, removed at the end of the block unless it was renamed.
 
     The block fills it and moves it, or what is in it, into place.
+
+    Args:
+      path: where it is to be in the end.
+      parents: whether to make the folders that it lies in.
     """
     part = _beside(path)
     try:
-        part.mkdir(parents=True)
+        part.mkdir(parents=parents)
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import os
 import struct
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ import numpy as np
 import tqdm
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import replacing
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -78,14 +78,9 @@ def tokenize(
 
 def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
     """Write a file under another name, then put it in its place."""
-    part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
-    try:
-        with bar, part.open("xb") as file:
-            _write(file, key, texts, vocabulary, bar)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, bar, part.open("xb") as file:
+        _write(file, key, texts, vocabulary, bar)
 
 
 class _NotWholeError(Exception):

@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import shutil
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ import tqdm
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import labels, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text import ParallelText
@@ -108,16 +108,13 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
     Raises:
       UserError: the folder cannot be written.
     """
-    new = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
-        new.mkdir(parents=True)
-        for name, vocabulary in _named(vocabularies).items():
-            vocabulary.save(new / f"{name}{vocabulary.suffix}")
-        _move(new, folder)
+        with new_folder(folder) as new:
+            for name, vocabulary in _named(vocabularies).items():
+                vocabulary.save(new / f"{name}{vocabulary.suffix}")
+            _move(new, folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}; give another folder") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def load(folder: Path) -> Vocabularies:

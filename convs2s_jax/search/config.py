@@ -1,12 +1,16 @@
 """What a search may produce, how it ranks that, and when it stops."""
 
+import dataclasses
 import math
+from types import MappingProxyType
 from typing import Literal
 
 from convs2s_jax.core.config import check, record
 
 Stop = Literal["exact", "fairseq"]
 LengthPenalty = Literal["power", "gnmt"]
+SCORING = MappingProxyType({"scoring": True})
+"""Metadata of fields that have a part in the score of a given translation; the others only steer the search."""
 
 
 @record
@@ -26,18 +30,20 @@ class SearchConfig:
 
     Attributes:
       beam_size: W, hypotheses kept alive and returned for each sentence.
-      length_penalty: the exponent; above 1 favours longer, below 1 shorter hypotheses.
-      length_penalty_kind: "power" or "gnmt", see above.
-      normalize: False ranks by the plain sum and ignores length_penalty.
-      coverage_penalty: weight of the attention that source positions lack. It ranks finished hypotheses and has no
-        part in which live ones are kept.
+      length_penalty: alpha, the exponent of the length that scores are divided by; above 1 favours longer, below 1
+        shorter hypotheses.
+      length_penalty_kind: power divides by L ** alpha, gnmt by ((5 + L) / 6) ** alpha; L counts the end symbol.
+      normalize: divide scores by the length; otherwise hypotheses are ranked by the plain sum and length_penalty is
+        ignored.
+      coverage_penalty: weight of the attention that source positions lack (the GNMT score). It ranks finished
+        hypotheses and has no part in which live ones are kept.
       min_length: fewest tokens before the end symbol. Where it exceeds the longest allowed, that one counts.
-      max_length_a: tokens for each source token.
-      max_length_b: tokens besides.
+      max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source.
+      max_length_b: the constant of that bound.
       temperature: logits are divided by it; above 1 flattens the distribution.
       unk_penalty: nats taken from each unknown symbol; a negative one is a reward.
-      stop: "exact" ends a sentence when no live hypothesis can still enter the W best finished ones; "fairseq" when W
-        have finished, so that better ones coming later are never seen.
+      stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq when W have
+        finished, so that better ones coming later are never seen.
       no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 allows everything.
       sampling: draw beam_size translations of each sentence instead of searching for the best.
       top_k: sample among the k most probable symbols only; 0 for all.
@@ -51,15 +57,15 @@ class SearchConfig:
     """
 
     beam_size: int = 5
-    length_penalty: float = 1.0
-    length_penalty_kind: LengthPenalty = "power"
-    normalize: bool = True
-    coverage_penalty: float = 0.0
+    length_penalty: float = dataclasses.field(default=1.0, metadata=SCORING)
+    length_penalty_kind: LengthPenalty = dataclasses.field(default="power", metadata=SCORING)
+    normalize: bool = dataclasses.field(default=True, metadata=SCORING)
+    coverage_penalty: float = dataclasses.field(default=0.0, metadata=SCORING)
     min_length: int = 1
     max_length_a: float = 2.0
     max_length_b: int = 10
-    temperature: float = 1.0
-    unk_penalty: float = 0.0
+    temperature: float = dataclasses.field(default=1.0, metadata=SCORING)
+    unk_penalty: float = dataclasses.field(default=0.0, metadata=SCORING)
     stop: Stop = "exact"
     no_repeat_ngram: int = 0
     sampling: bool = False
@@ -67,7 +73,7 @@ class SearchConfig:
     top_p: float = 1.0
     diverse_groups: int = 1
     diverse_strength: float = 0.5
-    lm_weight: float = 0.0
+    lm_weight: float = dataclasses.field(default=0.0, metadata=SCORING)
 
     def __post_init__(self) -> None:
         """Refuse values no search can run with."""

@@ -9,16 +9,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 
-# Options of the search that have a part in the score of a given translation.
-_SCORING = (
-    "length_penalty",
-    "length_penalty_kind",
-    "normalize",
-    "coverage_penalty",
-    "temperature",
-    "unk_penalty",
-    "lm_weight",
-)
+_SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
 def flags(names: Iterable[str]) -> str:

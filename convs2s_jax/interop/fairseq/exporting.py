@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import shutil
-import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import jax
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.arguments import args_from_config
@@ -71,41 +70,29 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
             f"{order.output}: fairseq-train begins epoch {position['epoch']} anew, of which {order.workdir} saw a part"
         )
     rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
-    folder = _new_folder(order.output)
+    if order.output.is_dir():
+        raise UserError(f"--output={order.output} is a folder: name a file in it, such as checkpoint.pt")
     try:
-        save(
-            folder / order.output.name,
-            args=args,
-            tensors=whole_state_dict(params, tied=cfg.translator.decoder.tied_output),
-            names=recipe.names(cfg.training),
-            updates=position["step"],
-            epoch=position["epoch"],
-            rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
-            best=rates.best,
-            momentum=moments,
-        )
-        dictionaries.write(vocabularies.src, folder, source)
-        dictionaries.write(vocabularies.tgt, folder, target)
-        _move(folder, order.output)
+        with new_folder(order.output, parents=False) as folder:
+            save(
+                folder / order.output.name,
+                args=args,
+                tensors=whole_state_dict(params, tied=cfg.translator.decoder.tied_output),
+                names=recipe.names(cfg.training),
+                updates=position["step"],
+                epoch=position["epoch"],
+                rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
+                best=rates.best,
+                momentum=moments,
+            )
+            dictionaries.write(vocabularies.src, folder, source)
+            dictionaries.write(vocabularies.tgt, folder, target)
+            _move(folder, order.output)
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     tell(
         f"{order.output}: step {position['step']} of {order.workdir}; dict.{source}.txt and dict.{target}.txt beside it"
     )
-
-
-def _new_folder(output: Path) -> Path:
-    """A folder beside the output, in which everything is made before it is put in place."""
-    if output.is_dir():
-        raise UserError(f"--output={output} is a folder: name a file in it, such as checkpoint.pt")
-    folder = output.absolute().with_name(f".{output.name}-{uuid.uuid4().hex}")
-    try:
-        folder.mkdir()
-    except OSError as error:
-        raise UserError(f"--output={output} cannot be written: {error.strerror}") from error
-    return folder
 
 
 def _move(folder: Path, output: Path) -> None:

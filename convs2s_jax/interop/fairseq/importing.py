@@ -1,8 +1,7 @@
 """fairseq's checkpoints to workdirs that decode.py uses and train.py continues from."""
 
+import contextlib
 import dataclasses
-import shutil
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -93,17 +93,15 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
         tell(f"the average of {len(found)} checkpoints: its momentum starts afresh, since updates belong to one model")
     else:
         made = [_convert(one, order, tell) for one in found]
-    parts = [path.absolute().with_name(f".{path.name}-{uuid.uuid4().hex}") for path in order.workdirs]
     try:
-        for part, one in zip(parts, made, strict=True):
-            _write(part, one)
-        for part, path in zip(parts, order.workdirs, strict=True):
-            part.rename(path.absolute())
+        with contextlib.ExitStack() as stack:
+            parts = [stack.enter_context(new_folder(path)) for path in order.workdirs]
+            for part, one in zip(parts, made, strict=True):
+                _write(part, one)
+            for part, path in zip(parts, order.workdirs, strict=True):
+                part.rename(path.absolute())
     except OSError as error:
         raise UserError(f"--workdir={order.workdirs[0]} cannot be written: {error.strerror}") from error
-    finally:
-        for part in parts:
-            shutil.rmtree(part, ignore_errors=True)
     for path, one in zip(order.workdirs, made, strict=True):
         tell(f"{path}: step {one.position.step}, epoch {one.position.epoch}; decode.py --workdir={path} translates")
 

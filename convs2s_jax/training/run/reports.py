@@ -3,7 +3,6 @@
 import importlib
 import json
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
+
+from convs2s_jax.core.files import replace_file
 
 
 def _without_torch(name: str) -> ModuleType:
@@ -159,6 +160,4 @@ def _drop_beyond(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except json.JSONDecodeError:
             continue
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(path, "".join(kept))

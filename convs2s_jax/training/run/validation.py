@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
@@ -94,4 +95,4 @@ def write_samples(folder: Path, step: int, split: Split, hypotheses: list[str], 
     lines = zip(split.text.src, hypotheses, split.text.tgt, strict=True)
     records = [{"source": s, "hypothesis": h, "reference": r} for s, h, r in list(lines)[:count]]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    (folder / f"{step}.jsonl").write_text(text, encoding="utf-8")
+    replace_file(folder / f"{step}.jsonl", text)

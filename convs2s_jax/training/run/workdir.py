@@ -4,13 +4,13 @@ config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import replace_file
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
 
@@ -101,9 +101,7 @@ def claim(workdir: Path, cfg: Config) -> None:
             )
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(to_dict(cfg), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(path, json.dumps(to_dict(cfg), indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
 
