@@ -1,1 +1,113 @@
-"""Convolutional sequence to sequence learning (Gehring et al. 2017) as pure JAX functions."""
+"""Convolutional sequence to sequence learning (Gehring et al. 2017) as pure JAX functions.
+
+The public names below are imported when they are first used, so that `import convs2s_jax` costs next to nothing and
+touches no device. docs/library.md explains them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from convs2s_jax.core.config import build
+    from convs2s_jax.core.errors import UserError
+    from convs2s_jax.models.classifier.model import ClassifierConfig
+    from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+    from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+    from convs2s_jax.models.encoder_decoder import ModelConfig, decode, decoder_inputs, encode, init, start
+    from convs2s_jax.models.encoder_decoder import split as split_kernels
+    from convs2s_jax.nn.weight_norm import merge as merge_kernels
+    from convs2s_jax.search.beam import search as beam_search
+    from convs2s_jax.search.config import SearchConfig
+    from convs2s_jax.search.numbers import numbers_of
+    from convs2s_jax.search.request import request
+    from convs2s_jax.search.strategies.table import strategy_of
+    from convs2s_jax.search.structure import structure_of
+    from convs2s_jax.search.translate import translate
+    from convs2s_jax.training.batch import Batch, LossSums
+    from convs2s_jax.training.loss import loss
+    from convs2s_jax.training.mesh import MeshConfig
+    from convs2s_jax.training.mesh import make as make_mesh
+    from convs2s_jax.training.parallel import compile_steps
+    from convs2s_jax.training.step import TrainState, init_state, update
+    from convs2s_jax.translation.translator import load
+
+__all__ = [
+    "Batch",
+    "ClassifierConfig",
+    "ConvDecoderConfig",
+    "ConvEncoderConfig",
+    "LossSums",
+    "MeshConfig",
+    "ModelConfig",
+    "SearchConfig",
+    "TrainState",
+    "UserError",
+    "beam_search",
+    "build",
+    "compile_steps",
+    "decode",
+    "decoder_inputs",
+    "encode",
+    "init",
+    "init_state",
+    "load",
+    "loss",
+    "make_mesh",
+    "merge_kernels",
+    "numbers_of",
+    "request",
+    "split_kernels",
+    "start",
+    "strategy_of",
+    "structure_of",
+    "translate",
+    "update",
+]
+
+_PLACES = {
+    "Batch": "training.batch.Batch",
+    "ClassifierConfig": "models.classifier.model.ClassifierConfig",
+    "ConvDecoderConfig": "models.convs2s.decoder.ConvDecoderConfig",
+    "ConvEncoderConfig": "models.convs2s.encoder.ConvEncoderConfig",
+    "LossSums": "training.batch.LossSums",
+    "MeshConfig": "training.mesh.MeshConfig",
+    "ModelConfig": "models.encoder_decoder.ModelConfig",
+    "SearchConfig": "search.config.SearchConfig",
+    "TrainState": "training.step.TrainState",
+    "UserError": "core.errors.UserError",
+    "beam_search": "search.beam.search",
+    "build": "core.config.build",
+    "compile_steps": "training.parallel.compile_steps",
+    "decode": "models.encoder_decoder.decode",
+    "decoder_inputs": "models.encoder_decoder.decoder_inputs",
+    "encode": "models.encoder_decoder.encode",
+    "init": "models.encoder_decoder.init",
+    "init_state": "training.step.init_state",
+    "load": "translation.translator.load",
+    "loss": "training.loss.loss",
+    "make_mesh": "training.mesh.make",
+    "merge_kernels": "nn.weight_norm.merge",
+    "numbers_of": "search.numbers.numbers_of",
+    "request": "search.request.request",
+    "split_kernels": "models.encoder_decoder.split",
+    "start": "models.encoder_decoder.start",
+    "strategy_of": "search.strategies.table.strategy_of",
+    "structure_of": "search.structure.structure_of",
+    "translate": "search.translate.translate",
+    "update": "training.step.update",
+}
+"""Where each public name is, below the package."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported from its module at first use."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'convs2s_jax' has no attribute '{name}'")
+    module, _, attribute = _PLACES[name].rpartition(".")
+    value = getattr(import_module(f"convs2s_jax.{module}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

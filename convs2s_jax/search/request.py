@@ -57,7 +57,8 @@ def request(
 ) -> Request:
     """A request from lists of unequal lengths, in arrays of the given axes or as large as it takes.
 
-    What is given as arrays of JAX, traced ones too, is taken as it is: see `Request` for the shapes.
+    What is given as arrays of JAX, traced ones too, is taken as it is: max_lengths [B], prefixes [B, P], phrases
+    [B, C, K], keys [B].
     """
     count = len(max_lengths)
     texts = _listed("prefixes", prefixes, count)

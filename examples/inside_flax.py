@@ -1,0 +1,79 @@
+"""The same model as a module of Flax, trained with an optimiser of Flax: Linen first, then NNX.
+
+    python examples/inside_flax.py
+
+Both print the loss of each update. They start from the same parameters and read the same batch, so the lines agree.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from flax.training.train_state import TrainState
+
+import convs2s_jax as convs2s
+from convs2s_jax.interop.flax import LinenModel, NNXModel
+
+V, EOS, PAD = 12, 2, 1
+CFG = convs2s.ModelConfig(
+    embedding_dim=16,
+    encoder=convs2s.ConvEncoderConfig(layers=[(16, 3)]),
+    decoder=convs2s.ConvDecoderConfig(layers=[(16, 3)], out_dim=16),
+)
+SRC = jnp.array([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
+TGT = jnp.array([[7, 6, 5, EOS], [8, EOS, PAD, PAD]])
+OPTIMIZER = optax.adam(0.01)
+
+
+def mean_loss(logits):
+    """Mean cross entropy of the real tokens; logits [B, T, V]."""
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, TGT)
+    return jnp.sum(each, where=TGT != PAD) / jnp.sum(TGT != PAD)
+
+
+def with_linen(params, updates):
+    """Losses of a Linen module in Flax's TrainState."""
+    model = LinenModel(CFG, V, V)
+    state = TrainState.create(apply_fn=model.apply, params={"model": params}, tx=OPTIMIZER)
+
+    @jax.jit
+    def step(state):
+        def loss(params):
+            return mean_loss(state.apply_fn({"params": params}, SRC, TGT))
+
+        value, gradient = jax.value_and_grad(loss)(state.params)
+        return state.apply_gradients(grads=gradient), value
+
+    losses = []
+    for _ in range(updates):
+        state, value = step(state)
+        losses.append(float(value))
+    return losses
+
+
+def with_nnx(params, updates):
+    """Losses of an NNX module."""
+    model = NNXModel(CFG, V, V, rngs=nnx.Rngs(0))
+    nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
+    optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        value, gradient = nnx.value_and_grad(lambda model: mean_loss(model(SRC, TGT)))(model)
+        optimizer.update(model, gradient)
+        return value
+
+    return [float(step(model, optimizer)) for _ in range(updates)]
+
+
+def main(updates=5):
+    """The losses of both."""
+    params = LinenModel(CFG, V, V).init(jax.random.key(0), SRC, TGT)["params"]["model"]
+    linen, in_nnx = with_linen(params, updates), with_nnx(params, updates)
+    for i, (a, b) in enumerate(zip(linen, in_nnx, strict=True)):
+        print(f"update {i}: Linen {a:.5f}  NNX {b:.5f}")
+    return params, linen, in_nnx
+
+
+if __name__ == "__main__":
+    main()

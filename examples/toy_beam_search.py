@@ -1,0 +1,64 @@
+"""Beam search over a toy: the search knows a step function and a cache, no network.
+
+    python examples/toy_beam_search.py
+
+The toy is a bigram language of four words. Greedy search starts with the most probable word and ends badly; a beam of
+three finds the most probable sentence. Both are printed with their log-probabilities.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+import convs2s_jax as convs2s
+
+EOS = 2
+WORDS = {EOS: "</s>", 4: "a", 5: "the", 6: "dog", 7: "barks"}
+P = {  # p(next word | word); a sentence starts after EOS
+    EOS: {4: 0.45, 5: 0.4, 6: 0.15},
+    4: {6: 0.3, 7: 0.3, 5: 0.3, EOS: 0.1},
+    5: {6: 0.9, 7: 0.1},
+    6: {7: 0.8, EOS: 0.2},
+    7: {EOS: 0.9, 7: 0.1},
+}
+TABLE = jnp.log(jnp.array([[P.get(a, {}).get(b, 0.0) for b in range(8)] for a in range(8)]) + 1e-9)
+
+
+def bigram_step(memory, cache, last):
+    """Log-probabilities [N, V] of what follows the last word [N]; the cache counts words, to show that it may."""
+    return TABLE[last], cache + 1
+
+
+@functools.partial(jax.jit, static_argnames="cfg")
+def find(cfg):
+    """The best sentences of one search; of B = 1 sentence, whose W = cfg.beam_size hypotheses are rows of the cache."""
+    return convs2s.beam_search(
+        bigram_step,
+        convs2s.strategy_of(cfg),
+        convs2s.numbers_of(cfg),
+        memory=(),
+        cache=jnp.zeros(cfg.beam_size, jnp.int32),
+        request=convs2s.request(max_lengths=[6]),
+        structure=convs2s.structure_of(cfg),
+        limit=7,
+    )
+
+
+def main():
+    """Hypotheses of greedy search and of a beam of three."""
+    results = []
+    for name, cfg in (
+        ("greedy", convs2s.SearchConfig(beam_size=1, normalize=False, stop="fairseq")),
+        ("beam 3", convs2s.SearchConfig(beam_size=3, normalize=False)),
+    ):
+        found = find(cfg)
+        results.append(found)
+        for tokens, score in zip(found.tokens[0], found.scores[0], strict=True):
+            sentence = " ".join(WORDS[t] for t in tokens.tolist() if t in WORDS)
+            print(f"{name}: {score:6.3f}  {sentence}")
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Each example against an independent reference."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn import weight_norm
+from convs2s_jax.training.loss import loss
+
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    """Optimisers of optax rely on the standard promotion of dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def example(name):
+    """The module of an example, which stands outside the package."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def close(a, b, tolerance=1e-5):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
+
+
+def test_every_example_is_tested_and_says_how_to_run_it():
+    text = Path(__file__).read_text()
+    for path in FOLDER.glob("*.py"):
+        assert f'example("{path.stem}")' in text
+        assert f"\n    python examples/{path.name}\n" in path.read_text()
+
+
+def test_per_example_gradients_are_those_of_one_pair_at_a_time_and_add_up_to_the_batch():
+    module = example("per_example_gradients")
+    params, gradients, norms = module.main()
+    of_batch = jax.jit(jax.grad(lambda params: loss(params, module.CFG, module.BATCH).loss))(params)
+    close(jax.tree.map(lambda leaf: leaf.sum(0), gradients), of_batch)
+    alone = jax.jit(module.gradient)
+    for i in range(len(norms)):
+        leaves = jax.tree.leaves(alone(params, jax.tree.map(lambda x, i=i: x[i], module.BATCH)))
+        close(norms[i], np.sqrt(sum(np.sum(np.square(leaf)) for leaf in leaves)))
+
+
+def test_attention_alone_is_equations_1_and_2_in_a_loop():
+    params, (h, g, keys, values, mask), (out, weights), slope = example("attention_alone").main()
+    w, b = np.asarray(params.query.w), np.asarray(params.query.b)
+    d = (np.asarray(h[0, 0]) @ w + b + g[0, 0]) * 0.5**0.5
+    real = [j for j in range(keys.shape[1]) if mask[0, j]]
+    scores = np.array([d @ keys[0, j] for j in real])
+    a = np.exp(scores) / np.exp(scores).sum()
+    close(weights[0, 0], [*a, 0.0])
+    c = sum(a[i] * values[0, j] for i, j in enumerate(real)) * len(real) ** 0.5
+    close(out[0, 0], (c @ params.context.w + params.context.b + h[0, 0]) * 0.5**0.5)
+    best = int(np.argmax(a))
+    for i, j in enumerate(real):  # da_best / dz_j = a_best (1[j = best] - a_j) d
+        close(slope[j], a[best] * ((i == best) - a[i]) * d)
+    close(slope[3], np.zeros(keys.shape[2]))
+
+
+def test_both_flax_modules_train_as_the_pure_functions():
+    module = example("inside_flax")
+    params, linen, in_nnx = module.main(updates=3)
+    batch = module.convs2s.Batch(src=module.SRC, tgt=module.TGT)
+    tokens = int((batch.tgt != PAD).sum())
+
+    @jax.jit
+    def step(params, state):
+        def mean(params):
+            return loss(weight_norm.merge(params), module.CFG, batch).loss / tokens
+
+        value, gradient = jax.value_and_grad(mean)(params)
+        updates, state = module.OPTIMIZER.update(gradient, state)
+        return optax.apply_updates(params, updates), state, value
+
+    pure, state = [], module.OPTIMIZER.init(params)
+    for _ in range(3):
+        params, state, value = step(params, state)
+        pure.append(float(value))
+    close(linen, pure)
+    close(in_nnx, pure)
+
+
+def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
+    module = example("own_loss_and_optimizer")
+    batch = module.pairs(0, rows=3)
+    params = module.convs2s.init(jax.random.key(0), module.CFG, source_vocabulary=12, target_vocabulary=12)
+    split = module.convs2s.split_kernels(params, module.CFG)
+    focal = jax.jit(module.focal_loss)
+    plain = loss(params, module.CFG, batch)
+    close(focal(params, batch, None, 0.0)[:2], (plain.loss, plain.tokens))
+
+    @jax.jit
+    def predicted(params):
+        memory = module.convs2s.encode(params, module.CFG, batch.src)
+        cache = module.convs2s.start(params, module.CFG, memory, 3)
+        return module.convs2s.decode(params, module.CFG, memory, cache, module.convs2s.decoder_inputs(batch.tgt))[0]
+
+    logits = np.asarray(predicted(params))
+    total = correct = 0.0
+    for at in np.argwhere(batch.tgt != PAD):
+        row = logits[tuple(at)]
+        p = np.exp(row[batch.tgt[tuple(at)]]) / np.exp(row).sum()
+        total -= (1 - p) ** 2 * np.log(p)
+        correct += np.argmax(row) == batch.tgt[tuple(at)]
+    sums = focal(params, batch, None, 2.0)
+    close([sums.loss, sums.correct], [total, correct])
+
+    module.pairs = lambda _: batch
+    state, history = module.main(updates=1)
+    close(history[0], sums)
+    mean = jax.jit(jax.grad(lambda p: focal(weight_norm.merge(p), batch, None).loss / sums.tokens))
+    updates, _ = module.OPTIMIZER.update(mean(split), module.OPTIMIZER.init(split), split)
+    close(state.params, optax.apply_updates(split, updates))
+
+
+def test_the_training_loop_learns_and_its_losses_are_the_same_on_eight_devices():
+    module = example("training_loop")
+    axes = module.convs2s.MeshConfig
+    alone = module.main(30, axes(data=1))
+    assert alone[-5:].mean() < 0.8 * alone[:5].mean()
+    close(module.main(3, axes(data=2, fsdp=2, tensor=2)), alone[:3])
+
+
+def test_the_toy_search_finds_what_listing_all_sentences_finds():
+    module = example("toy_beam_search")
+    sentences = [s for n in range(1, 7) for s in itertools.product((4, 5, 6, 7), repeat=n)]
+
+    def log_p(words):
+        path = [module.EOS, *words, module.EOS]
+        return sum(np.log(module.P[a].get(b, 1e-9)) for a, b in itertools.pairwise(path))
+
+    best = max(sentences, key=log_p)
+    greedy, beam = module.main()
+    assert beam.tokens[0, 0, : len(best) + 1].tolist() == [*best, module.EOS]
+    np.testing.assert_allclose(beam.scores[0, 0], log_p(best), rtol=1e-5)
+    assert greedy.scores[0, 0] < beam.scores[0, 0]
+
+
+def test_mapped_and_differentiated_searches_are_separate_searches_and_finite_differences():
+    module = example("search_numbers")
+    penalties, lengths, scores, slopes = module.main()
+    one, at = jax.jit(module.best), np.float32(1.0)
+    for penalty, length, score in zip(penalties, lengths, scores, strict=True):
+        close((length, score), one(penalty, at))
+    h = 1e-2
+    for slope, step in zip(slopes, ((h, 0.0), (0.0, h)), strict=True):
+        ahead, behind = (one(*(at + np.float32(sign * x) for x in step))[1] for sign in (1, -1))
+        close(slope, (ahead - behind) / (2 * h), 1e-3)
