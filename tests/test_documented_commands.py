@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from convs2s_jax.core import presets
 from convs2s_jax.core.command_line import read_config, split_overrides
 from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
@@ -14,11 +15,13 @@ from tests import tiny
 PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").rglob("*.md"))]
 HEADS = sorted((tiny.ROOT / "configs").glob("*.py"))
 FLAG = r"""--[\w.]+(?:=(?:"[^"]*"|'[^']*'|[^\s`#"']+))?"""
-COMMAND = re.compile(rf"python train\.py\s+--config=(configs/\S+\.py)((?:(?:\s|\\)+{FLAG})*)")
+COMMAND = re.compile(
+    rf"(?:python train\.py|convs2s-train)\s+--config=(configs/\S+\.py|\w+(?=\s))((?:(?:\s|\\)+{FLAG})*)"
+)
 
 
 def commands(path: Path) -> list[tuple[str, list[str]]]:
-    """Configuration and other arguments of each train.py in a file."""
+    """Configuration (path or name) and other arguments of each training command in a file."""
     found = COMMAND.findall(path.read_text(encoding="utf-8"))
     return [(config, shlex.split(flags.replace("\\", " "))) for config, flags in found]
 
@@ -30,7 +33,7 @@ EXAMPLES = [(page.name, *command) for page in [*PAGES, *HEADS] for command in co
 def test_each_command_builds_a_configuration(page, config, arguments):
     rest, overrides = split_overrides(arguments)
     assert any(argument.startswith("--workdir=") for argument in rest)
-    build(Config, read_config(str(tiny.ROOT / config), overrides))
+    build(Config, read_config(str(presets.find(Path(config).stem)), overrides))
 
 
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: path.stem)
