@@ -1,6 +1,7 @@
-"""Real processes over loopback, each a train.py with devices of its own."""
+"""Programs as a user starts them: within this process, or as real processes over loopback with devices of their own."""
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -8,13 +9,33 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 from tests.tiny import ROOT
 
 LIMIT = 300
 """Seconds after which a run that does not end has failed."""
+
+
+def called(program: Callable[[Sequence[str]], None], *arguments: object, text: str = "") -> subprocess.CompletedProcess:
+    """A program of this package called within this process, which saves the start of another one.
+
+    Args:
+      program: takes the arguments, and ends with SystemExit where its status is not 0.
+      arguments: of the command line, without the program's name.
+      text: its standard input.
+    """
+    source, out, err = io.TextIOWrapper(io.BytesIO(text.encode())), io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    status = 0
+    with mock.patch("sys.stdin", source), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            program([str(argument) for argument in arguments])
+        except SystemExit as end:
+            status = end.code
+    out.flush()
+    return subprocess.CompletedProcess(arguments, status, out.buffer.getvalue().decode(), err.getvalue())
 
 
 def free_port() -> int:

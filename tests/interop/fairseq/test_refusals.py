@@ -9,10 +9,12 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.interop.fairseq import command
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.interop.fairseq import examples
+from tests.processes import called
 
 
 @pytest.fixture
@@ -229,6 +231,11 @@ def test_adam_comes_and_goes_without_its_state(values, tmp_path):
 # The command line.
 
 
+def called_bridge(*arguments):
+    """Within this process."""
+    return called(lambda given: command.run("convs2s_jax.interop.fairseq", given), *arguments)
+
+
 def bridge(*arguments):
     command = [sys.executable, "-m", "convs2s_jax.interop.fairseq", *map(str, arguments)]
     return subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=240, check=False)
@@ -253,7 +260,7 @@ def bridge(*arguments):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence, tmp_path):
-    result = bridge(*(argument.format(tmp=tmp_path) for argument in arguments))
+    result = called_bridge(*(argument.format(tmp=tmp_path) for argument in arguments))
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert result.stderr.strip().splitlines()[-1].startswith("convs2s_jax.interop.fairseq: ")
@@ -268,10 +275,10 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     assert layout.read_config(run).training.keep == 5
     assert result.stderr.splitlines()[-1].startswith(f"{run}: step 40, epoch 3; decode.py --workdir={run} translates")
     out.mkdir()
-    result = bridge("export", f"--workdir={run}", f"--output={out}/x.pt")
+    result = called_bridge("export", f"--workdir={run}", f"--output={out}/x.pt")
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert sorted(path.name for path in out.iterdir()) == ["dict.de.txt", "dict.en.txt", "x.pt"]
-    again = bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
+    again = called_bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
     assert again.returncode == 2
     assert "is there already" in again.stderr
     assert layout.begun(run)
