@@ -15,6 +15,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
+from convs2s_jax.search.rules import Fused
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
 from tests.search.exhaustive import (
@@ -263,7 +264,48 @@ def test_numbers_that_are_none_are_never_chosen():
 def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"cache\['older'\] has shape \(3,\): axis 0 must hold B \* W = 10 rows"):
         search(trigram_step(TABLES), SearchConfig(), (), {"older": jnp.zeros(3)}, request([1, 1]), limit=2)
+    with pytest.raises(ValueError, match=r"memory\['x'\] has shape \(2,\): axis 0 must hold B = 1 rows"):
+        search(trigram_step(TABLES), SearchConfig(), {"x": jnp.zeros(2)}, jnp.zeros(5), request([3]), limit=4)
     with pytest.raises(ValueError, match="limit is 0"):
         search(trigram_step(TABLES), SearchConfig(), (), trigram_cache([0], 5), request([1]), limit=0)
     with pytest.raises(ValueError, match="k is 9, but there are 2 \\* 4"):
         top(jnp.zeros((1, 2, 4)), 9)
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ((10,), r"^logits of the step has shape \(10,\): .* N = B \* W = 10 rows"),
+        ((1, 1, 10, V), r"has shape \(1, 1, 10, 8\): it must be \[N, V\], or \[M, N, V\]"),
+        ((5, V), r"has shape \(5, 8\): .* 10 rows"),
+        ((10, 3), r"has shape \(10, 3\): .* V >= 4 symbols"),
+        (((10, V), (10, V + 1)), r"logits.lm of the step has shape \(10, 9\): .*the same V"),
+        (((10, V), (2, 10, V)), r"logits.lm of the step has shape \(2, 10, 8\)"),
+    ],
+    ids=str,
+)
+def test_logits_of_a_wrong_shape_are_refused(logits, message):
+    def step(memory, cache, last):
+        if isinstance(logits[0], tuple):
+            return Fused(*map(jnp.zeros, logits)), cache
+        return jnp.zeros(logits), cache
+
+    with pytest.raises(ValueError, match=message):
+        search(step, SearchConfig(), (), jnp.zeros(10), request([1, 1]), limit=2)
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ({"a": jnp.zeros(5, jnp.int32)}, r"cache\['a'\] goes into the step as float32\[5\] and .* int32\[5\]"),
+        ({"a": jnp.zeros((5, 1))}, r"cache\['a'\] goes .* comes back as float32\[5, 1\]: shape and type must stay"),
+        ({"b": jnp.zeros(5)}, "the step returns a cache of another structure than it takes"),
+    ],
+    ids=["type", "shape", "structure"],
+)
+def test_a_cache_that_changes_is_refused(after, message):
+    def step(memory, cache, last):
+        return jnp.zeros((5, V)), after
+
+    with pytest.raises(ValueError, match=message):
+        search(step, SearchConfig(), (), {"a": jnp.zeros(5)}, request([1]), limit=2)

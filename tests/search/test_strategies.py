@@ -1,0 +1,96 @@
+"""The search is given its strategy: which one a user's options mean, one of one's own, and what each refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.request import request
+from convs2s_jax.search.strategies.base import Candidates, Strategy
+from convs2s_jax.search.strategies.constrained import CONSTRAINED
+from convs2s_jax.search.strategies.diverse import DIVERSE
+from convs2s_jax.search.strategies.plain import PLAIN
+from convs2s_jax.search.strategies.sampled import SAMPLED
+from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.top import top
+from tests.search.exhaustive import compiled, exhaustive, toy_search, trigram_table
+
+V, LONGEST = 6, 3
+WIDEST = 80  # all candidates of a step
+TABLES = np.stack([trigram_table(seed, V) for seed in range(2)])
+ONCE = 5
+"""A symbol that hypotheses of the strategy below hold once at most."""
+
+
+def choose(view):
+    """The best continuations that do not repeat the symbol."""
+    again = (view.state[..., None] > 0) & (jnp.arange(V) == ONCE)[None, None]
+    scores = jnp.where(again, -jnp.inf, view.scores())
+    return Candidates(*top(scores + view.totals[:, :, None], 2 * view.structure.group_size))
+
+
+def follow(count, _request, parents, tokens):
+    return jnp.take_along_axis(count, parents, axis=-1) + (tokens == ONCE).astype(jnp.int32)
+
+
+def start(request, W):
+    return jnp.zeros((len(request.max_lengths), W), jnp.int32)
+
+
+OWN = Strategy(choose, start, follow)
+
+
+def found(strategy, cfg, limit=LONGEST + 1):
+    more = {"strategy": strategy, "structure": structure_of(cfg), "limit": limit, "chunk": 1}
+    return compiled(TABLES, np.arange(2), request([LONGEST] * 2), numbers_of(cfg), **more)
+
+
+def test_a_strategy_of_ones_own_equals_listing_everything():
+    """Its state follows the hypotheses through every reordering."""
+    cfg = SearchConfig(beam_size=WIDEST, min_length=0)
+    ours = found(OWN, cfg)
+    for b in range(2):
+        expected = [e for e in exhaustive(TABLES[b], cfg, LONGEST) if e.tokens.count(ONCE) <= 1]
+        n = np.asarray(ours.lengths[b])
+        texts = [tuple(np.asarray(ours.tokens[b, w, : n[w]]).tolist()) for w in range(WIDEST) if n[w]]
+        assert all(text.count(ONCE) <= 1 for text in texts)
+        assert texts[:20] == [e.tokens for e in expected[:20]]
+        np.testing.assert_allclose(ours.scores[b, :20], [e.score for e in expected[:20]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", [PLAIN, OWN], ids=["plain", "own"])
+def test_a_first_step_on_one_row_changes_nothing(strategy):
+    """All candidates of hypotheses that start as one come from one of them."""
+    cfg = SearchConfig(beam_size=3)
+    one, all_rows = (found(strategy._replace(first_step_on_one_row=value), cfg) for value in (True, False))
+    jax.tree.map(np.testing.assert_array_equal, one, all_rows)
+
+
+def test_options_name_their_strategy():
+    assert strategy_of(SearchConfig()) is PLAIN
+    assert strategy_of(SearchConfig(), phrases=True) is CONSTRAINED
+    assert strategy_of(SearchConfig(diverse_groups=5), phrases=True) is DIVERSE
+    assert strategy_of(SearchConfig(sampling=True), phrases=True) is SAMPLED
+
+
+@pytest.mark.parametrize(
+    ("values", "asked", "message"),
+    [
+        ({"sampling": True}, {}, "sampling needs a random key for each sentence"),
+        ({"beam_size": 4, "diverse_groups": 2}, {"phrases": [[(4,)]]}, "constraints go with plain beam search only"),
+        ({"sampling": True}, {"phrases": [[(4,)]], "keys": jnp.zeros(1)}, "constraints go with plain beam search only"),
+    ],
+    ids=str,
+)
+def test_what_a_strategy_cannot_serve_is_refused(values, asked, message):
+    with pytest.raises(ValueError, match=message):
+        toy_search(TABLES, SearchConfig(**values), request([3], **asked), limit=4, languages=[0])
+
+
+def test_plain_search_refuses_phrases_that_it_would_not_meet():
+    more = {"strategy": PLAIN, "structure": structure_of(SearchConfig()), "limit": 4, "chunk": 1}
+    with pytest.raises(ValueError, match="constraints go with"):
+        compiled(TABLES, np.arange(1), request([3], None, [[(4,)]]), numbers_of(SearchConfig()), **more)
