@@ -82,3 +82,13 @@ def test_files_that_a_document_names_exist(path):
         if not any(list((ROOT / folder).rglob(name)) for folder in FOLDERS) and not list(ROOT.glob(name)):
             missing.append(name)
     assert missing == []
+
+
+def test_the_library_section_of_readme_runs():
+    [code] = re.findall(r"```python\n(.*?)```", read(ROOT / "README.md"), re.DOTALL)
+    for large, small in (("64", "8"), ("] * 4", "]"), ("] * 3", "]"), ("1000", "50")):  # to compile less
+        code = code.replace(large, small)
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["logits"].shape == (1, 3, 50)
+    assert len(names["found"]) == 1
