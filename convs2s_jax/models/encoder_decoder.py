@@ -32,6 +32,8 @@ class ModelConfig:
       dtype: of products and activations; parameters, softmax and norms stay in float32.
       encoder: any kind of encoder.
       decoder: any kind of decoder.
+      share_embeddings: one table of words for encoder, decoder and softmax (fairseq's share_all_embeddings). It needs
+        decoder.tied_output, and one vocabulary for both sides: data.vocabulary.joint.
       execution: how the layers are executed; it does not change results.
     """
 
@@ -41,6 +43,7 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     encoder: AnyEncoder = ConvEncoderConfig()
     decoder: AnyDecoder = ConvDecoderConfig()
+    share_embeddings: bool = False
     execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
@@ -58,6 +61,15 @@ class ModelConfig:
             self.reads_source or not reads,
             "encoder.kind is 'none', and the decoder reads a source: a language model is a convolutional decoder with "
             "decoder.attention_layers=[]",
+        )
+
+        check(
+            not self.share_embeddings or self.decoder.tied_output,
+            "share_embeddings is True, and the softmax has a kernel of its own: set decoder.tied_output to True",
+        )
+        check(
+            not self.share_embeddings or self.reads_source,
+            "share_embeddings is True, and encoder.kind is 'none': there is no table to share; leave it out",
         )
 
     @property
@@ -86,7 +98,7 @@ class Params:
     """Parameters of both sides.
 
     Attributes:
-      encoder: of its kind.
+      encoder: of its kind. With `share_embeddings` its `embedding.table` is None: the decoder's is the only one.
       decoder: of its kind.
     """
 
@@ -95,14 +107,38 @@ class Params:
 
 
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
-    """Fresh parameters in float32, with plain kernels (`split` makes what is trained)."""
+    """Fresh parameters in float32, with plain kernels (`split` makes what is trained).
+
+    Raises:
+      ValueError: a shared table for vocabularies of different sizes.
+    """
+    if cfg.share_embeddings and source_vocabulary != target_vocabulary:
+        raise ValueError(
+            f"vocabularies of {source_vocabulary} and {target_vocabulary} entries cannot share one table: both sides "
+            "need the same vocabulary"
+        )
     encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout
     encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
-    return Params(
+    params = Params(
         encoder=encoder.init(encoder_key, cfg.encoder, vocabulary=source_vocabulary, dim=dim, rate=rate),
         decoder=decoder.init(decoder_key, cfg.decoder, vocabulary=target_vocabulary, dim=dim, rate=rate),
     )
+    return with_encoder_table(params, None) if cfg.share_embeddings else params
+
+
+def with_encoder_table(params: Params, table: Array | None) -> Params:
+    """The parameters with another table of words [V, E] in the encoder, or with none where it shares the decoder's."""
+    embedding = dataclasses.replace(params.encoder.embedding, table=table)
+    return dataclasses.replace(params, encoder=dataclasses.replace(params.encoder, embedding=embedding))
+
+
+def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
+    """The parameters with the decoder's table in the encoder too, in a model that shares it.
+
+    A gradient with respect to the table adds up from all three uses.
+    """
+    return with_encoder_table(params, params.decoder.embedding.table) if cfg.share_embeddings else params
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
@@ -139,7 +175,7 @@ def ready(params: Params, cfg: ModelConfig) -> Params:
 
     It is larger than the parameters, by tables of what the decoder computes of each word.
     """
-    params = cast(params, cfg)
+    params = with_shared_table(cast(params, cfg), cfg)
     faster = FASTER.get(cfg.decoder.kind)
     return params if faster is None else dataclasses.replace(params, decoder=faster(params.decoder, cfg.decoder))
 
@@ -149,6 +185,7 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     check_params(params, Params)
     check_tokens("src", src)
     scale = cfg.decoder.gradient_scale
+    params = with_shared_table(params, cfg)
     return ENCODERS[cfg.encoder.kind].encode(
         params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
     )

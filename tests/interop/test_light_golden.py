@@ -57,28 +57,19 @@ def run(params, cfg, arrays):
     return everything(params)
 
 
-def expected_gradients(gradients, tensors, cfg, shared):
+def expected_gradients(gradients, tensors, cfg):
     """Gradients by fairseq's names as a tree of ours.
 
-    A table that both sides share has one gradient there and two here: they are to be added before they are compared.
+    A table that both sides share has one gradient, which fairseq lists under the encoder's name.
     """
     zero = {name: np.zeros_like(value) for name, value in tensors.items()}
     if cfg.decoder.tied_output:
         del zero["decoder.output_projection.weight"]  # the table once more
-    if shared:
-        gradients = {**gradients, "decoder.embed_tokens.weight": 0 * gradients["encoder.embed_tokens.weight"]}
+    if cfg.share_embeddings:
+        del zero["encoder.embed_tokens.weight"]
+        gradients = dict(gradients)
+        gradients["decoder.embed_tokens.weight"] = gradients.pop("encoder.embed_tokens.weight")
     return fairseq.params_from_state_dict(cfg, {**zero, **gradients})
-
-
-def together(gradients, shared):
-    """The sum of both tables' gradients in the encoder's place, as fairseq has it for shared tables."""
-    if not shared:
-        return gradients
-    encoder, decoder = gradients.encoder.embedding, gradients.decoder.embedding
-    return gradients.replace(
-        encoder=gradients.encoder.replace(embedding=encoder.replace(table=encoder.table + decoder.table)),
-        decoder=gradients.decoder.replace(embedding=decoder.replace(table=0 * decoder.table)),
-    )
 
 
 def check_gradients(ours, expected, tolerance):
@@ -114,7 +105,7 @@ def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     assert difference(smoothed.loss, arrays[f"out{suffix}/loss_label_smoothed_0.1"]) < tolerance
     assert int(plain.tokens) == info["ntokens"]
     found = {k.split("/")[1]: v for k, v in arrays.items() if k.startswith(f"grad{suffix}/")}
-    check_gradients(gradients, expected_gradients(found, tensors, cfg, False), tolerance)
+    check_gradients(gradients, expected_gradients(found, tensors, cfg), tolerance)
 
 
 def reference_run(tensors, cfg, arrays, *, cut):
@@ -148,7 +139,7 @@ def test_a_reference_that_cuts_kernels_as_fairseq_in_training_has_its_numbers():
     unused = {name for name in tensors if name.endswith("conv_bias")}
     expected = {k.removeprefix("grad64/"): v for k, v in arrays.items() if k.startswith("grad64/")}
     assert set(expected) - unused == set(gradients)
-    ours, theirs = (expected_gradients(g, tensors, cfg, True) for g in (gradients, expected))
+    ours, theirs = (expected_gradients(g, tensors, cfg) for g in (gradients, expected))
     check_gradients(ours, theirs, 1e-9)
 
 
@@ -171,7 +162,7 @@ def test_kernels_wider_than_the_target_are_those_of_fairseq_in_generation(precis
     assert difference(attention, expected_attention) < tolerance
     assert difference(plain.loss, total) < tolerance
     assert int(plain.tokens) == info["ntokens"]
-    check_gradients(together(gradients, True), expected_gradients(expected, tensors, cfg, True), tolerance)
+    check_gradients(gradients, expected_gradients(expected, tensors, cfg), tolerance)
 
 
 @every_case

@@ -118,6 +118,8 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
         raise UserError(_not_fconv("encoder", encoder.kind))
     if not isinstance(decoder, ConvDecoderConfig):
         raise UserError(_not_fconv("decoder", decoder.kind))
+    if cfg.share_embeddings:
+        raise UserError("model.share_embeddings is True: fairseq's fconv has a table for each side; train without it")
     for side, convolution in (("encoder", encoder.convolution), ("decoder", decoder.convolution)):
         if not isinstance(convolution, DenseConfig):
             raise UserError(

@@ -48,6 +48,12 @@ def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path,
         raise UserError("; ".join(odd) + ". Give the dictionaries that the model was trained with")
 
 
+def joined(vocabularies: Vocabularies) -> Vocabularies | None:
+    """One vocabulary for both sides of a model that shares its tables, or None where the two are not equal."""
+    same = vocabularies.src.fingerprint == vocabularies.tgt.fingerprint
+    return Vocabularies(vocabularies.src, vocabularies.src) if same else None
+
+
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model where there is one, into a folder.
 

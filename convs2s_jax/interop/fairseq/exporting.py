@@ -12,9 +12,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import vocabulary
 from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
-from convs2s_jax.interop.fairseq.arguments import args_from_config
 from convs2s_jax.interop.fairseq.checkpoint import save
-from convs2s_jax.interop.fairseq.parameters import whole_state_dict
+from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
 from convs2s_jax.training.run import restoring
 from convs2s_jax.training.run import workdir as layout
@@ -47,7 +46,8 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
-    args = recipe.args_of_training(cfg) | args_from_config(cfg.translator)
+    family = family_of_model(cfg.translator)
+    args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
     vocabularies = vocabulary.load(layout.vocabulary(order.workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
@@ -60,7 +60,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     )
     params, position = restore(abstract.params, step=order.step)
     moments = None
-    if order.momentum and cfg.training.optimizer.kind == "nesterov":
+    if order.momentum and family.carries_momentum and cfg.training.optimizer.kind == "nesterov":
         state, _ = restore(abstract.optimizer, step=position["step"], item="optimizer")
         moments = momentum.buffers(state.trace)
     else:
@@ -77,7 +77,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
             save(
                 folder / order.output.name,
                 args=args,
-                tensors=whole_state_dict(params, tied=cfg.translator.decoder.tied_output),
+                tensors=family.state_dict(cfg.translator, params),
                 names=recipe.names(cfg.training),
                 updates=position["step"],
                 epoch=position["epoch"],

@@ -12,14 +12,23 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 
 _LISTED = 30
+_TABLE = "decoder.embed_tokens.weight"
 
 
 class Place(NamedTuple):
-    """Where fairseq keeps a parameter: its name, its shape there, and how it becomes ours."""
+    """Where fairseq keeps a parameter.
+
+    Attributes:
+      name: fairseq's.
+      shape: there.
+      convert: fairseq's array to ours.
+      back: our array to fairseq's.
+    """
 
     name: str
     shape: tuple[int, ...]
     convert: Callable[[np.ndarray], np.ndarray]
+    back: Callable[[np.ndarray], np.ndarray]
 
 
 def fitted(
@@ -43,9 +52,10 @@ def fitted(
       UserError: names the missing, misshapen and surplus tensors, and a tied kernel that is another table.
     """
     used, told = set(spare), []
-    if cfg.decoder.tied_output:
-        used.add(output)
-    sizes = {"source_vocabulary": _rows(tensors, "encoder"), "target_vocabulary": _rows(tensors, "decoder")}
+    copies = _copies(cfg, output)
+    used |= set(copies)
+    source = "decoder" if cfg.share_embeddings else "encoder"
+    sizes = {"source_vocabulary": _rows(tensors, source), "target_vocabulary": _rows(tensors, "decoder")}
     abstract = jax.eval_shape(
         lambda key: encoder_decoder.split(encoder_decoder.init(key, cfg, **sizes), cfg), jax.random.key(0)
     )
@@ -64,20 +74,30 @@ def fitted(
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)
     told += [f"{name} has no place in the model" for name in sorted(set(tensors) - used)]
-    if cfg.decoder.tied_output:
-        told += _untied(tensors, output)
+    told += _different(tensors, copies)
     if told:
         more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
         raise UserError("the checkpoint does not fit its configuration: " + "; ".join(told[:_LISTED]) + more)
     return params
 
 
-def _untied(tensors: Mapping[str, Any], output: str) -> list[str]:
-    """A problem where the kernel of a tied output is there and is not the table that it should be."""
-    table = "decoder.embed_tokens.weight"
-    if output in tensors and table in tensors and not np.array_equal(tensors[output], tensors[table]):
-        return [f"{output} is not {table}, though the model shares them"]
-    return []
+def with_copies(cfg: ModelConfig, tensors: Mapping[str, np.ndarray], output: str) -> dict[str, np.ndarray]:
+    """The tensors and, under their own names, the uses of the decoder's table that fairseq lists as well."""
+    return {**tensors, **dict.fromkeys(_copies(cfg, output), tensors[_TABLE])}
+
+
+def _copies(cfg: ModelConfig, output: str) -> list[str]:
+    """Names under which fairseq lists the decoder's table again."""
+    tied = [output] if cfg.decoder.tied_output else []
+    return [*tied, "encoder.embed_tokens.weight"] if cfg.share_embeddings else tied
+
+
+def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]:
+    """The tensors that are there and are not the decoder's table, though they should be."""
+    if _TABLE not in tensors:
+        return []
+    odd = [name for name in copies if name in tensors and not np.array_equal(tensors[name], tensors[_TABLE])]
+    return [f"{name} is not {_TABLE}, though the model shares them" for name in odd]
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:

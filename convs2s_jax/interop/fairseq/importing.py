@@ -140,8 +140,17 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
         params = params_from_state_dict(cfg.translator, found.tensors)
-    rows = (len(params.encoder.embedding.table), len(params.decoder.embedding.table))
+    whole = encoder_decoder.with_shared_table(params, cfg.translator)
+    rows = (len(whole.encoder.embedding.table), len(whole.decoder.embedding.table))
     dictionaries.check_sizes(vocabularies, rows, order.dicts, (source, target))
+    if cfg.translator.share_embeddings:
+        one = dictionaries.joined(vocabularies)
+        if one is None:
+            tell(
+                f"{order.dicts}: the two vocabularies differ, and the model of {found.where} shares one table between "
+                "both sides: it translates with them and cannot be trained further"
+            )
+        vocabularies = one or vocabularies
     params = renewed(params)
     for sentence in trained.lost:
         tell(f"{found.where}: {sentence}")
@@ -180,7 +189,7 @@ def _config(
         "data": {
             "src": languages[0],
             "tgt": languages[1],
-            "vocabulary": {"kind": "bpe" if pieces else "words", **sizes},
+            "vocabulary": {"kind": "bpe" if pieces else "words", "joint": model.share_embeddings, **sizes},
             "batch": trained.batch,
         },
         "model": model,

@@ -6,6 +6,9 @@ from typing import Any
 from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.light.decoder import LightDecoderConfig
+from convs2s_jax.models.light.encoder import LightEncoderConfig
+from convs2s_jax.models.light.layers import LightConfig
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,
@@ -67,23 +70,80 @@ _MOST_LAYERS, _MOST_POSITIONS = 1000, 2**24
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """The model that fairseq's own arguments describe (`--arch lightconv*`).
 
-    What is absent is that of the preset `arch`, by default `lightconv`. Embeddings that fairseq shares between both
-    sides are two equal tables here; a softmax that shares the decoder's table shares it here.
+    What is absent is that of the preset `arch`, by default `lightconv`.
 
     Raises:
       UserError: a model that is not among ours, or an argument of another kind than fairseq writes.
     """
     args = _with_defaults(args)
     _check(args)
-    shared = _flag(args, "share_all_embeddings") or _flag(args, "share_decoder_input_output_embed")
+    shared = _flag(args, "share_all_embeddings")
+    tied = shared or _flag(args, "share_decoder_input_output_embed")
     values = {
         "embedding_dim": args["encoder_embed_dim"],
         "dropout": args["dropout"],
+        "share_embeddings": shared,
         "encoder": _side_values(args, "encoder", "max_source_positions"),
         "decoder": _side_values(args, "decoder", "max_target_positions")
-        | {"tied_output": shared, "attention_dropout": args["attention_dropout"]},
+        | {"tied_output": tied, "attention_dropout": args["attention_dropout"]},
     }
     return build(ModelConfig, values, "model")
+
+
+def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
+    """fairseq's arguments of a light model; the inverse of `config_from_args`.
+
+    Raises:
+      UserError: fairseq's `lightconv` has no such model.
+    """
+    encoder, decoder = cfg.encoder, cfg.decoder
+    if not isinstance(encoder, LightEncoderConfig) or not isinstance(decoder, LightDecoderConfig):
+        raise UserError(
+            f"model.encoder.kind is '{encoder.kind}' and model.decoder.kind '{decoder.kind}': fairseq's lightconv has "
+            "both of kind 'light'"
+        )
+    for name in ("input_dropout", "relu_dropout", "weight_dropout"):
+        if getattr(encoder, name) != getattr(decoder, name):
+            raise UserError(
+                f"model.encoder.{name} is {getattr(encoder, name)} and model.decoder.{name} {getattr(decoder, name)}: "
+                "fairseq's lightconv has one rate for both sides"
+            )
+    return {
+        "arch": "lightconv",
+        "dropout": cfg.dropout,
+        "attention_dropout": decoder.attention_dropout,
+        "relu_dropout": encoder.relu_dropout,
+        "input_dropout": encoder.input_dropout,
+        "weight_dropout": encoder.weight_dropout,
+        "weight_softmax": True,
+        "share_all_embeddings": cfg.share_embeddings,
+        "share_decoder_input_output_embed": decoder.tied_output,
+        "adaptive_softmax_cutoff": None,
+        "adaptive_softmax_dropout": 0,
+        "no_token_positional_embeddings": False,
+        "decoder_input_dim": cfg.embedding_dim,
+        "decoder_output_dim": cfg.embedding_dim,
+        **_side_args(encoder, "encoder", "max_source_positions", cfg.embedding_dim),
+        **_side_args(decoder, "decoder", "max_target_positions", cfg.embedding_dim),
+    }
+
+
+def _side_args(cfg: LightConfig, side: str, positions: str, dim: int) -> dict[str, Any]:
+    """The inverse of `_side_values`."""
+    values = {
+        "embed_path": None,
+        "embed_dim": dim,
+        "conv_dim": cfg.conv_dim,
+        "ffn_embed_dim": cfg.ffn_dim,
+        "layers": len(cfg.layers),
+        "attention_heads": cfg.heads,
+        "kernel_size_list": list(cfg.layers),
+        "conv_type": cfg.convolution,
+        "glu": cfg.glu,
+        "normalize_before": cfg.norm_before,
+        "learned_pos": cfg.positions == "learned",
+    }
+    return {f"{side}_{name}": value for name, value in values.items()} | {positions: cfg.max_positions - _RESERVED}
 
 
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:

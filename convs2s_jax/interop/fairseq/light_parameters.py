@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from convs2s_jax.interop.fairseq.fitting import Place, fitted
+from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn.trees import path_of
 
 _PLACES = (
     (r"(\w+)/embedding/table", r"\1.embed_tokens.weight"),
@@ -52,6 +54,23 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     return fitted(cfg, tensors, _place, output=_OUTPUT, spare=spare)
 
 
+def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
+    """What fairseq's `model.state_dict()` holds; the inverse of `params_from_state_dict`.
+
+    A shared table stands under each of its names. The versions are 2, and the biases that fairseq's dynamic
+    convolutions hold and do not use are zero.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        at = _place(path_of(path), leaf.shape)
+        tensors[at.name] = np.ascontiguousarray(at.back(np.asarray(leaf)))
+    for name, kernel in list(tensors.items()):
+        if name.endswith(".weight_linear.weight"):
+            tensors[name.replace("weight_linear.weight", "conv_bias")] = np.zeros((1, 1, kernel.shape[1]), np.float32)
+    versions = {f"{side}.version": np.array([2], np.float32) for side in ("encoder", "decoder")}
+    return with_copies(cfg, tensors | versions, _OUTPUT)
+
+
 def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors of older checkpoints under the names and in the shapes of later ones.
 
@@ -89,10 +108,15 @@ def _place(path: str, shape: tuple[int, ...]) -> Place:
         raise ValueError(f"{path}: fairseq has no such parameter")
     if path.endswith("/scores"):
         width, heads = shape
-        return Place(name, (heads, 1, width), lambda x: x[:, 0].T)
+        return Place(name, (heads, 1, width), lambda x: x[:, 0].T, lambda x: x.T[:, None])
     if path.endswith("/maker"):
         channels, width, heads = shape
-        return Place(name, (heads * width, channels), lambda x: x.reshape(heads, width, channels).transpose(2, 1, 0))
+        return Place(
+            name,
+            (heads * width, channels),
+            lambda x: x.reshape(heads, width, channels).transpose(2, 1, 0),
+            lambda x: x.transpose(2, 1, 0).reshape(heads * width, channels),
+        )
     if path.endswith(("/w", "/output_kernel")):
-        return Place(name, shape[::-1], np.transpose)
-    return Place(name, shape, np.asarray)
+        return Place(name, shape[::-1], np.transpose, np.transpose)
+    return Place(name, shape, np.asarray, np.asarray)

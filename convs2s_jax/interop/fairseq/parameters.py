@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.interop.fairseq.fitting import Place, fitted
+from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
@@ -63,10 +63,10 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     def place(path: str, shape: tuple[int, ...]) -> Place:
         name = fairseq_name(path)
         if old and name in tensors and np.ndim(tensors[name]) and _OLD_LENGTH.fullmatch(name):
-            return Place(name, (len(tensors[name]), 1, 1), np.asarray)
+            return Place(name, (len(tensors[name]), 1, 1), np.asarray, np.asarray)
         if _transposed(name):
-            return Place(name, shape[::-1], np.transpose)
-        return Place(name, shape, np.asarray)
+            return Place(name, shape[::-1], np.transpose, np.transpose)
+        return Place(name, shape, np.asarray, np.asarray)
 
     return fitted(cfg, tensors, place, output=_TIED, spare={_VERSION})
 
@@ -83,11 +83,9 @@ def state_dict(params: Tree) -> dict[str, np.ndarray]:
     return {name: result[name] for name in sorted(result, key=_place)}
 
 
-def whole_state_dict(params: Params, *, tied: bool) -> dict[str, np.ndarray]:
+def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
     """What fairseq's `model.state_dict()` holds: the parameters, the decoder's version (2), a tied output's table."""
-    tensors = state_dict(params) | {_VERSION: np.array([2], np.float32)}
-    if tied:
-        tensors[_TIED] = tensors["decoder.embed_tokens.weight"]
+    tensors = with_copies(cfg, state_dict(params), _TIED) | {_VERSION: np.array([2], np.float32)}
     return {name: tensors[name] for name in sorted(tensors, key=_place)}
 
 

@@ -113,6 +113,11 @@ class Config:
             reads or not self.training.validate_bleu,
             "training.validate_bleu is True, and a language model translates nothing: set it to False",
         )
+        vocabulary = self.data.vocabulary
+        check(
+            not model.share_embeddings or vocabulary.joint or vocabulary.dir != "",
+            "model.share_embeddings is True, and each side has its own vocabulary: set data.vocabulary.joint to True",
+        )
         check(
             self.search.lm_weight == 0,
             f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",

@@ -15,6 +15,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
+from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.run import workdir as layout
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
@@ -67,6 +68,10 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         )
         tell("there is no validation set: the last parameters count")
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
+    check(
+        vocabularies.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
+        "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
+    )
     train = tokenize(cfg, workdir, vocabularies, text)
     valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None

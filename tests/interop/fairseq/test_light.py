@@ -9,6 +9,8 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
+from convs2s_jax.interop.fairseq import families
+from convs2s_jax.interop.fairseq.checkpoint import load
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from tests.interop.fairseq import examples
 
@@ -163,3 +165,55 @@ def test_momentum_of_nag_starts_afresh_too(tmp_path):
     values = examples.content(tensors, nag, examples.buffers(tensors))
     told = examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
     assert "momentum starts afresh: only that of fconv is carried over" in " ".join(told)
+
+
+def shared_case():
+    """A model of fairseq's with one table for encoder, decoder and softmax."""
+    _, args, tensors = case("dynamicconv_01_glu")
+    table = tensors["decoder.embed_tokens.weight"]
+    tensors |= {"encoder.embed_tokens.weight": table, "decoder.output_projection.weight": table}
+    return {**args, "share_all_embeddings": True, "share_decoder_input_output_embed": True}, tensors
+
+
+@pytest.mark.parametrize("name", [*CASES, "shared"])
+def test_there_and_back_every_tensor_is_the_same(name):
+    args, tensors = shared_case() if name == "shared" else case(name)[1:]
+    cfg = fairseq.config_from_args(args)
+    family = families.family_of_model(cfg)
+    back = family.state_dict(cfg, fairseq.params_from_state_dict(cfg, tensors))
+    assert set(back) == set(tensors)
+    for key, value in tensors.items():
+        np.testing.assert_array_equal(back[key], value, err_msg=key)
+        assert back[key].dtype == value.dtype
+    assert fairseq.config_from_args(family.args(cfg)) == cfg
+
+
+def test_a_shared_table_comes_in_as_one_and_goes_out_as_one(tmp_path):
+    args, tensors = shared_case()
+    file = write(tmp_path, args, tensors)
+    (tmp_path / "dict.de.txt").write_bytes((tmp_path / "dict.en.txt").read_bytes())
+    examples.bring_in(file, tmp_path / "run")
+    cfg, vocabularies, state, _ = examples.held(tmp_path / "run")
+    assert cfg.model.share_embeddings
+    assert vocabularies.joint
+    assert state.params.encoder.embedding.table is None
+    pytest.importorskip("torch")
+    examples.take_out(tmp_path / "run", tmp_path / "out" / "checkpoint.pt")
+    held = load(tmp_path / "out" / "checkpoint.pt").tensors
+    assert set(held) == set(tensors)
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(held[name], value, err_msg=name)
+
+
+def test_a_shared_table_that_is_not_the_same_on_both_sides_is_refused():
+    args, tensors = shared_case()
+    tensors["encoder.embed_tokens.weight"] = tensors["encoder.embed_tokens.weight"] + 1
+    with pytest.raises(UserError, match=r"encoder.embed_tokens.weight is not decoder.embed_tokens.weight, though"):
+        fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
+
+
+def test_dictionaries_that_differ_stay_two_beside_a_shared_table(tmp_path):
+    args, tensors = shared_case()
+    told = " ".join(examples.bring_in(write(tmp_path, args, tensors), tmp_path / "run"))
+    assert "the two vocabularies differ" in told
+    assert not examples.held(tmp_path / "run")[1].joint
