@@ -18,7 +18,7 @@ from convs2s_jax.translation import inputs as requests
 from convs2s_jax.translation import labelling, output
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.formats import FORMATS, Format, Written
-from convs2s_jax.translation.job import Job, Tell
+from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator, fuse, load, ready
@@ -73,7 +73,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     job.report(texts)
 
 
-def translation(options: Options, *, tell: Tell) -> Job:
+def translation(options: Options, *, tell: Tell) -> Job[Result]:
     """The file that the options name, to be translated or scored."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
@@ -88,7 +88,7 @@ def translation(options: Options, *, tell: Tell) -> Job:
     )
 
 
-JOBS: Mapping[str, Callable[..., Job]] = MappingProxyType({"encoder_decoder": translation, "classifier": labelling.job})
+JOBS: Mapping[str, MakeJob] = MappingProxyType({"encoder_decoder": translation, "classifier": labelling.job})
 """By the kind of model."""
 
 
@@ -161,7 +161,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     )
 
 
-def read_back(options: Options, style: Format, lines: Sequence[str]) -> Written:
+def read_back(options: Options, style: Format[Result], lines: Sequence[str]) -> Written:
     """What an interrupted call left in the output file."""
     path = Path(options.output)
     if not options.resume or not path.exists():
@@ -182,7 +182,7 @@ def translate_window(
     translator: Translator,
     search: SearchConfig,
     work: Work,
-    style: Format,
+    style: Format[Result],
     first: int,
     progress: Callable[[int], None],
 ) -> list[Result]:

@@ -7,12 +7,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation.results import Hypothesis, Result
+
+R = TypeVar("R")
 
 
 class Written(NamedTuple):
@@ -22,7 +24,7 @@ class Written(NamedTuple):
     size: int
 
 
-class Format(NamedTuple):
+class Format(NamedTuple, Generic[R]):
     """How results are written.
 
     Attributes:
@@ -32,7 +34,7 @@ class Format(NamedTuple):
       alignments: whether alignments are shown.
     """
 
-    render: Callable[[Any], str]
+    render: Callable[[R], str]
     read: Callable[[bytes, Sequence[str], int], Written]
     alignments: bool
 
@@ -186,7 +188,7 @@ def _number(value: float) -> float | None:
     return float(_short(value)) if math.isfinite(value) else None
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
+FORMATS: Mapping[str, Format[Result]] = MappingProxyType(
     {
         "text": Format(text, read_text, alignments=False),
         "scores": Format(scores, read_text, alignments=False),

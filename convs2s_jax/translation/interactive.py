@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from convs2s_jax.translation import decoding as job
 from convs2s_jax.translation import inputs as requests
 from convs2s_jax.translation import labelling, lines
 from convs2s_jax.translation.formats import FORMATS
-from convs2s_jax.translation.job import Prompt, Tell
+from convs2s_jax.translation.job import MakePrompt, Prompt, Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 
@@ -54,7 +54,7 @@ def interact(options: Options, *, tell: Tell) -> None:
         raise
 
 
-def translation(options: Options, *, tell: Tell) -> Prompt:
+def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
     """Lines to be translated."""
     translator = job.translator_of(options, tell)
     check(
@@ -84,7 +84,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt:
     return Prompt(FORMATS[options.format], translate, partial(job.warn, "standard input", tell=tell))
 
 
-PROMPTS: Mapping[str, Callable[..., Prompt]] = MappingProxyType(
+PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
     {"encoder_decoder": translation, "classifier": partial(labelling.prompt, width=WIDTH)}
 )
 """By the kind of model."""

@@ -1,39 +1,78 @@
-"""What decode.py does with a file or a typed line, for any kind of model: records that one loop each works off."""
+"""Work on a file or on typed lines, for any kind of model: the records that one loop each works through.
+
+R is the result of a line: a translation or a label.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convs2s_jax.translation.formats import Format
+from convs2s_jax.translation.options import Options
 
 Tell = Callable[[str], None]
 
 
-class Job(NamedTuple):
-    """A file to be worked off (`translation.decoding`).
+class Answer(Protocol):
+    """The best answer for a line."""
 
-    lines: of the source.
-    style: how results are written and read back.
-    window(first, progress) -> results of the next lines, from the line `first` on; each has `best.text`. `progress` is
-        called with the number of lines done since the call before.
-    warn(results): tells of lines of which only the beginning counted, or nothing.
-    report(texts): tells of examples, and of scores where there are references; gets the best text of every line.
+    @property
+    def text(self) -> str:
+        """As it is written."""
+
+
+class LineResult(Protocol):
+    """The result of a line."""
+
+    @property
+    def best(self) -> Answer:
+        """Its best answer."""
+
+
+R = TypeVar("R", bound=LineResult)
+
+
+class Job(NamedTuple, Generic[R]):
+    """Work on a file (`translation.decoding`).
+
+    Attributes:
+      lines: of the source.
+      style: how results are written and read back.
+      window: (first, progress) -> results of the next lines, from line `first` on. It calls `progress` with the number
+        of lines done since the call before.
+      warn: (results) warns of lines that were cut.
+      report: (texts) prints examples, and scores where there are references; takes the best text of every line.
     """
 
     lines: Sequence[str]
-    style: Format
-    window: Callable[[int, Callable[[int], None]], Sequence[Any]]
-    warn: Callable[[Sequence[Any]], None]
+    style: Format[R]
+    window: Callable[[int, Callable[[int], None]], Sequence[R]]
+    warn: Callable[[Sequence[R]], None]
     report: Callable[[Sequence[str]], None]
 
 
-class Prompt(NamedTuple):
-    """Lines that are typed (`translation.interactive`).
+class Prompt(NamedTuple, Generic[R]):
+    """Work on typed lines (`translation.interactive`).
 
-    style: how a result is written.
-    answer(number, line) -> the result of a line, whose number counts from 0.
-    warn(results): as of a `Job`.
+    Attributes:
+      style: how a result is written.
+      answer: (number, line) -> the result of a line; its number counts from 0.
+      warn: (results), as in a `Job`.
     """
 
-    style: Format
-    answer: Callable[[int, str], Any]
-    warn: Callable[[Sequence[Any]], None]
+    style: Format[R]
+    answer: Callable[[int, str], R]
+    warn: Callable[[Sequence[R]], None]
+
+
+class MakeJob(Protocol):
+    """What each kind of model does with a file."""
+
+    def __call__(self, options: Options, *, tell: Tell) -> Job[Any]:
+        """Read the file and the model that the options name."""
+
+
+class MakePrompt(Protocol):
+    """What each kind of model does with typed lines."""
+
+    def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
+        """Read the model that the options name."""

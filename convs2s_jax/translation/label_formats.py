@@ -62,7 +62,7 @@ def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
     return read_records(data, lines, lambda record: record["labels"][0]["label"])
 
 
-LABEL_FORMATS: Mapping[str, Format] = MappingProxyType(
+LABEL_FORMATS: Mapping[str, Format[Labelled]] = MappingProxyType(
     {
         "text": Format(text, read_labels, alignments=False),
         "json": Format(json_line, read_json, alignments=False),

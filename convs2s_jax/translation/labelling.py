@@ -110,7 +110,7 @@ def label(
     ]
 
 
-def job(options: Options, *, tell: Tell) -> Job:
+def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     """The file that the options name, to be labelled.
 
     Raises:
@@ -147,7 +147,7 @@ def job(options: Options, *, tell: Tell) -> Job:
     )
 
 
-def prompt(options: Options, *, tell: Tell, width: int) -> Prompt:
+def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
     """Lines to be labelled; those of less than `width` tokens share a compilation.
 
     Raises:
