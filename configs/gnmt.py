@@ -9,9 +9,9 @@ Published: BLEU 24.61 on WMT14 English to German, 38.95 to French, before reinfo
 was measured here.
 
 Sizes, joint sub-words (32,000), 128 pairs a batch, Adam at 0.0002, clipping at 5, dropout (0.3, for English to German)
-and the penalties of the search (0.2 and 0.2) are those of the paper. It goes on from Adam to plain gradient descent
-after 60,000 steps, which here is a plateau that halves Adam's rate; its softmax reads the top layer, where ours has a
-tanh layer between; its initialisation is uniform in [-0.04, 0.04].
+and the penalties of the search (0.2 and 0.2) are those of the paper. The paper changes from Adam to plain gradient
+descent after 60,000 steps; here a plateau halves Adam's rate. Its softmax reads the top layer; ours has a tanh layer
+between. Its initialisation is uniform in [-0.04, 0.04].
 """
 
 

@@ -4,8 +4,8 @@ IWSLT'14 German-English by fairseq's recipe with label smoothing: 4 and 3 layers
 {train,valid,test}.de and .en, tokenised and lowercased as by fairseq's prepare-iwslt14.sh, but not yet cut into
 sub-words.
 
-Published: 31.7 to 32.2 tokenised BLEU for models of this kind, 32.84 to 32.93 with training on sequences, which this
-is not. Neither score nor time was measured here.
+Published: 31.7 to 32.2 tokenised BLEU for models of this kind, 32.84 to 32.93 with sequence-level training, which is
+not done here. Neither score nor time was measured here.
 
 Dropout 0.2, batches of 4000 tokens, rate 0.25 annealed from epoch 200 on, Nesterov's momentum 0.99, clipping at 0.1
 and label smoothing 0.1 are the recipe's. Five epochs after the annealing, as in fairseq's larger recipes; fairseq

@@ -1,8 +1,8 @@
 """python train.py --config=configs/lm_multi30k.py --config.data.dir=DIR --workdir=runs/lm_multi30k
 
 A convolutional language model (Dauphin et al. 2016) of the English side of Multi30k: DIR holds train.en and valid.en,
-tokenised and lowercased. Beside a translation model it has to know the same words, so give that model's vocabulary:
---config.data.vocabulary.dir=runs/multi30k/vocab. Any other text helps more than the corpus that model was trained on:
+tokenised and lowercased. To be added to a translation model it needs that model's vocabulary:
+--config.data.vocabulary.dir=runs/multi30k/vocab. Other text helps more than the corpus that model was trained on:
 --config.data.files.train='[("", "more.en")]'.
 
 Time and score: not measured yet.

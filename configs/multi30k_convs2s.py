@@ -1,8 +1,8 @@
 """python train.py --config=configs/multi30k_convs2s.py --config.data.dir=DIR --workdir=runs/convs2s
 
-ConvS2S on Multi30k, with the layers of multi30k_de_en.py (4.2 M parameters, about those of the models that it is
-compared with by benchmarks/family.py) but trained as they are, by Adam: multi30k_de_en.py has the optimiser of the
-paper, and scores. DIR as there.
+ConvS2S on Multi30k with the layers of multi30k_de_en.py: 4.2 M parameters, about as many as the models that
+benchmarks/family.py compares it with. Like them it is trained by Adam; multi30k_de_en.py has the optimiser of the
+paper. DIR is the same.
 
 Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; table in docs/results.md): perplexity
 5.85 on valid, BLEU 41.58 (test 2016, beam 5), 10 epochs of 87 s.

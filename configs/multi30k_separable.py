@@ -1,8 +1,8 @@
 """python train.py --config=configs/multi30k_separable.py --config.data.dir=DIR --workdir=runs/multi30k_separable
 
 As configs/multi30k_convs2s.py, its learning rate included, but each convolution is depthwise separable (Chollet
-2017): first along time, then along channels. A window of five words costs less than a dense one of two, so that it is
-wider than there. DIR holds {train,valid}.de and .en of Multi30k, tokenised and lowercased.
+2017): first along time, then along channels. A window of five words costs less than a dense one of two, so windows
+are wider here. DIR holds {train,valid}.de and .en of Multi30k, tokenised and lowercased.
 
 Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; table in docs/results.md): perplexity
 6.36 on valid, BLEU 40.13 (test 2016, beam 5), 8 epochs of 98 s. 3.75 M parameters.

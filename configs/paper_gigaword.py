@@ -9,7 +9,7 @@ Neither score nor time was measured here. ROUGE needs pip install -e '.[rouge]':
 python decode.py --workdir=runs/gigaword --input=test.article --reference=test.title --output=titles --metrics=rouge
 
 Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
-kernel width, 3, and the rate of dropout, 0.2, are ours: that of fairseq's smallest preset and of its recipe.
+kernel width 3 and the dropout rate 0.2 are our choice; fairseq's smallest preset and its recipe have them.
 """
 
 
