@@ -20,14 +20,15 @@ from convs2s_jax.training.loss import Batch, cross_entropy, loss
 E, SOURCE, TARGET = 6, 12, 13
 CONFIGS = {
     "plain": ({"layers": [(8, 3)] * 2}, {"layers": [(8, 3)] * 2}),
-    "kernels": ({"layers": [(8, 1), (8, 2), (8, 5)]}, {"layers": [(8, 1), (8, 2), (8, 5)]}),
     "projections": ({"layers": [(8, 3), (12, 3), (6, 1)]}, {"layers": [(8, 3), (12, 2), (6, 1)]}),
-    "skips": ({"layers": [(8, 3), (8, 3, 0), (8, 3, 2)]}, {"layers": [(8, 3), (8, 3, 2), (8, 3, 0)]}),
-    "partial_attention": ({"layers": [(8, 3)]}, {"layers": [(8, 3)] * 3, "attention_layers": [1, 3]}),
+    "mixed": (
+        {"layers": [(8, 1), (8, 2, 0), (12, 5, 2)], "positions": False},
+        {"layers": [(8, 1), (12, 2, 0), (6, 5, 2)], "positions": False, "attention_layers": [1, 3]},
+    ),
     "tied_output": ({"layers": [(8, 3)]}, {"layers": [(8, 3)] * 2, "tied_output": True, "out_dim": E}),
-    "no_positions": ({"layers": [(8, 3)], "positions": False}, {"layers": [(8, 3)] * 2, "positions": False}),
 }
-every_config = pytest.mark.parametrize("name", [name for name in CONFIGS if name != "plain"])
+every_config = pytest.mark.parametrize("name", ["mixed", "tied_output"])
+"""Widths, residual connections, projections, attention in some layers, no positions; a tied softmax with positions."""
 
 
 def setup(name, **fields):
@@ -85,16 +86,6 @@ def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
 
 
 @every_config
-def test_order_of_the_batch_permutes_results(name):
-    """To the last bits: without AVX-512, products round the rows at the end of a block otherwise."""
-    cfg, params = setup(name)
-    order = np.array([2, 0, 1])
-    one = teacher_forced(params, cfg, batch(PAIRS, 5, 6))
-    other = teacher_forced(params, cfg, batch([PAIRS[i] for i in order], 5, 6))
-    close(jax.tree.map(lambda a: a[order], one), other, 1e-6)
-
-
-@every_config
 def test_padding_gets_no_gradient_and_every_parameter_gets_some(name):
     """The rows of padding stay zero in training; all else that a batch reads is trained."""
     cfg, params = setup(name)
@@ -130,12 +121,6 @@ def test_decoder_inputs_are_the_target_shifted_right():
     tgt = jnp.asarray([[5, 6, EOS, PAD], [5, 6, 7, EOS], [PAD] * 4], jnp.int32)
     expected = [[EOS, 5, 6, PAD], [EOS, 5, 6, 7], [PAD] * 4]
     np.testing.assert_array_equal(encoder_decoder.decoder_inputs(tgt), expected)
-
-
-def test_jit_equals_no_jit():
-    cfg, params = setup("plain")
-    whole = batch(PAIRS, 5, 6)
-    close(loss(params, cfg, whole, smoothing=0.1), sums(params, cfg, whole))
 
 
 def test_vmap_of_the_gradient_gives_the_gradient_of_each_pair():
