@@ -7,9 +7,8 @@ Published: none for this preset that we know of; the paper's larger models have 
 DynamicConv). Neither score nor time was measured here.
 
 fairseq gives a recipe for the larger size only, with a cosine schedule. This size is not that one: the schedule, Adam
-and label smoothing are those of its IWSLT recipe, dropout is the preset's. fairseq shares one embedding table between
-both sides and the softmax; here decoder and softmax share theirs, and the encoder has its own, so that the parameters,
-with a joint vocabulary of 32,000, are 77,737,984 and not 61,353,984.
+and label smoothing are those of its IWSLT recipe, dropout is the preset's. As in fairseq, one embedding table serves
+both sides and the softmax. With a joint vocabulary of 32,000 the model has 61,353,984 parameters.
 """
 
 
@@ -27,6 +26,7 @@ def get_config():
         "model": {
             "embedding_dim": 512,
             "dropout": 0.1,
+            "share_embeddings": True,
             "encoder": {**side, "layers": [3, 7, 15, 31, 31, 31, 31]},
             "decoder": {**side, "layers": [3, 7, 15, 31, 31, 31], "tied_output": True},
         },
