@@ -63,9 +63,12 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64, help="of sources and targets")
     parser.add_argument("--repeats", type=int, default=0, help="steps to run and time")
     parser.add_argument("--topology", help="of a TPU, such as v5e:4x4")
-    parser.add_argument("--slices", type=int, default=1, help="so many of them")
-    parser.add_argument("--mesh", type=int, nargs=3, default=[-1, 1, 1], metavar=("DATA", "FSDP", "TENSOR"))
+    parser.add_argument("--slices", type=int, help="so many of them")
+    parser.add_argument("--mesh", type=int, nargs=3, metavar=("DATA", "FSDP", "TENSOR"), help="of the chips")
     arguments = parser.parse_args()
+    for flag in ("mesh", "slices"):
+        if getattr(arguments, flag) and not arguments.topology:
+            parser.error(f"--{flag} without --topology: it lays out the chips of a TPU; name one, as v5e:4x4")
 
     print(describe())
     last = "exchanges" if arguments.topology else "step s, best / median | share"
@@ -131,9 +134,9 @@ def pod(arguments: argparse.Namespace) -> Mesh | None:
     """The mesh of a TPU that is only described; None where none is asked for."""
     if arguments.topology is None:
         return None
-    several = {} if arguments.slices == 1 else {"num_slices": arguments.slices}
+    several = {} if (arguments.slices or 1) == 1 else {"num_slices": arguments.slices}
     described = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology, **several)
-    sizes = dict(zip(meshes.AXES, arguments.mesh, strict=True))
+    sizes = dict(zip(meshes.AXES, arguments.mesh or [-1, 1, 1], strict=True))
     return meshes.make(MeshConfig(**sizes), described.devices)
 
 

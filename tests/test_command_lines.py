@@ -185,7 +185,7 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     done = out.read_text().count("\n")
     assert 0 < done < 400
     assert out.read_text().endswith("\n")
-    assert f"interrupted: {done} of 400 lines are written; --resume goes on after them" in told
+    assert f"interrupted: {done} of 400 lines are written; --resume continues after them" in told
     result = decoding(*flags[:3], "--resume")
     assert f"has {done} of 400 lines: going on with the next" in result.stderr
     whole = decoding(*flags[:2])
@@ -254,7 +254,7 @@ class Terminal:
 def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     terminal = Terminal("decode.py", f"--workdir={trained}", "--interactive", "--format=json")
     seen = terminal.wait_for("> ")
-    assert re.search(r"compiling \.\.\..*ready: a sentence a line; Ctrl-D ends", seen, re.DOTALL)
+    assert re.search(r"compiling \.\.\..*ready: type one sentence a line; Ctrl-D ends", seen, re.DOTALL)
     for number, sentence in enumerate(("Norway", "5 km")):
         terminal.type(f"{sentence}\n")
         seen = terminal.wait_for("> ", seconds=20)

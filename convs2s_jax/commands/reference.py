@@ -8,16 +8,24 @@ from typing import Any
 
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.processes import Processes
+from convs2s_jax.translation.options import Options
 
 OUTLINE = """
 Every field of the configuration is a flag: --config.model.dropout=0.3. The sections are --config.data, --config.model,
 --config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
 """
-HEAD = """# Every field of the configuration
+FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("Flags of training: several processes", Processes, ()),
+    ("Flags of decoding", Options, ("search",)),
+)
+"""Records whose fields are flags without being part of the configuration: heading, record, fields that are no flags."""
+HEAD = """# Every field of the configuration and every flag
 
 A configuration file returns these fields as nested dictionaries. On the command line each is a flag:
 `--config.model.dropout=0.3`. A field that is not given has its default. Where a record has several kinds, its field
-`kind` chooses one.
+`kind` chooses one. Two sections at the end list the flags that belong to no configuration; those of the search are the
+fields of `search`.
 
 This page is made from the source. After a change there, renew it:
 `python -m convs2s_jax.commands.reference > docs/configuration.md`.
@@ -27,9 +35,8 @@ WIDTH = 150
 
 def text() -> str:
     """The whole reference, in Markdown."""
-    parts = [HEAD]
-    for cls, paths in sections().items():
-        parts.append(_section(cls, paths))
+    parts = [HEAD, *(_section(_title(cls, paths), cls) for cls, paths in sections().items())]
+    parts += [_section(title, cls, leave_out) for title, cls, leave_out in FLAGS]
     return "\n".join(parts)
 
 
@@ -55,7 +62,7 @@ def undescribed() -> list[str]:
     """Fields whose record says nothing of them: CLASS.field."""
     return [
         f"{cls.__name__}.{field.name}"
-        for cls in sections()
+        for cls in [*sections(), *(cls for _, cls, _ in FLAGS)]
         for field in fields_of(cls)
         if not _is_fixed(field) and not field.text
     ]
@@ -74,15 +81,15 @@ def _records(kind: Any) -> Iterator[Any]:
         yield from _records(inner)
 
 
-def _section(cls: Any, paths: list[str]) -> str:
+def _title(cls: Any, paths: list[str]) -> str:
     where = ", ".join(f"`{path}`" for path in paths if path) or "The run"
-    fields = list(fields_of(cls))
-    kind = next((field.default for field in fields if _is_fixed(field)), "")
-    lines = [f"## {where}" + (f", kind `{kind}`" if kind else ""), "", _wrapped(summary(cls)), ""]
-    for field in fields:
-        if not _is_fixed(field):
-            lines.append(_entry(field))
-    return "\n".join([*lines, ""])
+    kind = next((field.default for field in fields_of(cls) if _is_fixed(field)), "")
+    return where + (f", kind `{kind}`" if kind else "")
+
+
+def _section(title: str, cls: Any, leave_out: tuple[str, ...] = ()) -> str:
+    entries = [_entry(field) for field in fields_of(cls) if not _is_fixed(field) and field.name not in leave_out]
+    return "\n".join([f"## {title}", "", _wrapped(summary(cls)), "", *entries, ""])
 
 
 def _entry(field: Field) -> str:
@@ -92,7 +99,8 @@ def _entry(field: Field) -> str:
         facts += "; must be given"
     elif not dataclasses.is_dataclass(field.default):
         facts += f"; default `{_written(field.default)}`"
-    return _wrapped(f"* `{field.name}` ({facts}): {field.text}", indent="  ")
+    description = field.text.replace("<", "\\<")  # Markdown reads <unk> as a tag
+    return _wrapped(f"* `{field.name}` ({facts}): {description}", indent="  ")
 
 
 def _written(value: Any) -> str:

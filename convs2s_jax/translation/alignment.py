@@ -1,4 +1,4 @@
-"""Which source word a target word looked at, and unknown target words put right by it.
+"""Which source word a target word attended to most, and how unknown target words are replaced by it.
 
 Attention [T + 1, S + 1] is that of a `Candidate`: real positions only, the end symbols last. Both end symbols are left
 out here, so that source tokens 0 to S - 1 and target tokens 0 to T - 1 count, whatever the padding was.

@@ -1,4 +1,4 @@
-"""Whole files: read, work off window by window, write, score. What decode.py does when it is not interactive."""
+"""Whole files: read, decode window by window, write, score. What decoding does when it is not interactive."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,10 @@ from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import workdir as layout
-from convs2s_jax.translation import inputs as requests
-from convs2s_jax.translation import labelling, output
-from convs2s_jax.translation import lines as library
+from convs2s_jax.translation import inputs, labelling, output
 from convs2s_jax.translation.formats import FORMATS, Format, Written
 from convs2s_jax.translation.job import Job, MakeJob, Tell
+from convs2s_jax.translation.lines import score, translate
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator, fuse, load, ready
@@ -26,7 +25,17 @@ from convs2s_jax.translation.translator import Translator, fuse, load, ready
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a file, line by line; `name` is the source's in messages. One list of references or several."""
+    """What is asked of a file, line by line.
+
+    Attributes:
+      name: of the source, for messages.
+      lines: of the source.
+      references: one list or several, each with a text for every line; None for no scores.
+      prefix: for each line, words that its translation begins with.
+      constraints: for each line, phrases that its translation contains.
+      targets: given translations to score, in place of a search.
+      dictionary: target words of source words, which replace unknown words.
+    """
 
     name: str
     lines: Sequence[str]
@@ -67,7 +76,7 @@ def decode(options: Options, *, tell: Tell) -> None:
                     texts += [result.best.text for result in results]
                 job.warn(results)
         except KeyboardInterrupt:
-            rest = "--resume goes on after them" if options.output != "-" else "the rest was not translated"
+            rest = "--resume continues after them" if options.output != "-" else "the rest was not translated"
             tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
             raise
     job.report(texts)
@@ -126,15 +135,15 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     else:
         work = Work(options.input_name, read_lines(options.input))
     if not translator.reads_source:
-        requests.check_empty(work.name, work.lines)
+        inputs.check_empty(work.name, work.lines)
 
     def parallel(path: str, what: str) -> list[str] | None:
-        return requests.read_parallel(path, work.lines, name=work.name, what=what) if path else None
+        return inputs.read_parallel(path, work.lines, name=work.name, what=what) if path else None
 
     references = [found for path in options.reference if (found := parallel(path, "reference")) is not None]
-    prefix = parallel(options.prefix, "prefix (an empty one asks for nothing)")
-    wanted = parallel(options.constraints, "constraints (an empty line asks for nothing)")
-    constraints = None if wanted is None else requests.phrases_of(wanted)
+    prefix = parallel(options.prefix, "prefix (an empty one requires nothing)")
+    wanted = parallel(options.constraints, "constraints (an empty line requires nothing)")
+    constraints = None if wanted is None else inputs.phrases_of(wanted)
     targets = parallel(options.score, "translation to score")
     if references or work.references:
         own = translator.cfg.training
@@ -142,7 +151,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
     if references and not work.lines:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
     if prefix is not None or constraints is not None:
-        requests.check_fit(
+        inputs.check_fit(
             translator,
             search,
             work.lines,
@@ -150,14 +159,14 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
             constraints=None if constraints is None else (options.constraints, constraints),
         )
     if targets is not None:
-        requests.check_targets(translator, options.score, targets)
+        inputs.check_targets(translator, options.score, targets)
     return replace(
         work,
         references=references or work.references,
         prefix=prefix,
         constraints=constraints,
         targets=targets,
-        dictionary=requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None,
+        dictionary=inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None,
     )
 
 
@@ -172,7 +181,7 @@ def read_back(options: Options, style: Format[Result], lines: Sequence[str]) -> 
         return style.read(path.read_bytes(), lines, options.nbest)
     except UserError as error:
         raise UserError(
-            f"--resume: {path} is not the beginning of this call's output: {error}. Give the same input and options, "
+            f"--resume: {path} is not the beginning of this output: {error}. Give the same input and options, "
             "or begin anew without --resume"
         ) from error
 
@@ -191,7 +200,7 @@ def translate_window(
     lines = work.lines[window]
 
     if work.targets is not None:
-        return library.score(
+        return score(
             translator,
             search,
             lines,
@@ -202,7 +211,7 @@ def translate_window(
             batch_tokens=options.batch_tokens,
             progress=progress,
         )
-    results = library.translate(
+    results = translate(
         translator,
         search,
         lines,
@@ -226,10 +235,11 @@ def translate_window(
 def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
     """Name the lines of which only the beginning could be translated, or nothing."""
     for result in results:
+        where = f"{name}, line {result.line + 1}"
         if result.best.score == float("-inf"):
-            tell(f"{name}, line {result.line + 1}: nothing was found; the model yields no numbers, or no allowed words")
+            tell(f"{where}: no translation was found: its scores are not finite, or no word is allowed")
         if result.cut:
-            tell(f"{name}, line {result.line + 1}: the last {result.cut} tokens exceed the model's positions: left out")
+            tell(f"{where}: the last {result.cut} tokens exceed the model's positions and are left out")
 
 
 def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:

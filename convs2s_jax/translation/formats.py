@@ -18,7 +18,12 @@ R = TypeVar("R")
 
 
 class Written(NamedTuple):
-    """What a file already holds: the best text of each whole line's result, and the bytes they take."""
+    """What a file already holds.
+
+    Attributes:
+      texts: the best text of each whole result.
+      size: bytes that these results take.
+    """
 
     texts: list[str]
     size: int
@@ -28,9 +33,9 @@ class Format(NamedTuple, Generic[R]):
     """How results are written.
 
     Attributes:
-      render: a result to its lines, the last one ended.
-      read: (what a file holds, the source lines, hypotheses of each) to `Written`; a torn end does not count.
-        UserError where it was not written for these lines.
+      render: a result as lines, each ended by a line break.
+      read: (content of a file, source lines, hypotheses of each) -> `Written`; a torn end does not count. UserError
+        where the file was not written for these lines.
       alignments: whether alignments are shown.
     """
 
@@ -98,17 +103,15 @@ def alignment(hypothesis: Hypothesis) -> str:
     return " ".join(f"{s}-{t}" for s, t in hypothesis.alignment)
 
 
-def read_text(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+def read_text(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
     """Whole lines of text; whether they belong to these sources cannot be seen."""
-    del nbest
     found = _whole_lines(data)
     _check_count(len(found), lines)
     return Written([_decode(line, i) for i, line in enumerate(found, 1)], sum(map(len, found)))
 
 
-def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
     """Whole lines of JSON; each names its line and source."""
-    del nbest
     return read_records(data, lines, lambda record: record["hypotheses"][0]["text"])
 
 

@@ -1,4 +1,4 @@
-"""What a user asks of each line: files of prefixes, constraints, translations to score, and a dictionary."""
+"""Files with a line for each source line: prefixes, constraints, translations to score; and a dictionary."""
 
 from collections.abc import Sequence
 
@@ -72,8 +72,8 @@ def check_fit(
             if used[i] > room:
                 more = ", with those of its prefix" if used[i] > count else ""
                 raise UserError(
-                    f"{where}: {used[i]} tokens are asked for{more}; a translation of this line has at most {room} "
-                    "(--max_length_a * source + --max_length_b, and the model's positions): ask for less or raise those"
+                    f"{where}: {used[i]} tokens are required{more}; a translation of this line has at most {room} "
+                    "(--max_length_a * source + --max_length_b, and the model's positions): require less or raise those"
                 )
 
 
@@ -87,7 +87,7 @@ def check_empty(name: str, lines: Sequence[str]) -> None:
         if line.strip():
             raise UserError(
                 f"{name}, line {number} is not empty: a language model reads no source and writes a text for each "
-                "empty line; how texts begin stands in --prefix, and --score=FILE scores them"
+                "empty line; --prefix says how texts begin, and --score=FILE scores given ones"
             )
 
 
@@ -130,7 +130,7 @@ def _count_known(vocabulary: Vocabulary, text: str, where: str) -> int:
     if UNK in ids:
         words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
         raise UserError(
-            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can hold it; "
-            "use other words"
+            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can contain "
+            "it; use other words"
         )
     return len(ids)

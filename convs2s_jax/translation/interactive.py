@@ -1,4 +1,4 @@
-"""A sentence is typed, its translation, or label, is printed."""
+"""Interactive decoding: a sentence is typed, its translation or label is printed."""
 
 import contextlib
 import itertools
@@ -11,11 +11,10 @@ from types import MappingProxyType
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import workdir as layout
-from convs2s_jax.translation import decoding as job
-from convs2s_jax.translation import inputs as requests
-from convs2s_jax.translation import labelling, lines
+from convs2s_jax.translation import decoding, inputs, labelling
 from convs2s_jax.translation.formats import FORMATS
 from convs2s_jax.translation.job import MakePrompt, Prompt, Tell
+from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 
@@ -42,7 +41,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     prompt = PROMPTS[layout.read_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
     prompt.answer(0, "1")
-    tell("ready: a sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
+    tell("ready: type one sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
     try:
         for number, line in enumerate(typed()):
             result = prompt.answer(number, line)
@@ -56,17 +55,17 @@ def interact(options: Options, *, tell: Tell) -> None:
 
 def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
     """Lines to be translated."""
-    translator = job.translator_of(options, tell)
+    translator = decoding.translator_of(options, tell)
     check(
         translator.reads_source,
         f"--interactive with a language model: it reads no source, and --workdir={options.workdir[0]} is one; use "
         "--sampling with a file of empty lines",
     )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    dictionary = requests.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
+    dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 
-    def translate(number: int, line: str) -> Result:
-        [result] = lines.translate(
+    def answer(number: int, line: str) -> Result:
+        [result] = translate(
             translator,
             search,
             [line],
@@ -81,7 +80,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
         )
         return result
 
-    return Prompt(FORMATS[options.format], translate, partial(job.warn, "standard input", tell=tell))
+    return Prompt(FORMATS[options.format], answer, partial(decoding.warn, "standard input", tell=tell))
 
 
 PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(

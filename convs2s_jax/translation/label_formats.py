@@ -10,7 +10,12 @@ from convs2s_jax.translation.formats import Format, Written, read_records, read_
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A label (its text) and its probability."""
+    """A label and its probability.
+
+    Attributes:
+      text: the label.
+      probability: from 0 to 1.
+    """
 
     text: str
     probability: float
@@ -56,9 +61,8 @@ def read_labels(data: bytes, lines: Sequence[str], nbest: int) -> Written:
     return written._replace(texts=[line.rpartition("\t")[0] for line in written.texts])
 
 
-def read_json(data: bytes, lines: Sequence[str], nbest: int) -> Written:
+def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
     """Whole lines of JSON; each names its line and source."""
-    del nbest
     return read_records(data, lines, lambda record: record["labels"][0]["label"])
 
 

@@ -1,4 +1,4 @@
-"""Lines of text in, labels with their probabilities out: what decode.py does with a classifier."""
+"""Lines of text in, labels with their probabilities out: decoding with a classifier."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,8 +16,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.classify import classify
-from convs2s_jax.translation import inputs as requests
-from convs2s_jax.translation import trained
+from convs2s_jax.translation import inputs, trained
 from convs2s_jax.translation.job import Job, Prompt, Tell
 from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.lines import encode
@@ -45,7 +44,13 @@ _USED = (
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained classifier, ready for `label`."""
+    """A trained classifier, ready for `label`.
+
+    Attributes:
+      model: its configuration.
+      params: its merged parameters.
+      vocabularies: of its texts and its labels.
+    """
 
     model: ClassifierConfig
     params: ClassifierParams
@@ -125,7 +130,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     else:
         name, lines, right = options.input_name, read_lines(options.input), None
     for path in options.reference:
-        right = requests.read_parallel(path, lines, name=name, what="label")
+        right = inputs.read_parallel(path, lines, name=name, what="label")
 
     def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
         part = lines[first : first + options.window]
@@ -184,7 +189,8 @@ def _check(options: Options) -> None:
 def _warn(name: str, tell: Tell, results: Sequence[Labelled]) -> None:
     for result in results:
         if result.cut:
-            tell(f"{name}, line {result.line + 1}: the last {result.cut} tokens exceed the model's length: left out")
+            where = f"{name}, line {result.line + 1}"
+            tell(f"{where}: the last {result.cut} tokens exceed the model's length and are left out")
 
 
 def _report(show: int, lines: Sequence[str], right: Sequence[str] | None, tell: Tell, found: Sequence[str]) -> None:

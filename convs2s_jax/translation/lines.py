@@ -1,4 +1,4 @@
-"""Lines of text in, results out: the library's side of decode.py, its options under the same names."""
+"""Lines of text in, results out: decoding as a library, with the names of the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -90,7 +90,7 @@ class Options:
         )
         check(
             not self.unk_dictionary or self.replace_unk,
-            "--unk_dictionary without --replace_unk: unknown words are replaced only where --replace_unk asks for it",
+            "--unk_dictionary without --replace_unk: words are replaced only with --replace_unk; give both",
         )
         check(
             self.nbest == 1 or self.format != "text",
@@ -199,7 +199,7 @@ class Options:
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
         twice = [f"--{name}" for name, path in given if path == "-"]
         once = len(twice) < 2 or bool(self.split)
-        check(once, f"{' and '.join(twice)} are all standard input, which is read once; give files")
+        check(once, f"{' and '.join(twice)} are all standard input, which can be read only once; give files")
         target = Path(self.output)
         for name, path in given:
             read = path not in ("", "-") and self.output != "-" and Path(path).is_file() and target.is_file()

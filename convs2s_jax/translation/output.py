@@ -1,4 +1,4 @@
-"""Where results go: whole lines only, in input order, whatever happens."""
+"""The output file: whole lines only, in the order of the input, whatever happens."""
 
 import contextlib
 import os
@@ -79,8 +79,7 @@ def held_interrupts() -> Iterator[None]:
         return
     received: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
+    def note(number: int, _frame: FrameType | None) -> None:
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -132,5 +131,5 @@ def _append(file: int, results: Sequence[bytes]) -> None:
 def _unwritable(name: str, error: OSError) -> UserError:
     return UserError(
         f"--output={name} cannot be written: {error.strerror}; make room or give another file "
-        "(lines that are there are whole: --resume goes on after them)"
+        "(the lines written so far are complete: --resume continues after them)"
     )

@@ -1,4 +1,4 @@
-"""What train.py left in a workdir: configuration, vocabularies, parameters."""
+"""What training leaves in a workdir: configuration, vocabularies, parameters."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -23,9 +23,13 @@ Dtype = Literal["float32", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model of any kind: the configuration of its run, its vocabularies, merged parameters.
+    """A trained model of any kind.
 
-    steps: the checkpoints that the parameters are the mean of.
+    Attributes:
+      cfg: the configuration of its run.
+      vocabularies: of both sides.
+      params: merged parameters.
+      steps: the checkpoints that the parameters are the mean of.
     """
 
     cfg: Config

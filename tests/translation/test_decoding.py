@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation import decoding as job
-from convs2s_jax.translation import lines as library
+from convs2s_jax.translation import decoding
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.translator import load
 
@@ -48,7 +47,7 @@ class Desk:
                 options[name] = (path,) if name == "reference" else path
         self.told = []
         given = {"workdir": (str(self.workdir),), "input": self.path("in"), "output": self.path(output), **options}
-        job.decode(Options(**given), tell=self.told.append)
+        decoding.decode(Options(**given), tell=self.told.append)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +55,7 @@ def quick(trained):
     """Each call loads the model: the same one, once."""
     loaded = load(trained, tell=print)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "load", lambda *_, **__: loaded)
+        patch.setattr(decoding, "load", lambda *_, **__: loaded)
         yield
 
 
@@ -116,7 +115,7 @@ def test_resuming_without_a_file_begins(desk):
 def test_an_interrupt_leaves_whole_lines_and_resuming_ends_them(desk, monkeypatch, style):
     desk.decode(format=style, output="whole", window=3)
     calls = []
-    real = library.translate
+    real = decoding.translate
 
     def interrupted(*arguments, **named):
         calls.append(1)
@@ -124,10 +123,10 @@ def test_an_interrupt_leaves_whole_lines_and_resuming_ends_them(desk, monkeypatc
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr(library, "translate", interrupted)
+    monkeypatch.setattr(decoding, "translate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         desk.decode(format=style, window=3)
-    assert desk.told == ["interrupted: 3 of 8 lines are written; --resume goes on after them"]
+    assert desk.told == ["interrupted: 3 of 8 lines are written; --resume continues after them"]
     assert desk.read("whole").startswith(desk.read())
     desk.decode(format=style, window=3, resume=True)
     assert desk.told == [f"{desk.path('out')} has 3 of 8 lines: going on with the next"]
@@ -135,9 +134,9 @@ def test_an_interrupt_leaves_whole_lines_and_resuming_ends_them(desk, monkeypatc
 
 
 def test_what_is_written_to_standard_output_cannot_be_resumed(desk, monkeypatch, capfdbinary):
-    monkeypatch.setattr(library, "translate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(decoding, "translate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        job.decode(Options(workdir=(str(desk.workdir),), input=desk.path("in")), tell=desk.told.append)
+        decoding.decode(Options(workdir=(str(desk.workdir),), input=desk.path("in")), tell=desk.told.append)
     assert desk.told == ["interrupted: 0 of 8 lines are written; the rest was not translated"]
     assert capfdbinary.readouterr().out == b""
 
@@ -160,7 +159,7 @@ def test_resuming_the_output_of_another_call_is_refused(desk):
     desk.decode(format="json")
     before = desk.read()
     desk.write("in", ["other", *desk.lines[1:]])
-    message = "^--resume: .*/out is not the beginning of this call's output: line 1 has line 0, source '5 kilowatts'; "
+    message = "^--resume: .*/out is not the beginning of this output: line 1 has line 0, source '5 kilowatts'; "
     with pytest.raises(UserError, match=message):
         desk.decode(format="json", resume=True)
     with pytest.raises(UserError, match=r"line 1 begins with .*Give the same input and options, or begin anew without"):
@@ -226,11 +225,11 @@ def test_lines_that_were_cut_are_named(desk):
     desk.decode(window=1)
     assert len(desk.told) == 1
     assert desk.told[0].startswith(f"{desk.path('in')}, line 2: the last ")
-    assert desk.told[0].endswith(" tokens exceed the model's positions: left out")
+    assert desk.told[0].endswith(" tokens exceed the model's positions and are left out")
 
 
 def test_a_split_brings_source_and_reference(desk):
-    job.decode(
+    decoding.decode(
         Options(workdir=(str(desk.workdir),), split="test", output=desk.path("out"), show=2, format="json"),
         tell=desk.told.append,
     )

@@ -66,16 +66,16 @@ def test_what_fits_passes(worded):
 @pytest.mark.parametrize(
     ("prefix", "constraints", "message"),
     [
-        (["", "", "ein Haus ist da da"], None, "^p, line 3: 5 tokens are asked for; a translation of this line has at"),
+        (["", "", "ein Haus ist da da"], None, "^p, line 3: 5 tokens are required; a translation of this line has at"),
         (
             None,
             [["ein", "Haus ist"], [], ["ein Haus", "ist da", "da"]],
-            "^c, line 3: 5 tokens are asked for; .* most 4 ",
+            "^c, line 3: 5 tokens are required; .* most 4 ",
         ),
         (
             ["ein"] * 1 + ["", ""],
             [["Haus ist da da"], [], []],
-            "^c, line 1: 5 tokens are asked for, with those of its ",
+            "^c, line 1: 5 tokens are required, with those of its ",
         ),
         (
             ["", "ein", ""],
@@ -86,7 +86,7 @@ def test_what_fits_passes(worded):
         (
             ["ein Baum", "", ""],
             None,
-            "^p, line 1: 'Baum' is not in the target vocabulary, so no translation can hold it",
+            "^p, line 1: 'Baum' is not in the target vocabulary, so no translation can contain it",
         ),
         (None, [[], [], ["Haus", "ein Baum da"]], "^c, line 3: 'Baum' is not in the target vocabulary"),
     ],

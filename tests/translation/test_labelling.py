@@ -63,7 +63,7 @@ def test_one_line_in_gives_one_label_with_its_probability(desk):
         assert 1 / 18 <= float(probability) <= 1
     [cut] = desk.told
     assert "in, line 4: the last " in cut
-    assert "tokens exceed the model's length: left out" in cut
+    assert "tokens exceed the model's length and are left out" in cut
 
 
 def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):

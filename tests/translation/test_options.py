@@ -22,7 +22,7 @@ from convs2s_jax.translation.options import Options
         ({"metrics": ("bleu",)}, "^--metrics without --reference: there is nothing to compare with"),
         ({"bleu_tokenize": "13a"}, "^--bleu_tokenize without --reference: "),
         ({"score": "x", "search": {"sampling": True, "top_k": 2}}, "^--score with --sampling, --top_k: given"),
-        ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: unknown words are replaced only where"),
+        ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: words are replaced only with"),
         ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line for each line; use --format=json or fairseq$"),
         ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; give --out"),
         *(
@@ -139,7 +139,7 @@ def test_no_file_that_is_read_is_written(tmp_path, name):
 
 
 def test_standard_input_is_read_once():
-    with pytest.raises(UserError, match=r"^--input and --prefix are all standard input, which is read once"):
+    with pytest.raises(UserError, match=r"^--input and --prefix are all standard input, which can be read only once"):
         Options(workdir=("w",), prefix="-")
 
 

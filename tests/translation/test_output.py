@@ -68,7 +68,7 @@ def test_a_full_disk_leaves_whole_results(path, monkeypatch, room):
         write(["first\n"])
         left[0] = room
         if room < 10:
-            message = f"^--output={path} cannot be written: No space left on device; make room .* --resume goes on"
+            message = f"^--output={path} cannot be written: No space left on device; make room .* --resume continues"
             with pytest.raises(UserError, match=message):
                 write(parts)
             assert path.read_text() == "first\n" + whole[room]
