@@ -23,9 +23,11 @@ Parallel = Literal["jit", "pmap"]
 class MeshConfig:
     """How many devices lie along each axis; -1, at most once, for all that remain.
 
-    data: each has all parameters and a part of each batch; fsdp: the same, but between steps parameters and optimiser
-    state are cut over these devices (after fully sharded data parallelism, Zhao et al. 2023; within a step kernels and
-    gradients are whole); tensor: the outputs of each layer and the vocabulary are cut.
+    Attributes:
+      data: devices that each hold all parameters and a part of each batch.
+      fsdp: the same, but between steps parameters and optimiser state are cut over these devices (after fully sharded
+        data parallelism, Zhao et al. 2023); within a step kernels and gradients are whole.
+      tensor: devices over which the outputs of each layer and the vocabulary are cut.
     """
 
     data: int = -1

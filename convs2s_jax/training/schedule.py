@@ -10,13 +10,20 @@ from convs2s_jax.core.config import check, record
 
 @record
 class PlateauConfig:
-    """The paper's annealer (section 4.2): divide the rate when validation does not improve, stop below a minimum."""
+    """The paper's annealer (section 4.2): reduce the rate when validation does not improve, stop below a minimum.
+
+    Attributes:
+      rate: the learning rate at the start.
+      shrink: factor that the rate is multiplied by.
+      minimum: training stops when the rate falls below this.
+      patience: validations without improvement until the rate is reduced.
+    """
 
     kind: Literal["plateau"] = "plateau"
     rate: float = 0.25
     shrink: float = 0.1
     minimum: float = 1e-4
-    patience: int = 1  # validations without improvement until the rate is reduced
+    patience: int = 1
 
     def __post_init__(self) -> None:
         check(self.rate > 0, f"rate is {self.rate}: use more than 0")
@@ -27,7 +34,14 @@ class PlateauConfig:
 
 @record
 class FixedConfig:
-    """fairseq's `fixed`: the rate of each epoch, the last one kept; from epoch `force_anneal` on shrunk every epoch."""
+    """fairseq's `fixed`: a rate for each epoch; from epoch `force_anneal` on it shrinks every epoch.
+
+    Attributes:
+      rates: the learning rate of each epoch; the last one is that of all later epochs.
+      force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`, once more in each
+        epoch after it; None for never.
+      shrink: factor that the rate is multiplied by.
+    """
 
     kind: Literal["fixed"] = "fixed"
     rates: tuple[float, ...] = (0.25,)
@@ -45,7 +59,13 @@ class FixedConfig:
 
 @record
 class InverseSqrtConfig:
-    """Linear warm-up to `rate` over `warmup` steps, then rate * sqrt(warmup / step) (Vaswani et al. 2017)."""
+    """Linear warm-up to `rate` over `warmup` steps, then rate * sqrt(warmup / step) (Vaswani et al. 2017).
+
+    Attributes:
+      rate: the highest learning rate.
+      warmup: steps until it is reached.
+      initial: the rate before the first step.
+    """
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     rate: float = 5e-4
@@ -62,13 +82,20 @@ class InverseSqrtConfig:
 class CosineConfig:
     """Linear warm-up to `rate`, then half a cosine down to `minimum` at `steps` (Loshchilov and Hutter 2017, eq. 5).
 
-    One period, without restarts; afterwards the rate stays at `minimum`. So train Wu et al. 2019 on WMT.
+    One period, without restarts; afterwards the rate stays at `minimum`. Wu et al. 2019 train so on WMT.
+
+    Attributes:
+      rate: the highest learning rate.
+      warmup: steps until it is reached.
+      steps: steps in all, those of the warm-up included.
+      initial: the rate before the first step.
+      minimum: the rate at the end.
     """
 
     kind: Literal["cosine"] = "cosine"
     rate: float = 1e-3
     warmup: int = 1000
-    steps: int = 10_000  # in all, warm-up included
+    steps: int = 10_000
     initial: float = 1e-7
     minimum: float = 1e-7
 
