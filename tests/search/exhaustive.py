@@ -79,10 +79,10 @@ def trigram_cache(languages, beam_size: int):
 
 
 def search(step, cfg, memory, cache, asked, **more):
-    """`beam.search` by a user's options."""
+    """`beam.search`, compiled, by a user's options."""
     strategy = strategy_of(cfg, phrases=asked.phrases.shape[1] > 0)
-    more |= {"structure": structure_of(cfg)}
-    return beam.search(step, strategy, numbers_of(cfg), memory, cache, asked, **more)
+    run = jax.jit(partial(beam.search, step, strategy, structure=structure_of(cfg), **more))
+    return jax.device_get(run(numbers_of(cfg), memory, cache, asked))
 
 
 @partial(jax.jit, static_argnames=("strategy", "structure", "limit", "chunk"))
@@ -97,7 +97,8 @@ def toy_search(tables, cfg, asked, *, limit, chunk=1, languages=None):
     """The hypotheses that `beam.search` finds for sentences of the trigram models."""
     languages = np.arange(len(tables)) if languages is None else np.asarray(languages)
     more = {"strategy": strategy_of(cfg, phrases=asked.phrases.shape[1] > 0), "structure": structure_of(cfg)}
-    return compiled(np.asarray(tables), languages, asked, numbers_of(cfg), limit=limit, chunk=chunk, **more)
+    found = compiled(np.asarray(tables), languages, asked, numbers_of(cfg), limit=limit, chunk=chunk, **more)
+    return jax.device_get(found)  # slices of arrays on a device are programs of their own
 
 
 def trigram_coverage(memory, cache):

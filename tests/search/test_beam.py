@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
+from convs2s_jax.search import beam
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.rules import Fused
+from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
 from tests.search.exhaustive import (
@@ -203,7 +205,9 @@ def test_order_of_sentences_changes_nothing():
 
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
-    eager = search(trigram_step(TABLES), cfg, (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS), limit=LIMIT)
+    given = (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS)
+    more = {"structure": structure_of(cfg), "limit": LIMIT}
+    eager = beam.search(trigram_step(TABLES), PLAIN, numbers_of(cfg), *given, **more)
     for x, y in zip(jax.tree.leaves(eager), jax.tree.leaves(run(cfg)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
 

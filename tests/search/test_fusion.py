@@ -1,7 +1,6 @@
 """Shallow fusion: a language model's scores beside the model's, in the search and in scoring."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,6 @@ def fused_step(memory, cache, last):
     return rules.Fused(model=model, lm=lm), {"model": one, "lm": other}
 
 
-@partial(jax.jit, static_argnames="cfg")
 def run(asked, *, cfg):
     cache = trigram_cache(range(3), cfg.beam_size)
     return search(fused_step, cfg, (), {"model": cache, "lm": cache}, asked, limit=LIMIT)
@@ -90,8 +88,11 @@ def lm():
     return jax.tree.map(lambda x: 3 * x, made)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.3, "coverage_penalty": 0.2, "unk_penalty": 0.1}], ids=str)
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(
+    ("members", "options"),
+    [(1, {}), (2, {"temperature": 1.3, "coverage_penalty": 0.2, "unk_penalty": 0.1})],
+    ids=str,
+)
 def test_token_scores_are_those_of_both_models_summed_and_score_reports_them(lm, members, options):
     params = tuple(fresh(i) for i in range(members))
     models = (MODEL,) * members

@@ -97,6 +97,7 @@ def test_search_finds_fairseqs_hypotheses(case, golden, trained):
         limit=longest + 1,
         attention=True,
     )
+    found, attention = jax.device_get((found, attention))
     for b, sentence in enumerate(expected["sentences"]):
         length = int((src[b] != PAD).sum())
         assert len(sentence["hyps"]) == cfg.beam_size

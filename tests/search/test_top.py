@@ -1,6 +1,8 @@
 """The highest scores of a row, found in parts, against a full sort."""
 
-import jax.numpy as jnp
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ def test_top_equals_a_full_sort(vocab):
     random = np.random.default_rng(vocab)
     scores = random.integers(0, 40, (50, 4, vocab)).astype(np.float32)  # many equal ones
     scores[random.random(scores.shape) < 0.3] = -np.inf
-    values, beams, tokens = top(jnp.asarray(scores), 8, block=16)
+    values, beams, tokens = jax.jit(partial(top, k=8, block=16))(scores)
     expected = np.argsort(-scores.reshape(50, -1), axis=-1, kind="stable")[:, :8]
     np.testing.assert_array_equal(np.asarray(beams) * vocab + tokens, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(scores.reshape(50, -1), expected, -1))
@@ -34,8 +36,11 @@ def test_top_of_logits_equals_a_full_sort_of_scores(vocab, temperature):
     totals = random.normal(0, 2, (count, width)).astype(np.float32)
     totals[random.random(totals.shape) < 0.3] = -np.inf
     cfg = SearchConfig(unk_penalty=1.5, min_length=3, temperature=temperature)
-    prices = rules.prices(numbers_of(cfg), jnp.int32(2), jnp.asarray(random.integers(1, 5, count)))
-    values, beams, tokens = top_of_logits(logits, totals, prices, 8, temperature=temperature, block=16)
+    longest = random.integers(1, 5, count).astype(np.int32)
+    prices = jax.jit(rules.prices)(numbers_of(cfg), np.int32(2), longest)
+    values, beams, tokens = jax.jit(partial(top_of_logits, k=8, block=16))(
+        logits, totals, prices, temperature=temperature
+    )
     scaled = logits.astype(np.float64) / temperature
     scores = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
     scores[np.isnan(scores)] = -np.inf
