@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.translator import load
@@ -40,7 +40,7 @@ def test_an_old_workdir_gives_the_translations_it_gave_then(old):
 
 
 def test_an_old_run_goes_on(old):
-    cfg = layout.read_config(old)
+    cfg = run_folder.load_config(old)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam multiplies a rate by a whole number
         train(dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, max_steps=5)), old)
     assert (old / "checkpoints" / "5").is_dir()

@@ -13,7 +13,7 @@ from convs2s_jax.data import text as corpus
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import inputs, labelling, output
 from convs2s_jax.translation.formats import FORMATS, Format, Written
 from convs2s_jax.translation.job import Job, MakeJob, Tell
@@ -58,7 +58,7 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: of the user; whole lines are written then.
     """
     check_early(options)
-    job = JOBS[layout.read_config(Path(options.workdir[0])).model.kind](options, tell=tell)
+    job = JOBS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     written = read_back(options, job.style, job.lines)
     total, texts = len(job.lines), written.texts
     if options.resume:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import decoding, inputs, labelling
 from convs2s_jax.translation.formats import FORMATS
 from convs2s_jax.translation.job import MakePrompt, Prompt, Tell
@@ -38,7 +38,7 @@ def interact(options: Options, *, tell: Tell) -> None:
       UserError: something the user gave cannot work.
       KeyboardInterrupt: of the user.
     """
-    prompt = PROMPTS[layout.read_config(Path(options.workdir[0])).model.kind](options, tell=tell)
+    prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
     prompt.answer(0, "1")
     tell("ready: type one sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")

@@ -13,8 +13,7 @@ from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import restoring
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import restoring, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.task_table import task_of
 
@@ -43,10 +42,10 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     for step in steps:
         if steps.count(step) > 1:
             raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
-    cfg = layout.read_config(workdir)
+    cfg = run_folder.load_config(workdir)
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
-    vocabularies = vocabulary.load(layout.vocabulary(workdir))
+    vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     task = task_of(cfg.model)
 
     def fresh(key: jax.Array) -> Tree:
@@ -56,9 +55,9 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     abstract = jax.eval_shape(fresh, jax.random.key(0))
     one = partial(
         restoring.restore_params,
-        layout.checkpoints(workdir),
+        run_folder.checkpoints(workdir),
         abstract,
-        check=partial(layout.check_vocabularies, workdir, vocabularies),
+        check=partial(run_folder.check_vocabularies, workdir, vocabularies),
         tell=tell,
     )
     found = [one(step=step) for step in steps or (None,)]

@@ -15,8 +15,7 @@ from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import restoring
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import restoring, run_folder
 from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.schedule import ScheduleState
 
@@ -42,20 +41,20 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     Raises:
       UserError: no run there, a model that fairseq cannot hold, or files in the way.
     """
-    cfg = layout.read_config(order.workdir)
+    cfg = run_folder.load_config(order.workdir)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
     family = family_of_model(cfg.translator)
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
-    vocabularies = vocabulary.load(layout.vocabulary(order.workdir))
+    vocabularies = vocabulary.load(run_folder.vocabulary(order.workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     restore = partial(
         restoring.restore_params,
-        layout.checkpoints(order.workdir),
-        check=partial(layout.check_vocabularies, order.workdir, vocabularies),
+        run_folder.checkpoints(order.workdir),
+        check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
         tell=tell,
     )
     params, position = restore(abstract.params, step=order.step)

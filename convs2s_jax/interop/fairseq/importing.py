@@ -24,8 +24,7 @@ from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
 from convs2s_jax.training import optimizer, schedule
-from convs2s_jax.training.run import checkpoint
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import checkpoint, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
@@ -218,7 +217,7 @@ def _average(made: Sequence[_Made]) -> _Made:
     """One model of several: the mean of their kernels, without momentum, at the place of the last."""
     first, last = made[0], made[-1]
     for one in made[1:]:
-        if one.cfg.model != first.cfg.model or layout.fingerprints(one.vocabularies) != layout.fingerprints(
+        if one.cfg.model != first.cfg.model or run_folder.fingerprints(one.vocabularies) != run_folder.fingerprints(
             first.vocabularies
         ):
             raise UserError("--average: the checkpoints are of different models; average those of one run")
@@ -230,13 +229,13 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 def _write(folder: Path, made: _Made) -> None:
     """A workdir with one checkpoint."""
-    layout.claim(folder, made.cfg)
+    run_folder.claim(folder, made.cfg)
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
-    vocabulary.save(made.vocabularies, layout.vocabulary(folder))
+    vocabulary.save(made.vocabularies, run_folder.vocabulary(folder))
     record = dataclasses.asdict(made.position) | {
         "data": None,
-        "vocabularies": layout.fingerprints(made.vocabularies),
+        "vocabularies": run_folder.fingerprints(made.vocabularies),
     }
-    with checkpoint.manager(layout.checkpoints(folder), keep=1) as checkpoints:
+    with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
         checkpoint.save(checkpoints, made.state, record)
         checkpoint.wait(checkpoints, made.position.step)

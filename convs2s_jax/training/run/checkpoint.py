@@ -35,9 +35,9 @@ def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.Checkpoi
       UserError: a validation loss in there cannot be read.
     """
     if not read_only:
-        if distributed.leads():
+        if distributed.is_primary():
             _bring_back(folder)
-        distributed.meet("checkpoints are there")
+        distributed.barrier("checkpoints are there")
     _check_losses(folder)
     best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
     options = ocp.CheckpointManagerOptions(
@@ -93,7 +93,7 @@ def save(
         )
     if again:
         wait(checkpoints, step)
-        if distributed.leads():
+        if distributed.is_primary():
             shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
 
 
@@ -163,10 +163,10 @@ def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> Non
     """Rename a checkpoint to its step and this ending."""
     folder = Path(checkpoints.directory)
     aside = folder / f"{step}{ending}"
-    if distributed.leads():
+    if distributed.is_primary():
         shutil.rmtree(aside, ignore_errors=True)
         (folder / str(step)).rename(aside)
-    distributed.meet(f"{step} is {step}{ending}")
+    distributed.barrier(f"{step} is {step}{ending}")
     checkpoints.reload()
 
 

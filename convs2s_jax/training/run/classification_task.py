@@ -94,7 +94,7 @@ def predict(
     """The most probable label of every line; arguments as of `translation_task.predict`."""
     del cfg
     whole = distributed.local(mesh, params)
-    sources = [split.src[i] for i in distributed.mine(len(split.src))]
+    sources = [split.src[i] for i in distributed.local_share(len(split.src))]
     devices = distributed.own_devices(mesh)
     found = classify(whole, model, sources, devices=devices, progress=progress)
     lines = [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]

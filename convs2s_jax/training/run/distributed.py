@@ -41,12 +41,12 @@ def several() -> bool:
     return jax.process_count() > 1
 
 
-def leads() -> bool:
+def is_primary() -> bool:
     """Whether this is process 0, which alone writes text files and talks to the user."""
     return jax.process_index() == 0
 
 
-def meet(name: str, *, patience: int = PATIENCE) -> None:
+def barrier(name: str, *, patience: int = PATIENCE) -> None:
     """Wait for all processes, however long one of them works: collectives of arrays are not that patient.
 
     Args:
@@ -58,26 +58,26 @@ def meet(name: str, *, patience: int = PATIENCE) -> None:
         ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=patience, processes=everyone)
 
 
-def leader_first(name: str, work: Callable[[], T]) -> T:
-    """Process 0 works first, then the others, who find its files. `name` is as in `meet`.
+def primary_first(name: str, work: Callable[[], T]) -> T:
+    """Process 0 works first, then the others, who find its files. `name` is as in `barrier`.
 
     Raises:
       UserError: on all processes where it is raised on process 0.
     """
-    done = leader_only(name, work)
-    return cast(T, done) if leads() else work()
+    done = primary_only(name, work)
+    return cast(T, done) if is_primary() else work()
 
 
-def leader_only(name: str, work: Callable[[], T]) -> T | None:
-    """Process 0 works and the others wait; they get None. Errors are as in `leader_first`."""
+def primary_only(name: str, work: Callable[[], T]) -> T | None:
+    """Process 0 works and the others wait; they get None. Errors are as in `primary_first`."""
     done, refused = None, None
-    if leads():
+    if is_primary():
         try:
             done = work()
         except UserError as error:
             refused = error
-    meet(name)
-    if not of_leader(refused is None):
+    barrier(name)
+    if not from_primary(refused is None):
         raise refused or UserError("process 0 says why this training cannot go on")
     return done
 
@@ -88,9 +88,9 @@ def agree_on_folder(folder: Path) -> None:
         return
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     path = folder / f".met-{token}"
-    leader_only(f"{path.name} written", lambda: path.write_text(""))
+    primary_only(f"{path.name} written", lambda: path.write_text(""))
     same = all_of(path.exists())
-    if leads():
+    if is_primary():
         path.unlink()
     check(same, f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share")
 
@@ -108,7 +108,7 @@ def all_of(flag: bool) -> bool:
     return bool(np.all(multihost_utils.process_allgather(np.array(flag)))) if several() else flag
 
 
-def of_leader(flag: bool) -> bool:
+def from_primary(flag: bool) -> bool:
     """What process 0 says."""
     return bool(multihost_utils.broadcast_one_to_all(np.array(flag))) if several() else flag
 
@@ -130,16 +130,16 @@ def own_devices(mesh: Mesh) -> list[jax.Device] | None:
     return None if set(devices) == set(jax.local_devices()) else devices
 
 
-def mine(count: int) -> range:
+def local_share(count: int) -> range:
     """The share of this process in `count` pieces of work: every n-th."""
     return range(jax.process_index(), count, jax.process_count())
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
-    """All `count` lines, where each process gives those of its share (`mine`). `name` is as in `meet`."""
+    """All `count` lines, where each process gives those of its share (`local_share`). `name` is as in `barrier`."""
     if not several():
         return list(lines)
-    meet(name)
+    barrier(name)
     text = np.frombuffer(json.dumps(list(lines)).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(len(text)))
     padded = np.zeros(max(sizes), np.uint8)
@@ -172,7 +172,7 @@ def leave(status: int) -> NoReturn:
     sys.stderr.flush()
     if jax.distributed.is_initialized() and status != 0:
         with contextlib.suppress(Exception):
-            meet(f"leaving with {status}", patience=LINGER)
+            barrier(f"leaving with {status}", patience=LINGER)
             jax.distributed.shutdown()
     elif status != INTERRUPTED:
         sys.exit(status)

@@ -13,14 +13,13 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import schedule, sharding
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.mesh import make
+from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
@@ -38,36 +37,42 @@ def train(cfg: Config, workdir: Path) -> None:
     Raises:
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
-    mesh, leads = meshes.make(cfg.mesh), distributed.leads()
-    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
-    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
-    distributed.leader_only("claimed", lambda: layout.claim(workdir, cfg))
-    distributed.agree_on_folder(workdir)
     with ExitStack() as stack:
-        interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
-        checkpoints = stack.enter_context(checkpoint.manager(layout.checkpoints(workdir), keep=cfg.training.keep))
-        distributed.agree("list of checkpoints", digest_of_record({"steps": sorted(checkpoints.all_steps())}))
-        latest = max(checkpoints.all_steps(), default=0)
-        reports = stack.enter_context(Reports(workdir, step=latest) if leads else Silence())
-        reports.tell(_devices(cfg, mesh))
-        run = distributed.leader_first("prepared", lambda: prepare(cfg, workdir, reports.tell, learn=leads))
-        distributed.agree("training corpus", run.fingerprint)
-        reports.expect(_updates(run))
-        evaluate = validation.evaluator(cfg.model, mesh)
-        session = Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
+        session = _open(cfg, workdir, stack)
         state, position = _begin(session)
         window = _window(session, state)
-        if _due(cfg, position) and position.validated < position.step:  # a signal had come before it
+        bounds, interrupts = cfg.training, session.interrupts
+        if _due(bounds, position) and position.validated < position.step:  # a signal had come before it
             position = validate(session, state, position, scheduled=True)
-        while not (why := _ended(cfg, position)) and not interrupts.received:
+        while not (why := _ended(bounds, position)) and not interrupts.received:
             state, position = _epoch(session, window, state, position)
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)
-        checkpoint.wait(checkpoints, position.step)
+        checkpoint.wait(session.checkpoints, position.step)
         if why and not interrupts.received:
             score_test(session, state)
-        reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+        session.reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+
+
+def _open(cfg: Config, workdir: Path, stack: ExitStack) -> Session:
+    """Everything that the loop works with; what has to be closed at the end goes onto the stack."""
+    mesh, primary = make(cfg.mesh), distributed.is_primary()
+    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
+    distributed.primary_only("claimed", lambda: run_folder.claim(workdir, cfg))
+    distributed.agree_on_folder(workdir)
+    interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
+    checkpoints = stack.enter_context(checkpoint.manager(run_folder.checkpoints(workdir), keep=cfg.training.keep))
+    distributed.agree("list of checkpoints", digest_of_record({"steps": sorted(checkpoints.all_steps())}))
+    latest = max(checkpoints.all_steps(), default=0)
+    reports = stack.enter_context(Reports(workdir, step=latest) if primary else Silence())
+    reports.tell(_devices(cfg, mesh))
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, reports.tell, learn=primary))
+    distributed.agree("training corpus", run.fingerprint)
+    reports.expect(_updates(run))
+    evaluate = validation.evaluator(cfg.model, mesh)
+    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
 
 
 def _devices(cfg: Config, mesh: Mesh) -> str:
@@ -120,19 +125,19 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
     return state, position
 
 
-def _due(cfg: Config, position: Position) -> bool:
+def _due(cfg: TrainingConfig, position: Position) -> bool:
     """Whether the configuration wants a validation here."""
-    if cfg.training.validate_every is None:
+    if cfg.validate_every is None:
         return position.step > 0 and position.batch == 0
-    return position.step > 0 and position.step % cfg.training.validate_every == 0
+    return position.step > 0 and position.step % cfg.validate_every == 0
 
 
-def _ended(cfg: Config, position: Position) -> str:
+def _ended(cfg: TrainingConfig, position: Position) -> str:
     """Why training is over, or ""."""
-    if cfg.training.max_steps is not None and position.step >= cfg.training.max_steps:
-        return f"training.max_steps is {cfg.training.max_steps}"
-    if cfg.training.max_epochs is not None and position.epoch > cfg.training.max_epochs:
-        return f"training.max_epochs is {cfg.training.max_epochs}"
+    if cfg.max_steps is not None and position.step >= cfg.max_steps:
+        return f"training.max_steps is {cfg.max_steps}"
+    if cfg.max_epochs is not None and position.epoch > cfg.max_epochs:
+        return f"training.max_epochs is {cfg.max_epochs}"
     return position.schedule.stopped
 
 
@@ -174,8 +179,8 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         session.interrupts.at_step(position.step)
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
-        due = _due(run.cfg, position)
-        ended = bool(_ended(run.cfg, position))
+        due = _due(cfg, position)
+        ended = bool(_ended(cfg, position))
         keep = cfg.save_every is not None and position.step % cfg.save_every == 0
         over = bool(session.interrupts.received)
         if due or ended or keep or over or last or position.step % cfg.report_every == 0:
@@ -185,7 +190,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
             window.restart()
         elif keep:
             save(session, state, position)
-        if session.interrupts.received or _ended(run.cfg, position):
+        if session.interrupts.received or _ended(cfg, position):
             break
     return state, position
 

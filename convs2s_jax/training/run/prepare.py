@@ -16,7 +16,7 @@ from convs2s_jax.data.text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
 from convs2s_jax.training.run.task_table import task_of
@@ -114,8 +114,8 @@ def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: Paral
 def _vocabularies(
     cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
 ) -> Vocabularies:
-    folder = layout.vocabulary(workdir)
-    if layout.begun(workdir) or not learn:
+    folder = run_folder.vocabulary(workdir)
+    if run_folder.begun(workdir) or not learn:
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)

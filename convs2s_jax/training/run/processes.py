@@ -90,7 +90,7 @@ def join(processes: Processes) -> None:
     # where the others do not come, JAX's service ends the process itself: it has to be said before
     sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
     if address is not None and processes.process_id:
-        _await_leader(address, seconds)
+        _await_primary(address, seconds)
     try:
         jax.distributed.initialize(
             processes.coordinator_address,
@@ -108,10 +108,10 @@ def join(processes: Processes) -> None:
             ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
     jax.devices()
-    distributed.meet("joined")  # who leaves from here on leaves nobody who is still looking
+    distributed.barrier("joined")  # who leaves from here on leaves nobody who is still looking
 
 
-def _await_leader(address: str, seconds: float) -> None:
+def _await_primary(address: str, seconds: float) -> None:
     """Wait until process 0 listens."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds

@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import checkpoint, distributed, restoring, validation
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
@@ -67,7 +66,7 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
-    if hypotheses and distributed.leads():
+    if hypotheses and distributed.is_primary():
         validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
     epoch = position.epoch - (position.batch == 0)
     session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
@@ -87,11 +86,11 @@ def score_test(session: Session, state: TrainState) -> None:
     if run.test is None:
         return
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
-    folder = layout.checkpoints(run.workdir)
+    folder = run_folder.checkpoints(run.workdir)
     params, saved = restoring.restore_params(
         folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
     )
-    if distributed.of_leader(reports.has(split="test", step=saved["step"])):
+    if distributed.from_primary(reports.has(split="test", step=saved["step"])):
         return
     try:
         loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")
@@ -105,7 +104,7 @@ def score_test(session: Session, state: TrainState) -> None:
 def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
     """Loss of a split, and where the configuration asks for it, what the model makes of it and the scores of that.
 
-    `name` is of this measurement; see `distributed.meet`.
+    `name` is of this measurement; see `distributed.barrier`.
 
     Raises:
       InterruptedWorkError: a signal came meanwhile.
@@ -138,7 +137,7 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         )
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
-        "vocabularies": layout.fingerprints(run.vocabularies),
+        "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
 
@@ -148,7 +147,7 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
 
     A checkpoint that comes from another program knows no data (None) and goes on with any.
     """
-    layout.check_vocabularies(run.workdir, run.vocabularies, saved)
+    run_folder.check_vocabularies(run.workdir, run.vocabularies, saved)
     if saved["data"] not in (None, run.fingerprint):
         raise UserError(
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "

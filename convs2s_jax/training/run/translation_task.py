@@ -80,11 +80,11 @@ def predict(
       mesh: whose devices translate.
       split: what is translated.
       vocabularies: of both sides.
-      name: of this work, different each time; see `distributed.meet`.
+      name: of this work, different each time; see `distributed.barrier`.
       progress: called with the number of lines done since the call before.
     """
     whole = _ready(distributed.local(mesh, params), model)
-    sources = [split.src[i] for i in distributed.mine(len(split.src))]
+    sources = [split.src[i] for i in distributed.local_share(len(split.src))]
     devices = distributed.own_devices(mesh)
     found = translate(whole, model, cfg.search, sources, devices=devices, progress=progress)
     lines = [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]

@@ -14,8 +14,7 @@ from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training.run import restoring
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import restoring, run_folder
 from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.step import TrainState
 from tests import golden
@@ -115,11 +114,11 @@ def take_out(workdir: Path, output: Path, **options: Any) -> list[str]:
 
 def held(workdir: Path):
     """Configuration, vocabularies, state and position of a workdir's only checkpoint."""
-    cfg, vocabularies = layout.read_config(workdir), vocabulary.load(layout.vocabulary(workdir))
+    cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(run_folder.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
-    check = partial(layout.check_vocabularies, workdir, vocabularies)
-    restore = partial(restoring.restore_params, layout.checkpoints(workdir), step=None, check=check, tell=print)
+    check = partial(run_folder.check_vocabularies, workdir, vocabularies)
+    restore = partial(restoring.restore_params, run_folder.checkpoints(workdir), step=None, check=check, tell=print)
     params, position = restore(abstract.params)
     moments, _ = restore(abstract.optimizer, item="optimizer")
     state = TrainState(params=params, optimizer=moments, step=jnp.asarray(position["step"], jnp.int32))

@@ -317,14 +317,13 @@ def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_
 
 
 def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
-    from convs2s_jax.training.run import checkpoint
-    from convs2s_jax.training.run import workdir as layout
+    from convs2s_jax.training.run import checkpoint, run_folder
 
     examples.bring_in(file, tmp_path / "run")
     _, _, state, position = examples.held(tmp_path / "run")
     record = {k: v for k, v in position.items() if k not in ("digests", "format")} | {"batch": 2}
     state = dataclasses.replace(state, step=jnp.asarray(examples.UPDATES + 1, jnp.int32))
-    with checkpoint.manager(layout.checkpoints(tmp_path / "run"), keep=2) as checkpoints:
+    with checkpoint.manager(run_folder.checkpoints(tmp_path / "run"), keep=2) as checkpoints:
         checkpoint.save(checkpoints, state, record)
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt", step=examples.UPDATES + 1, momentum=False)
     assert "fairseq-train begins epoch 3 anew" in " ".join(told)

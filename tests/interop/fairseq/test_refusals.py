@@ -10,7 +10,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import command
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -272,7 +272,7 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     wanted = "--config.training.keep=5"
     result = bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}", wanted)
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
-    assert layout.read_config(run).training.keep == 5
+    assert run_folder.load_config(run).training.keep == 5
     assert result.stderr.splitlines()[-1].startswith(f"{run}: step 40, epoch 3; decode.py --workdir={run} translates")
     out.mkdir()
     result = called_bridge("export", f"--workdir={run}", f"--output={out}/x.pt")
@@ -281,5 +281,5 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     again = called_bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
     assert again.returncode == 2
     assert "is there already" in again.stderr
-    assert layout.begun(run)
-    assert isinstance(vocabulary.load(layout.vocabulary(run)), Vocabularies)
+    assert run_folder.begun(run)
+    assert isinstance(vocabulary.load(run_folder.vocabulary(run)), Vocabularies)

@@ -48,18 +48,18 @@ def test_an_environment_that_is_no_number_is_refused():
         processes.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
 
 
-def test_a_single_process_is_its_own_leader_and_agrees_with_itself(tmp_path):
+def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
     processes.join(Processes())
     assert not distributed.several()
-    assert distributed.leads()
-    assert distributed.leader_first("work", lambda: 5) == 5
-    assert distributed.leader_only("work", lambda: 5) == 5
+    assert distributed.is_primary()
+    assert distributed.primary_first("work", lambda: 5) == 5
+    assert distributed.primary_only("work", lambda: 5) == 5
     distributed.agree_on_folder(tmp_path)
     assert not any(tmp_path.iterdir())
     distributed.agree("corpus", 7)
     assert distributed.all_of(True)
     assert not distributed.all_of(False)
-    assert list(distributed.mine(3)) == [0, 1, 2]
+    assert list(distributed.local_share(3)) == [0, 1, 2]
     assert distributed.collect(["a", "b"], 2, name="work") == ["a", "b"]
     assert not distributed.reached_signal(1)
 

@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import workdir as layout
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
 
 
@@ -26,17 +26,17 @@ def begun(tmp_path):
 
 def test_before_the_first_checkpoint_the_configuration_may_change(tmp_path):
     workdir = tmp_path / "fresh"
-    layout.claim(workdir, config(model__dropout="0.3"))
+    run_folder.claim(workdir, config(model__dropout="0.3"))
     (workdir / "checkpoints" / "5.orbax-checkpoint-tmp").mkdir(parents=True)  # never finished
-    layout.claim(workdir, config(model__dropout="0.4"))
-    assert layout.read_config(workdir).model.dropout == 0.4
+    run_folder.claim(workdir, config(model__dropout="0.4"))
+    assert run_folder.load_config(workdir).model.dropout == 0.4
 
 
 def test_a_new_workdir_gets_the_whole_configuration(tmp_path):
     workdir = tmp_path / "runs" / "a"
     cfg = config(model__dropout="0.3")
-    layout.claim(workdir, cfg)
-    assert layout.read_config(workdir) == cfg
+    run_folder.claim(workdir, cfg)
+    assert run_folder.load_config(workdir) == cfg
     stored = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     assert set(stored) == {field.name for field in dataclasses.fields(Config)}
     assert stored["training"]["clip"] == 0.1  # defaults too: they may be others in a later version
@@ -45,15 +45,15 @@ def test_a_new_workdir_gets_the_whole_configuration(tmp_path):
 
 def test_the_same_configuration_may_come_again(tmp_path):
     for _ in range(2):
-        layout.claim(tmp_path, config())
-    assert layout.read_config(tmp_path) == config()
+        run_folder.claim(tmp_path, config())
+    assert run_folder.load_config(tmp_path) == config()
 
 
 def test_differences_are_listed_by_field_with_both_values(tmp_path):
-    layout.claim(tmp_path, config(model__dropout="0.3", training__clip="0.5"))
+    run_folder.claim(tmp_path, config(model__dropout="0.3", training__clip="0.5"))
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
-        layout.claim(tmp_path, config(seed="7", training__max_steps="5"))
+        run_folder.claim(tmp_path, config(seed="7", training__max_steps="5"))
     assert str(error.value) == (
         f"--workdir={tmp_path} holds a run of another configuration: model.dropout is 0.3 there and "
         f"{config().model.dropout!r} here; seed is 1 there and 7 here; training.clip is 0.5 there and 0.1 here. "
@@ -63,18 +63,18 @@ def test_differences_are_listed_by_field_with_both_values(tmp_path):
 
 
 def test_another_kind_is_a_difference_of_its_fields(tmp_path):
-    layout.claim(tmp_path, config())
+    run_folder.claim(tmp_path, config())
     adam = config(training__optimizer__kind="adam")
     with pytest.raises(UserError, match=r"training\.optimizer\.kind is 'nesterov' there and 'adam' here"):
-        layout.claim(tmp_path, adam)
+        run_folder.claim(tmp_path, adam)
 
 
 def test_a_long_list_of_differences_is_cut(tmp_path):
-    layout.claim(tmp_path, config())
+    run_folder.claim(tmp_path, config())
     odd = dict.fromkeys(("clip", "label_smoothing", "schedule__rate", "schedule__shrink", "schedule__minimum"), "0.01")
     other = config(seed="7", **{f"training__{name}": value for name, value in odd.items()})
     with pytest.raises(UserError) as error:
-        layout.claim(tmp_path, other)
+        run_folder.claim(tmp_path, other)
     assert str(error.value).count(" there and ") == 5
     assert " ..." in str(error.value)
 
@@ -99,14 +99,14 @@ FREE = {
 
 @pytest.mark.parametrize("field", FREE)
 def test_bounds_reports_and_places_may_change_and_are_stored(tmp_path, field):
-    layout.claim(tmp_path, config())
+    run_folder.claim(tmp_path, config())
     changed = config(**{field: FREE[field]})
     assert changed != config()
-    layout.claim(tmp_path, changed)
-    assert layout.read_config(tmp_path) == changed
+    run_folder.claim(tmp_path, changed)
+    assert run_folder.load_config(tmp_path) == changed
 
 
-@pytest.mark.parametrize("name", layout.FREE)
+@pytest.mark.parametrize("name", run_folder.FREE)
 def test_every_free_field_exists(name):
     record = config()
     for part in name.split("."):
@@ -116,34 +116,34 @@ def test_every_free_field_exists(name):
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(UserError, match=f"^--workdir={tmp_path / 'none'}: there is no such folder$"):
-        layout.read_config(tmp_path / "none")
+        run_folder.load_config(tmp_path / "none")
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(UserError, match=f"^--workdir={tmp_path} holds no config.json: no training was begun there$"):
-        layout.read_config(tmp_path)
+        run_folder.load_config(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"seed": 1'])
 def test_what_is_not_json_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
-    for call in (lambda: layout.read_config(tmp_path), lambda: layout.claim(tmp_path, config())):
+    for call in (lambda: run_folder.load_config(tmp_path), lambda: run_folder.claim(tmp_path, config())):
         with pytest.raises(UserError, match=r"config\.json is not JSON .*; restore it, or train again in another"):
             call()
     assert path.read_text(encoding="utf-8") == text
 
 
 def test_a_field_of_another_version_is_named(tmp_path):
-    layout.claim(tmp_path, config())
+    run_folder.claim(tmp_path, config())
     path = tmp_path / "config.json"
     values = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**values, "sed": 1}), encoding="utf-8")
     with pytest.raises(UserError, match=r"config\.sed: there is no field 'sed'; did you mean 'seed'\?"):
-        layout.read_config(tmp_path)
+        run_folder.load_config(tmp_path)
 
 
 def test_a_workdir_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match=f"^--workdir={tmp_path / 'file' / 'run'} cannot be written: "):
-        layout.claim(tmp_path / "file" / "run", config())
+        run_folder.claim(tmp_path / "file" / "run", config())

@@ -55,7 +55,7 @@ def begun(workdir: Path) -> bool:
     return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
 
 
-def read_config(workdir: Path) -> Config:
+def load_config(workdir: Path) -> Config:
     """The resolved configuration of a run.
 
     Raises:
@@ -92,7 +92,7 @@ def claim(workdir: Path, cfg: Config) -> None:
     """
     path = workdir / "config.json"
     if path.exists() and begun(workdir):
-        there, here = to_dict(read_config(workdir)), to_dict(cfg)
+        there, here = to_dict(load_config(workdir)), to_dict(cfg)
         odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
         if odd:
             raise UserError(
