@@ -27,7 +27,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import Translation, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.translation.translator import load, ready
+from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]
 TOKENS = 16
@@ -87,8 +87,8 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
         jax.random.key(1), model, source_vocabulary=made.src.size, target_vocabulary=made.tgt.size
     )
     before = time.perf_counter()
-    params = jax.block_until_ready(jax.jit(encoder_decoder.ready, static_argnums=1)(params, model))
-    print(f"\n{shape}: made ready in {time.perf_counter() - before:.2f} s, compiled", flush=True)
+    params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, model))
+    print(f"\n{shape}: precomputed in {time.perf_counter() - before:.2f} s, compiled", flush=True)
     return Model(shape, params, model, made.tgt.size), sources
 
 
@@ -134,7 +134,7 @@ def throughput(
 
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """A trained model, each hypothesis as long as it gets."""
-    trained = ready(load(workdir, tell=print))
+    trained = precomputed(load(workdir, tell=print))
     lines = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]
     print(f"\nnatural lengths\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)

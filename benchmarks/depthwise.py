@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from machine import describe, product_rate
 
-from convs2s_jax.nn import depthwise
+from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, depthwise
 
 
 def grouped(w, x):
@@ -30,15 +30,11 @@ def grouped_by_head(w, x):
     return grouped(jnp.repeat(w, x.shape[-1] // w.shape[1], axis=1), x)
 
 
-def forms(function):
-    """Ours of `valid` or `dynamic`."""
-    return {form: partial(function, form=form) for form in depthwise.FORMS}
-
-
+FORMS = {form: partial(depthwise, form=form) for form in DEPTHWISE_FORMS}
 OPERATIONS = {
-    "depthwise": {**forms(depthwise.valid), "grouped": grouped},
-    "lightweight": {**forms(depthwise.valid), "grouped": grouped_by_head},
-    "dynamic": forms(depthwise.dynamic),
+    "depthwise": {**FORMS, "grouped": grouped},
+    "lightweight": {**FORMS, "grouped": grouped_by_head},
+    "dynamic": FORMS,
 }
 
 

@@ -30,7 +30,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.prepare import Run, prepare
-from convs2s_jax.translation.translator import load, ready
+from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ["convs2s", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
@@ -156,7 +156,7 @@ def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) 
     trained = load(one.workdir, tell=print)
     split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: a direction and a length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
-    trained = ready(trained)
+    trained = precomputed(trained)
     text = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)]
     search, rates, peaks = trained.cfg.search, [], []

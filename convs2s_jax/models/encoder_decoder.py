@@ -14,7 +14,8 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.table import DECODERS, ENCODERS, FASTER, AnyDecoder, AnyEncoder
+from convs2s_jax.models.protocols import DecoderSteps
+from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Key, Tree
 
@@ -106,6 +107,11 @@ class Params:
     decoder: Any
 
 
+@flax.struct.dataclass
+class PrecomputedParams(Params):
+    """Parameters for decoding token by token, with what the decoder computes once for all steps (`precompute`)."""
+
+
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
     """Fresh parameters in float32, with plain kernels (`split` makes what is trained).
 
@@ -138,7 +144,9 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
 
     A gradient with respect to the table adds up from all three uses.
     """
-    return with_encoder_table(params, params.decoder.embedding.table) if cfg.share_embeddings else params
+    if not cfg.share_embeddings or isinstance(params, PrecomputedParams):  # `precompute` has done it
+        return params
+    return with_encoder_table(params, params.decoder.embedding.table)
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
@@ -170,14 +178,26 @@ def cast(params: T, cfg: Any) -> T:
     return converted
 
 
-def ready(params: Params, cfg: ModelConfig) -> Params:
+def precompute(params: Params, cfg: ModelConfig) -> Params:
     """The model for decoding token by token, made once: all functions but `init` take it, without a key.
 
-    It is larger than the parameters, by tables of what the decoder computes of each word.
+    It may be larger than the parameters, by tables of what the decoder computes of each word. Results are the same up
+    to rounding.
     """
+    if isinstance(params, PrecomputedParams):
+        return params
+    check_params(params, Params)
     params = with_shared_table(cast(params, cfg), cfg)
-    faster = FASTER.get(cfg.decoder.kind)
-    return params if faster is None else dataclasses.replace(params, decoder=faster(params.decoder, cfg.decoder))
+    fast = FAST_DECODERS.get(cfg.decoder.kind)
+    if fast is None:
+        return params
+    return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
+
+
+def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
+    """The decoder of these parameters."""
+    kind = cfg.decoder.kind
+    return FAST_DECODERS[kind] if isinstance(params, PrecomputedParams) else DECODERS[kind]
 
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
@@ -194,16 +214,17 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
     """The memory as the decoder's layers read it: `start`, `advance` and `decode` take it in place of `memory`.
 
-    Worth it where many short calls follow, as in search. The results are the same up to rounding.
+    They prepare a memory themselves; doing it once pays where many short calls follow, as in search. A memory that is
+    prepared already comes back as it is.
     """
-    return DECODERS[cfg.decoder.kind].prepare(params.decoder, cfg.decoder, memory)
+    return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory) if isinstance(memory, Memory) else memory
 
 
 def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
     check_params(params, Params)
     check_memory(memory, rows)
-    return DECODERS[cfg.decoder.kind].start(params.decoder, cfg.decoder, memory, rows)
+    return _decoder(params, cfg).start(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
 
 
 def advance(
@@ -214,7 +235,8 @@ def advance(
     check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))
     check_cache(cache, len(tokens))
-    return DECODERS[cfg.decoder.kind].advance(
+    memory = prepare(params, cfg, memory)
+    return _decoder(params, cfg).advance(
         params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
     )
 
@@ -223,7 +245,7 @@ def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
     """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better."""
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
-    return DECODERS[cfg.decoder.kind].logits(params.decoder, features)
+    return _decoder(params, cfg).logits(params.decoder, features)
 
 
 def decode(

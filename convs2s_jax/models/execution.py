@@ -3,7 +3,7 @@
 from typing import Literal
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.nn.convolution import Form
+from convs2s_jax.nn.convolution import DenseForm
 
 
 @record
@@ -29,7 +29,7 @@ class ExecutionConfig:
             f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
         )
 
-    def form(self, scanned: bool) -> Form:
+    def form(self, scanned: bool) -> DenseForm:
         """The form of the convolutions of layers inside or outside a loop."""
         if self.convolution == "auto":
             return "products" if scanned else "xla"

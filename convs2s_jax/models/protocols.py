@@ -4,7 +4,7 @@
 config alone is an attribute of the config. It has a default in the base class, so most kinds say nothing about it. A
 function without a use for one of the keywords takes it as `**_`.
 
-Type variables: C config, P parameters, M prepared memory, K cache.
+Type variables: C config, P parameters, M prepared memory, K cache, Plain parameters as `init` returns them.
 """
 
 from typing import ClassVar, Protocol, TypeVar
@@ -81,6 +81,7 @@ EncoderC = TypeVar("EncoderC", bound=EncoderConfig, contravariant=True)
 DecoderC = TypeVar("DecoderC", bound=DecoderConfig, contravariant=True)
 FeaturesC = TypeVar("FeaturesC", bound=FeaturesConfig, contravariant=True)
 P = TypeVar("P")
+Plain = TypeVar("Plain", contravariant=True)
 M = TypeVar("M")
 K = TypeVar("K")
 
@@ -106,26 +107,23 @@ class Encoder(Protocol[EncoderC, P]):
         """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient that reaches its keys."""
 
 
-class Decoder(Protocol[DecoderC, P, M, K]):
-    """A kind of decoder."""
+class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
+    """What every decoder does with its parameters."""
 
-    def init(self, key: Key, cfg: DecoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
-        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
-
-    def prepare(self, params: P, cfg: DecoderC, memory: Memory, /) -> M:
-        """The memory as the layers read it, for many calls of `start` and `advance` in place of `memory`.
+    def prepare(self, params: Plain, cfg: DecoderC, memory: Memory, /) -> M:
+        """The memory as the layers read it, which `start` and `advance` take.
 
         Every leaf has the B sentences on axis 0, and there is an attribute `mask` [B, S].
         """
 
-    def start(self, params: P, cfg: DecoderC, memory: Memory | M, rows: int, /) -> K:
+    def start(self, params: Plain, cfg: DecoderC, memory: M, rows: int, /) -> K:
         """An empty cache, with rows on axis 0 of every leaf."""
 
     def advance(
         self,
-        params: P,
+        params: Plain,
         cfg: DecoderC,
-        memory: Memory | M,
+        memory: M,
         cache: K,
         tokens: Array,
         /,
@@ -136,8 +134,22 @@ class Decoder(Protocol[DecoderC, P, M, K]):
     ) -> tuple[Array, Array, K]:
         """Read tokens [N, T]: features [N, T, O], attention [N, T, S] and the next cache."""
 
-    def logits(self, params: P, features: Array, /) -> Array:
+    def logits(self, params: Plain, features: Array, /) -> Array:
         """Features [..., O] to unnormalised log-probabilities [..., V] in float32 or better."""
+
+
+class Decoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, P, M, K]):
+    """A kind of decoder."""
+
+    def init(self, key: Key, cfg: DecoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+
+
+class FastDecoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, Plain, P, M, K]):
+    """The decoder of a kind for decoding token by token, without a key: P are parameters and what was made of them."""
+
+    def precompute(self, params: Plain, cfg: DecoderC, /) -> P:
+        """Whatever can be computed once for all steps; results stay the same up to rounding."""
 
 
 class Features(Protocol[FeaturesC, P]):

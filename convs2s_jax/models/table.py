@@ -1,11 +1,11 @@
 """All kinds of encoders and decoders, a line each."""
 
-from collections.abc import Callable
 from typing import Any
 
 from convs2s_jax.models import no_encoder
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import encoder as conv_encoder
+from convs2s_jax.models.convs2s import lookup as conv_lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.light import decoder as light_decoder
@@ -13,7 +13,7 @@ from convs2s_jax.models.light import encoder as light_encoder
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.models.protocols import Decoder, DecoderC, Encoder, EncoderC, K, M, P
+from convs2s_jax.models.protocols import Decoder, DecoderC, Encoder, EncoderC, FastDecoder, K, M, P, Plain
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
@@ -34,6 +34,13 @@ def _decoder(_config: type[DecoderC], functions: Decoder[DecoderC, P, M, K], /) 
     return functions
 
 
+def _fast_decoder(
+    _config: type[DecoderC], functions: FastDecoder[DecoderC, Plain, P, M, K], /
+) -> FastDecoder[Any, Any, Any, Any, Any]:
+    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    return functions
+
+
 ENCODERS: dict[str, Encoder[Any, Any]] = {
     "conv": _encoder(ConvEncoderConfig, conv_encoder),
     "light": _encoder(LightEncoderConfig, light_encoder),
@@ -47,8 +54,10 @@ DECODERS: dict[str, Decoder[Any, Any, Any, Any]] = {
     "recurrent": _decoder(RecurrentDecoderConfig, recurrent_decoder),
     "slicenet": _decoder(SliceNetDecoderConfig, slicenet_decoder),
 }
-FASTER: dict[str, Callable[[Any, Any], Any]] = {"conv": conv_decoder.ready}
-"""(params, cfg) -> parameters for decoding token by token, in kinds of decoder where these are worth computing."""
+FAST_DECODERS: dict[str, FastDecoder[Any, Any, Any, Any, Any]] = {
+    "conv": _fast_decoder(ConvDecoderConfig, conv_lookup),
+}
+"""For decoding token by token, in the kinds where something can be computed once for all steps."""
 
 AnyEncoder = ConvEncoderConfig | LightEncoderConfig | RecurrentEncoderConfig | SliceNetEncoderConfig | NoEncoderConfig
 """The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""

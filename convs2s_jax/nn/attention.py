@@ -1,4 +1,9 @@
-"""Multi-step attention (section 3.3): each decoder layer asks the source anew."""
+"""Multi-step attention (section 3.3): each decoder layer attends to the source anew.
+
+One equation is computed in two ways. `attend` is the equation as it stands: maps of the target, then products with the
+source. `attend_projected` has moved the maps to the side of the source (`project_source`): a sentence is mapped once
+and not each hypothesis at each step, which is what decoding token by token needs. Results are equal up to rounding.
+"""
 
 import flax.struct
 import jax
@@ -10,54 +15,29 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key, wide
 
 
 @flax.struct.dataclass
-class Attention:
-    """Maps of one attention: `query` [C -> E] (W_d, b_d of equation 1) and `context` [E -> C]."""
+class MultiStepAttention:
+    """Parameters of the attention of one layer.
+
+    Attributes:
+      query: [C -> E], W_d and b_d of equation 1.
+      context: [E -> C], W_c and b_c: what was read, mapped to the channels of the layer.
+    """
 
     query: Affine
     context: Affine
 
 
-def init(key: Key, channels: int, dim: int) -> Attention:
+def init(key: Key, channels: int, dim: int) -> MultiStepAttention:
     """Maps between C channels of a decoder layer and E of the embeddings, w ~ N(0, sqrt(1 / inputs))."""
     query_key, context_key = jax.random.split(key)
-    return Attention(query=affine.init(query_key, channels, dim), context=affine.init(context_key, dim, channels))
+    return MultiStepAttention(
+        query=affine.init(query_key, channels, dim), context=affine.init(context_key, dim, channels)
+    )
 
 
-@flax.struct.dataclass
-class Source:
-    """What an attention reads once its maps are on the source's side (`prepare`).
-
-    Scores are  h . keys_j + g . z_j + offset_j,  and what is fetched is  sum_j a_j values_j.  In keys and z
-    source positions are the last axis, so that the small product of a step reads them as they lie.
-
-    keys: [B, C, S]; z: [B, E, S], the same for all layers; offset: [B, S]; values: [B, S, C].
-    """
-
-    keys: Array
-    z: Array
-    offset: Array
-    values: Array
-
-
-def prepare(params: Attention, keys: Array, values: Array) -> Source:
-    """Move the maps of equations 1 and 2 from the target's side to the source's.
-
-    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j), so that a
-    sentence is mapped once and not each hypothesis at each step: S products of C * E in place of W * T.
-
-    Args:
-      params: maps.
-      keys, values: [B, S, E], as `attend` takes them.
-    """
-    w, b = params.query.w, params.query.b
-    z = jnp.swapaxes(keys, 1, 2).astype(w.dtype) * SQRT_HALF
-    mapped = jnp.einsum("CE,BES->BCS", w, z)
-    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=wide(w.dtype))
-    fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
-    return Source(keys=mapped, z=z, offset=offset, values=fetched)
-
-
-def attend(params: Attention, h: Array, g: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+def attend(
+    params: MultiStepAttention, h: Array, g: Array, keys: Array, values: Array, mask: Array
+) -> tuple[Array, Array]:
     """Equations 1 and 2:  d = W_d h + b_d + g;  a = softmax(d . z);  c = sum_j a_j (z_j + e_j).
 
     As fairseq computes them: d is multiplied by sqrt(0.5), c by sqrt(m), m the real source length with its end symbol
@@ -81,11 +61,53 @@ def attend(params: Attention, h: Array, g: Array, keys: Array, values: Array, ma
     return (linear(params.context, c) + h) * SQRT_HALF, a
 
 
-def attend_prepared(params: Attention, source: Source, h: Array, g: Array, mask: Array) -> tuple[Array, Array]:
-    """`attend` with a source from `prepare`."""
+@flax.struct.dataclass
+class ProjectedSource:
+    """A source for `attend_projected`: scores are  h . keys_j + g . z_j + offset_j,  and  sum_j a_j values_j  is read.
+
+    Source positions are the last axis of keys and z, so that the small product of a step reads them as they lie.
+
+    Attributes:
+      keys: [B, C, S].
+      offset: [B, S].
+      values: [B, S, C].
+    """
+
+    keys: Array
+    offset: Array
+    values: Array
+
+
+def scaled_keys(params: MultiStepAttention, keys: Array) -> Array:
+    """z * sqrt(0.5) [B, E, S] of z [B, S, E], in the dtype of the maps: the same for all layers."""
+    return jnp.swapaxes(keys, 1, 2).astype(params.query.w.dtype) * SQRT_HALF
+
+
+def project_source(params: MultiStepAttention, z: Array, values: Array) -> ProjectedSource:
+    """Move the maps of equations 1 and 2 from the target's side to the source's.
+
+    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j), so that there
+    are S products of C * E in place of W * T.
+
+    Args:
+      params: maps.
+      z: [B, E, S] of `scaled_keys`.
+      values: [B, S, E], as `attend` takes them.
+    """
+    w, b = params.query.w, params.query.b
+    mapped = jnp.einsum("CE,BES->BCS", w, z)
+    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=wide(w.dtype))
+    fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
+    return ProjectedSource(keys=mapped, offset=offset, values=fetched)
+
+
+def attend_projected(
+    params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
+) -> tuple[Array, Array]:
+    """`attend` with z of `scaled_keys` and a source of `project_source` in place of keys and values."""
     dtype = wide(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
-    scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), source.z, preferred_element_type=dtype)
+    scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
     c, a = fetch(scores_BQS + source.offset[:, None], source.values, mask)
     return (c.reshape(h.shape) + bias(params.context.b, 3) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
 

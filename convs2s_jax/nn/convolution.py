@@ -1,7 +1,10 @@
-"""Convolutions over time (section 3.2). A convolution here is always a valid one: who calls it adds the zeros.
+"""Convolutions over time (section 3.2): padding for all kinds, and the dense kind.
 
-Tap j of the kernel reads position t + j of the padded input (a cross-correlation, as in every framework). It has two
-forms of equal results, `xla` and `products`: see `FORMS`.
+A convolution is a function of an input that is already padded, and its result is shorter by the padding (a "valid"
+convolution). `centred` and `causal` pad for it: encoders look at both sides, decoders at the past only. Tap j reads
+position t + j of the padded input (a cross-correlation, as in every framework).
+
+`dense` has two forms of equal results: see `DENSE_FORMS`. Convolutions of single channels are in `nn.depthwise`.
 """
 
 from collections.abc import Callable
@@ -14,7 +17,41 @@ import jax.numpy as jnp
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.types import Array, Key, wide
 
-Form = Literal["xla", "products"]
+DenseForm = Literal["xla", "products"]
+
+Valid = Callable[[Array], Array]
+"""A convolution of a padded input, [B, T + R, C] -> [B, T, D]: R is its reach, the positions it sees besides one."""
+
+
+def centred(convolve: Valid, x: Array, reach: int) -> Array:
+    """A convolution that keeps the length (section 3.2): R // 2 zeros on the left, one more on the right for odd R.
+
+    For odd K and R = K - 1 both sides get K // 2 zeros, as in the paper; for even K the split is fairseq's.
+
+    Args:
+      convolve: such as `partial(dense, params)`.
+      x: [B, S, C].
+      reach: R = (K - 1) r for width K and dilation r.
+
+    Returns:
+      [B, S, D].
+    """
+    return convolve(jnp.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0))))
+
+
+def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
+    """A convolution that sees the past only: it reads [history; x] (section 3.3).
+
+    Args:
+      convolve: such as `partial(dense, params)`.
+      history: [B, R, C], the inputs before x, oldest first; zeros at the start of the sequence.
+      x: [B, T, C], any T >= 1.
+
+    Returns:
+      Output [B, T, D] and the history for what follows x.
+    """
+    padded = jnp.concatenate([history, x], axis=1)
+    return convolve(padded), padded[:, x.shape[1] :]
 
 
 def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
@@ -33,15 +70,15 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
     return Affine(w=std * jax.random.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
 
 
-def valid(params: Affine, x: Array, form: Form = "xla") -> Array:
-    """y_t = b + sum_j x_{t+j} w_j.
+def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
+    """y_t = b + sum_j x_{t+j} w_j: every output channel sees every input channel.
 
-    One output position, as in decoding, is one matrix product whatever the form.
+    One output position, as in decoding, is one matrix product in every form.
 
     Args:
       params: w [K, C, D], b [D].
       x: [B, T + K - 1, C].
-      form: how it is computed, one of `FORMS`.
+      form: how it is computed, one of `DENSE_FORMS`.
 
     Returns:
       [B, T, D], in the dtype of w.
@@ -53,7 +90,7 @@ def valid(params: Affine, x: Array, form: Form = "xla") -> Array:
     elif width == 1:
         y = jnp.einsum("BTC,CD->BTD", x, params.w[0])
     else:
-        y = FORMS[form](params.w, x)
+        y = DENSE_FORMS[form](params.w, x)
     return y + bias(params.b, 3)
 
 
@@ -99,39 +136,6 @@ def _windows(x: Array, width: int) -> Array:
     return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
 
 
-FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products}
+DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products}
 """Both are about as fast on CPU at width 3, but the gradient of XLA's convolution is 20 times slower inside a
 loop there, and silently wrong where batch and kernel are spread over a mesh of three axes (decision 0001)."""
-
-
-def centred(params: Affine, x: Array, form: Form = "xla") -> Array:
-    """Convolution that keeps the length: (K - 1) // 2 zeros on the left, K // 2 on the right.
-
-    For odd K both sides get K // 2, as in the paper; for even K the split is fairseq's.
-
-    Args:
-      params: w [K, C, D], b [D].
-      x: [B, S, C].
-      form: one of `FORMS`.
-
-    Returns:
-      [B, S, D].
-    """
-    width = params.w.shape[0]
-    return valid(params, jnp.pad(x, ((0, 0), ((width - 1) // 2, width // 2), (0, 0))), form)
-
-
-def causal(params: Affine, history: Array, x: Array, form: Form = "xla") -> tuple[Array, Array]:
-    """Convolution that sees the past only: a valid one over [history; x] (section 3.3).
-
-    Args:
-      params: w [K, C, D], b [D].
-      history: [B, K - 1, C], the inputs before x, oldest first; zeros at the start of the sequence.
-      x: [B, T, C], any T >= 1.
-      form: one of `FORMS`.
-
-    Returns:
-      Output [B, T, D] and the history for what follows x.
-    """
-    padded = jnp.concatenate([history, x], axis=1)
-    return valid(params, padded, form), padded[:, x.shape[1] :]

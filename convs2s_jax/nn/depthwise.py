@@ -1,9 +1,9 @@
-"""Convolutions of each channel with a kernel of its own, or of its head, or of its head and position (Wu et al. 2019).
+"""Convolutions of single channels along time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
 
-A channel c of C belongs to head h = c // (C / H); H = C is the depthwise convolution. Like those of `nn.convolution`
-these are valid cross-correlations: tap j reads position t + j D of the padded input, D the dilation, and who calls adds
-the zeros, by `centred` or `causal`. XLA's grouped convolution computes the same, but 20 to 80 times slower with its
-gradients on CPU (benchmarks/depthwise.py).
+A channel c of C belongs to head h = c // (C / H), and the channels of a head share their taps; H = C is the depthwise
+convolution. The input is already padded (`nn.convolution.centred`, `causal`): tap j reads position t + j r, r the
+dilation. XLA's grouped convolution computes the same, but 20 to 80 times slower with its gradients on CPU
+(benchmarks/depthwise.py).
 """
 
 from collections.abc import Callable
@@ -15,89 +15,27 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.types import Array, wide
 
-Form = Literal["auto", "shifts", "products"]
+DepthwiseForm = Literal["auto", "shifts", "products"]
 
 WIDE = 8
 """From this width on `auto` takes products: at width 7 the two are about even, at 15 products are faster."""
 
 BLOCK = 64
-"""Products are made of so many positions at a time or more, twice that at most: their arithmetic grows with it."""
+"""Matrix products take blocks of this many positions, at most twice as many: their arithmetic grows with the block."""
 
 
-def softmax(scores: Array) -> Array:
-    """Kernels that sum to one over their taps (Wu et al., section 3): softmax over K of [..., K, H], same dtype."""
-    return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
-
-
-def predicted(maker: Array, x: Array) -> Array:
-    """Kernels of positions, softmax_K(sum_c Q_{c,k,h} x_{t,c}) (Wu et al., section 4): of x [N, T, C], [N, T, K, H].
-
-    `maker` is Q [C, K, H].
-    """
-    return softmax(jnp.einsum("NTC,CKH->NTKH", x.astype(maker.dtype), maker))
-
-
-def valid(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
-    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jD,c}: depthwise for H = C, lightweight for H < C.
+def depthwise(w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto") -> Array:
+    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, or with w_{t,j,h(c)} where each position has taps of its own.
 
     Args:
-      w: [K, H]; C is a multiple of H.
-      x: [B, T + (K - 1) D, C].
-      dilation: D.
-      form: how it is computed, one of `FORMS`, or by K.
+      w: [K, H], or [B, T, K, H] with taps for each position; C is a multiple of H.
+      x: [B, T + (K - 1) r, C].
+      dilation: r.
+      form: how it is computed, one of `DEPTHWISE_FORMS`; "auto" chooses by K.
 
     Returns:
       [B, T, C], in the dtype of w.
     """
-    return _apply(w, x, dilation, form)
-
-
-def dynamic(w: Array, x: Array, dilation: int = 1, form: Form = "auto") -> Array:
-    """y_{t,c} = sum_j w_{t,j,h(c)} x_{t+jD,c}: each position has kernels of its own (Wu et al., section 4).
-
-    Args:
-      w: [B, T, K, H]; C is a multiple of H.
-      x: [B, T + (K - 1) D, C].
-      dilation: D.
-      form: as of `valid`.
-
-    Returns:
-      [B, T, C], in the dtype of w.
-    """
-    return _apply(w, x, dilation, form)
-
-
-def centred(convolve: Callable[[Array], Array], x: Array, reach: int) -> Array:
-    """A convolution that keeps the length: reach // 2 zeros on the left, one more on the right where that is odd.
-
-    Args:
-      convolve: a valid one, such as `partial(valid, w)`.
-      x: [B, S, C].
-      reach: (K - 1) D, the positions a window has beside its first.
-
-    Returns:
-      [B, S, C].
-    """
-    return convolve(jnp.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0))))
-
-
-def causal(convolve: Callable[[Array], Array], history: Array, x: Array) -> tuple[Array, Array]:
-    """A convolution that sees the past only.
-
-    Args:
-      convolve: a valid one, such as `partial(valid, w)`.
-      history: [B, (K - 1) D, C], the inputs before x, oldest first; zeros at the start of the sequence.
-      x: [B, T, C], any T >= 1.
-
-    Returns:
-      Output [B, T, C] and the history for what follows x.
-    """
-    padded = jnp.concatenate([history, x], axis=1)
-    return convolve(padded), padded[:, x.shape[1] :]
-
-
-def _apply(w: Array, x: Array, dilation: int, form: Form) -> Array:
-    """w [K, H] or [B, T, K, H] and x [B, U, C] to [B, T, C]."""
     K, H = w.shape[-2:]
     B, U, C = x.shape
     T = U - (K - 1) * dilation
@@ -108,7 +46,7 @@ def _apply(w: Array, x: Array, dilation: int, form: Form) -> Array:
         y = jnp.sum(taps, axis=1, dtype=wide(w.dtype)).astype(w.dtype)
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
-        y = FORMS[chosen](w, x, dilation)
+        y = DEPTHWISE_FORMS[chosen](w, x, dilation)
     return y.reshape(B, T, C)
 
 
@@ -118,8 +56,8 @@ def shifts(w: Array, x: Array, dilation: int) -> Array:
 
     Args:
       w: [K, H] or [B, T, K, H].
-      x: [B, T + (K - 1) D, H, C / H].
-      dilation: D.
+      x: [B, T + (K - 1) r, H, C / H].
+      dilation: r.
 
     Returns:
       [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
@@ -134,7 +72,7 @@ def shifts(w: Array, x: Array, dilation: int) -> Array:
 
 @partial(jax.checkpoint, static_argnums=(2,))
 def products(w: Array, x: Array, dilation: int) -> Array:
-    """The same by matrix products: the kernels as a band of a matrix [L, L + (K - 1) D] for each block of L positions.
+    """The same by matrix products: the kernels as a band of a matrix [L, L + (K - 1) r] for each block of L positions.
 
     Arguments and result as of `shifts`; nothing but the arguments is kept for the gradients.
     """
@@ -155,7 +93,7 @@ def products(w: Array, x: Array, dilation: int) -> Array:
     return y.reshape(B, count * L, H, R)[:, :T]
 
 
-FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "products": products}
+DEPTHWISE_FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "products": products}
 """Shifts are less arithmetic, but the gradient of their kernels reads the input K times (docs/performance.md)."""
 
 
@@ -171,7 +109,7 @@ def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
 
 
 def _band(w: Array, dilation: int) -> Array:
-    """Kernels [..., L, K] of L positions as a matrix [..., L, L + (K - 1) D]: that of row t begins in column t.
+    """Kernels [..., L, K] of L positions as a matrix [..., L, L + (K - 1) r]: that of row t begins in column t.
 
     Written one after another, each with L zeros after it, and read as rows one column shorter, they begin there.
     """

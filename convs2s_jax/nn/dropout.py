@@ -42,7 +42,7 @@ def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
 
 
-def split(key: Key | None, count: int) -> list[Key | None]:
+def split_key(key: Key | None, count: int) -> list[Key | None]:
     """`count` keys from one (or `count` times [B] from [B]), or as many times no key."""
     if key is None:
         return [None] * count

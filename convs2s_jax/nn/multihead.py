@@ -13,7 +13,14 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 @flax.struct.dataclass
 class Multihead:
-    """Maps [E -> E] of queries, keys, values and of what was fetched. A head has a block of E / H channels."""
+    """Parameters of one attention: maps [E -> E]. A head has a block of E / H channels.
+
+    Attributes:
+      query: of the target.
+      key: of the source, for the scores.
+      value: of the source, for what is read.
+      out: of what all heads read.
+    """
 
     query: Affine
     key: Affine
@@ -22,8 +29,13 @@ class Multihead:
 
 
 @flax.struct.dataclass
-class Source:
-    """A source as one attention reads it: `keys` [B, H, E / H, S] and `values` [B, H, S, E / H], mapped."""
+class SourceHeads:
+    """A source, mapped for the heads of one attention.
+
+    Attributes:
+      keys: [B, H, E / H, S].
+      values: [B, H, S, E / H].
+    """
 
     keys: Array
     values: Array
@@ -36,23 +48,23 @@ def init(key: Key, dim: int) -> Multihead:
     return Multihead(query=query, key=key_map, value=value, out=affine.xavier(keys[3], dim, dim))
 
 
-def prepare(params: Multihead, heads: int, keys: Array, values: Array) -> Source:
+def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> SourceHeads:
     """Map what the encoder left, [B, S, E] both, once for all queries."""
     shape = (*keys.shape[:2], heads, -1)
-    return Source(
+    return SourceHeads(
         keys=jnp.transpose(linear(params.key, keys).reshape(shape), (0, 2, 3, 1)),
         values=jnp.transpose(linear(params.value, values).reshape(shape), (0, 2, 1, 3)),
     )
 
 
 def attend(
-    params: Multihead, source: Source, x: Array, mask: Array, *, rate: float = 0.0, key: Key | None = None
+    params: Multihead, source: SourceHeads, x: Array, mask: Array, *, rate: float = 0.0, key: Key | None = None
 ) -> tuple[Array, Array]:
     """a = softmax(q k / sqrt(E / H)) of each head;  y = W_o [a v of all heads] + b_o.
 
     Args:
       params: maps.
-      source: from `prepare`.
+      source: of `map_source`.
       x: [N, T, E]; N = B * W, the W hypotheses of a sentence side by side.
       mask: [B, S], True at real source positions.
       rate: dropout, on the weights.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
-from convs2s_jax.nn.dropout import split
+from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.types import Array, Key, wide
 from convs2s_jax.training.batch import Batch, LossSums
 
@@ -60,7 +60,7 @@ def loss(
       shards: devices over which the rows are spread, a divisor of B.
       key: for dropout, one or [B] of `nn.dropout.row_keys`; None evaluates.
     """
-    encoder_key, decoder_key = split(key, 2)
+    encoder_key, decoder_key = split_key(key, 2)
     params = encoder_decoder.cast(params, cfg)
     memory = encoder_decoder.encode(params, cfg, batch.src, key=encoder_key)
     cache = encoder_decoder.start(params, cfg, memory, batch.tgt.shape[0])

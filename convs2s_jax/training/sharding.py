@@ -15,17 +15,15 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", "fsdp")),  # [V, E]
     ("embedding/positions", (None, "fsdp")),  # [P, E]
     ("conv/w", (None, "fsdp", "tensor")),  # [K, C, D]
-    ("depthwise/w", (None, "fsdp")),  # [K, C]
-    ("conv/taps", (None, None)),  # [K, H]
-    ("conv/maker", ("fsdp", None, None)),  # [C, K, H]
+    ("taps/w", (None, "fsdp")),  # [K, C]
+    ("taps/scores", (None, "tensor")),  # [K, H]
+    ("taps/maker", ("fsdp", None, "tensor")),  # [C, K, H]
     ("w", ("fsdp", "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("attention/key", ("fsdp", "tensor")),  # [E, A], of a recurrent decoder
     ("attention/score", ("tensor",)),  # [A]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
     ("output_kernel", ("fsdp", "tensor")),  # [E, V]
-    ("kernel/scores", (None, "tensor")),  # [K, H]
-    ("kernel/maker", ("fsdp", None, "tensor")),  # [C, K, H]
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
 )

@@ -20,7 +20,7 @@ from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.lines import score, translate
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
-from convs2s_jax.translation.translator import Translator, fuse, load, ready
+from convs2s_jax.translation.translator import Translator, fuse, load, precomputed
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell)
         fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
         translator = fused if options.search["lm_weight"] else translator
-    return ready(translator)
+    return precomputed(translator)
 
 
 def check_early(options: Options) -> None:

@@ -130,9 +130,9 @@ def fuse(
     return dataclasses.replace(translator, models=(*translator._members, lm.models), params=(*params, lm.params))
 
 
-def ready(translator: Translator) -> Translator:
-    """The same, faster: with all that decoding needs again and again computed once (`encoder_decoder.ready`)."""
-    prepare = jax.jit(encoder_decoder.ready, static_argnums=1)
+def precomputed(translator: Translator) -> Translator:
+    """The same, faster: with all that decoding needs again and again computed once (`encoder_decoder.precompute`)."""
+    prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
     models, params = translator.models, translator.params
     if isinstance(models, ModelConfig) or isinstance(params, Params):
         return dataclasses.replace(translator, params=prepare(params, models))

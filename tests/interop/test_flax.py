@@ -16,7 +16,7 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.dropout import split
+from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 
 CFG = ModelConfig(
@@ -110,7 +110,7 @@ def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
     model = nnx_model(PARAMS)
-    merged, (encoder_key, decoder_key) = weight_norm.merge(PARAMS), split(nnx.Rngs(dropout=7).dropout(), 2)
+    merged, (encoder_key, decoder_key) = weight_norm.merge(PARAMS), split_key(nnx.Rngs(dropout=7).dropout(), 2)
     memory = encoder_decoder.encode(merged, CFG, SRC, key=encoder_key)
     cache = encoder_decoder.start(merged, CFG, memory, 2)
     expected = encoder_decoder.decode(merged, CFG, memory, cache, INPUTS, key=decoder_key)[0]

@@ -50,12 +50,12 @@ def read(params, cfg, memory, tokens, key=None):
 @pytest.mark.parametrize("cuts", [[1] * 7, [3, 1, 3]], ids=str)
 @every_decoder
 def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decoder, cuts):
-    """With parameters and memory as they are, and made ready for many calls."""
+    """With parameters and memory as they are, and precomputed for many calls."""
     cfg = config(decoder=decoder)
     params, source = parameters(cfg), memory()
     whole = read(params, cfg, source, TOKENS)
-    ready = model.ready(params, cfg)
-    for p, m in ((params, source), (ready, model.prepare(ready, cfg, source))):
+    precomputed = model.precompute(params, cfg)
+    for p, m in ((params, source), (precomputed, model.prepare(precomputed, cfg, source))):
         cache, at, made = begin(p, cfg, m), 0, []
         for cut in cuts:
             *part, cache = advance(p, cfg, m, cache, TOKENS[:, at : at + cut])
@@ -71,7 +71,7 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
     """As a loop over steps needs it, in bfloat16 too."""
     for dtype in ("float32", "bfloat16"):
         cfg = config(decoder=decoder, dtype=dtype)
-        params = model.ready(parameters(cfg), cfg)
+        params = model.precompute(parameters(cfg), cfg)
         source = model.prepare(params, cfg, memory(dtype=dtype))
         cache = begin(params, cfg, source, 6)
         after = jax.eval_shape(

@@ -13,13 +13,13 @@ from jax.flatten_util import ravel_pytree
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
-from convs2s_jax.models.light.layers import KERNELS
 from convs2s_jax.models.recurrent.wirings import WIRINGS
 from convs2s_jax.models.table import DECODERS as DECODER_KINDS
 from convs2s_jax.models.table import ENCODERS as ENCODER_KINDS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.recurrent import CELLS
 from convs2s_jax.nn.recurrent_attention import ATTENTIONS
+from convs2s_jax.nn.taps import TAPS
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import Batch, loss
 from convs2s_jax.training.mesh import MeshConfig, make
@@ -147,7 +147,7 @@ def test_every_kind_of_the_library_has_a_line_in_the_table():
 
 @pytest.mark.parametrize(
     ("field", "table"),
-    [("convolution", {**CONVOLUTIONS, **KERNELS}), ("cell", CELLS), ("attention", ATTENTIONS), ("wiring", WIRINGS)],
+    [("convolution", {**CONVOLUTIONS, **TAPS}), ("cell", CELLS), ("attention", ATTENTIONS), ("wiring", WIRINGS)],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_every_kind_within_a_kind_is_in_a_line_of_the_table(field, table):

@@ -49,10 +49,10 @@ def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():
 
 
 def test_the_loss_is_that_of_one_token_after_another():
-    """- log p(y) = - sum_t log p(y_t | y_<t), each from a call of its own, over plain and over ready parameters."""
+    """- log p(y) = - sum_t log p(y_t | y_<t), each from a call of its own; plain and precomputed parameters."""
     cfg, params = setup()
     expected = 0.0
-    for p in (params, encoder_decoder.ready(params, cfg)):
+    for p in (params, encoder_decoder.precompute(params, cfg)):
         total = 0.0
         for row in np.asarray(TGT):
             memory, cache = start(p, cfg)

@@ -96,7 +96,7 @@ def test_decoding_with_what_was_computed_beforehand_gives_the_same_logits(kind):
             params, cfg, memory, cache, encoder_decoder.decoder_inputs(jnp.asarray(BATCH.tgt))
         )[0]
 
-    np.testing.assert_allclose(logits(encoder_decoder.ready(params, cfg)), logits(params), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits(encoder_decoder.precompute(params, cfg)), logits(params), rtol=1e-4, atol=1e-5)
 
 
 def test_its_gradient_on_a_mesh_is_that_of_one_device():

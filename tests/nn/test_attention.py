@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.nn import attention
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.attention import Attention
+from convs2s_jax.nn.attention import MultiStepAttention
 
 B, T, S, C, E = 3, 2, 4, 5, 6
 MASK = np.array([[True] * 4, [False, True, True, True], [True, True, False, False]])
@@ -43,19 +43,20 @@ def loops(maps, h, g, keys, values, mask):
     return out, weights
 
 
-def run(maps, h, g, keys, values, mask, prepared=False):
+def run(maps, h, g, keys, values, mask, projected=False):
     wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.float32) for x in (*maps, h, g, keys, values))
-    params = Attention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
-    if prepared:
-        source = attention.prepare(params, keys, values)
-        return attention.attend_prepared(params, source, h, g, jnp.asarray(mask))
+    params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
+    if projected:
+        z = attention.scaled_keys(params, keys)
+        source = attention.project_source(params, z, values)
+        return attention.attend_projected(params, h, g, z, source, jnp.asarray(mask))
     return attention.attend(params, h, g, keys, values, jnp.asarray(mask))
 
 
-@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam, prepared):
-    for ours, theirs in zip(run(*inputs(beam), MASK, prepared), loops(*inputs(beam), MASK), strict=True):
+def test_attend_equals_loops_with_hypotheses_sharing_their_sentence(beam, projected):
+    for ours, theirs in zip(run(*inputs(beam), MASK, projected), loops(*inputs(beam), MASK), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
@@ -91,7 +92,7 @@ def test_bfloat16_takes_its_softmax_in_float32():
     assert scores.dtype == jnp.float32
     maps, h, g, keys, values = inputs(1)
     wq, bq, wc, bc, h, g, keys, values = (jnp.asarray(x, jnp.bfloat16) for x in (*maps, h, g, keys, values))
-    params = Attention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
+    params = MultiStepAttention(query=Affine(w=wq, b=bq), context=Affine(w=wc, b=bc))
     out, a = attention.attend(params, h, g, keys, values, jnp.asarray(MASK))
     assert (out.dtype, a.dtype) == (jnp.bfloat16, jnp.float32)
     np.testing.assert_allclose(np.sum(a, axis=-1), 1.0, rtol=1e-6)  # 1e-2 if it were summed in bfloat16

@@ -1,5 +1,7 @@
 """Convolutions against loops over time and taps, gradients included."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine
 
 WIDTHS = [1, 2, 3, 4]
-every_form = pytest.mark.parametrize("form", list(convolution.FORMS))
+every_form = pytest.mark.parametrize("form", list(convolution.DENSE_FORMS))
 
 
 def random(*shape, seed=0):
@@ -43,16 +45,16 @@ def close(a, b):
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
 @every_form
-def test_valid_equals_loops(form, width, length):
+def test_dense_equals_loops(form, width, length):
     w, b = kernel(width)
     x = random(2, length + width - 1, 3)
-    close(convolution.valid(ours(w, b), jnp.asarray(x, jnp.float32), form), loops(w, b, x, 0, 0))
+    close(convolution.dense(ours(w, b), jnp.asarray(x, jnp.float32), form), loops(w, b, x, 0, 0))
 
 
 @pytest.mark.parametrize("length", [1, 6])
 @pytest.mark.parametrize("width", WIDTHS)
 @every_form
-def test_gradients_of_valid_are_those_of_the_loops(form, width, length):
+def test_gradients_of_dense_are_those_of_the_loops(form, width, length):
     """For y_t = b + sum_j x_{t+j} w_j and L = sum c y:  dx_{t+j} += c_t w_j',  dw_j += x_{t+j}' c_t,  db = sum c."""
     w, b = kernel(width)
     x, c = random(2, length + width - 1, 3), random(2, length, 4)
@@ -62,7 +64,7 @@ def test_gradients_of_valid_are_those_of_the_loops(form, width, length):
             dx[:, t + j] += c[:, t] @ w[j].T
             dw[j] += x[:, t + j].T @ c[:, t]
     weight = jnp.asarray(c, jnp.float32)
-    gradients = jax.grad(lambda p, x: jnp.sum(weight * convolution.valid(p, x, form)), (0, 1))
+    gradients = jax.grad(lambda p, x: jnp.sum(weight * convolution.dense(p, x, form)), (0, 1))
     params_bar, x_bar = gradients(ours(w, b), jnp.asarray(x, jnp.float32))
     close(x_bar, dx)
     close(params_bar.w, dw)
@@ -76,7 +78,7 @@ def test_centred_pads_half_the_width_and_the_smaller_half_on_the_left(form, widt
     w, b = kernel(width)
     x = random(2, length, 3)
     left = {1: 0, 2: 0, 3: 1, 4: 1}[width]
-    y = convolution.centred(ours(w, b), jnp.asarray(x, jnp.float32), form)
+    y = convolution.centred(partial(convolution.dense, ours(w, b), form=form), jnp.asarray(x, jnp.float32), width - 1)
     assert y.shape == (2, length, 4)
     close(y, loops(w, b, x, left, width - 1 - left))
 
@@ -89,7 +91,11 @@ def test_causal_equals_loops_in_any_cut(form, width, cuts):
     x = random(2, 6, 3)
     history, parts, at = jnp.zeros((2, width - 1, 3)), [], 0
     for cut in cuts:
-        y, history = convolution.causal(ours(w, b), history, jnp.asarray(x[:, at : at + cut], jnp.float32), form)
+        convolve, part = (
+            partial(convolution.dense, ours(w, b), form=form),
+            jnp.asarray(x[:, at : at + cut], jnp.float32),
+        )
+        y, history = convolution.causal(convolve, history, part)
         parts.append(y)
         at += cut
     close(jnp.concatenate(parts, axis=1), loops(w, b, x, width - 1, 0))
@@ -99,7 +105,7 @@ def test_causal_equals_loops_in_any_cut(form, width, cuts):
 def test_products_and_their_gradients_are_those_of_xlas_convolution_in_the_sizes_of_a_model():
     w, x = (jnp.asarray(random(*shape), jnp.float32) for shape in ((3, 64, 128), (4, 22, 64)))
     c = jnp.asarray(random(4, 20, 128), jnp.float32)
-    for a, b in zip(*(jax.vjp(form, w, x)[1](c) for form in convolution.FORMS.values()), strict=True):
+    for a, b in zip(*(jax.vjp(form, w, x)[1](c) for form in convolution.DENSE_FORMS.values()), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(b))))
 
 
@@ -118,7 +124,7 @@ def test_bfloat16_stays_bfloat16_and_within_its_rounding(form):
     """Both gradients too: 0.01 of the largest element is about a rounding of 8 bits."""
     w, x = (jnp.asarray(random(*shape), jnp.bfloat16) for shape in ((3, 64, 32), (2, 34, 64)))
     c = jnp.asarray(random(2, 32, 32), jnp.bfloat16)
-    y, pull = jax.vjp(convolution.FORMS[form], w, x)
+    y, pull = jax.vjp(convolution.DENSE_FORMS[form], w, x)
     expected, expected_pull = jax.vjp(convolution.xla, w.astype(jnp.float32), x.astype(jnp.float32))
     for a, b in zip((y, *pull(c)), (expected, *expected_pull(c.astype(jnp.float32))), strict=True):
         assert a.dtype == jnp.bfloat16
@@ -128,7 +134,7 @@ def test_bfloat16_stays_bfloat16_and_within_its_rounding(form):
 @pytest.mark.parametrize("width", [1, 3])
 def test_one_output_position_is_a_matrix_product(width):
     """A convolution inside a loop is slow on CPU: decoding must not meet one."""
-    program = jax.make_jaxpr(convolution.valid)(ours(*kernel(width)), jnp.zeros((2, width, 3)))
+    program = jax.make_jaxpr(convolution.dense)(ours(*kernel(width)), jnp.zeros((2, width, 3)))
     assert "conv_general_dilated" not in str(program)
 
 

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn import depthwise
+from convs2s_jax.nn import convolution, taps
+from convs2s_jax.nn import depthwise as module
+from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, WIDE, depthwise
 
 B, C = 2, 6
 SIZES = [(1, 1, 1), (2, 5, 1), (3, 6, 2), (9, 4, 1), (4, 1, 3), (9, 7, 2)]
 """K, T, D: narrow and wide kernels, more and fewer positions than taps, one position."""
 every_size = pytest.mark.parametrize(("width", "length", "dilation"), SIZES)
-every_form = pytest.mark.parametrize("form", list(depthwise.FORMS))
+every_form = pytest.mark.parametrize("form", list(DEPTHWISE_FORMS))
 every_head = pytest.mark.parametrize("heads", [6, 3, 1])
 
 
@@ -68,14 +70,14 @@ def close(a, b):
 
 
 def shared(width, length, heads):
-    return depthwise.valid, random(width, heads)
+    return depthwise, random(width, heads)
 
 
 def moving(width, length, heads):
-    return depthwise.dynamic, random(B, length, width, heads)
+    return depthwise, random(B, length, width, heads)
 
 
-every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["valid", "dynamic"])
+every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["shared", "moving"])
 
 
 @every_kernel
@@ -89,11 +91,11 @@ def test_outputs_and_gradients_equal_loops(kernel, form, heads, width, length, d
 
 
 @every_kernel
-@pytest.mark.parametrize(("width", "form"), [(depthwise.WIDE - 1, "shifts"), (depthwise.WIDE, "products")])
+@pytest.mark.parametrize(("width", "form"), [(WIDE - 1, "shifts"), (WIDE, "products")])
 def test_the_form_is_chosen_by_the_width_of_the_kernel(kernel, width, form):
     function, w = kernel(width, 4, 3)
     w, x = single(w, random(B, 4 + width - 1, C))
-    for chosen in depthwise.FORMS:
+    for chosen in DEPTHWISE_FORMS:
         same = str(jax.make_jaxpr(function)(w, x)) == str(jax.make_jaxpr(partial(function, form=chosen))(w, x))
         assert same == (chosen == form)
 
@@ -103,7 +105,7 @@ def test_the_form_is_chosen_by_the_width_of_the_kernel(kernel, width, form):
 @pytest.mark.parametrize(("width", "dilation"), [(2, 1), (4, 1), (3, 3)])
 def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, dilation, monkeypatch):
     """Blocks of 3: whole ones, a rest, and windows that reach over more than a block."""
-    monkeypatch.setattr(depthwise, "BLOCK", 3)
+    monkeypatch.setattr(module, "BLOCK", 3)
     function, w = kernel(width, length, 3)
     x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
     equals_loops(partial(function, dilation=dilation, form="products"), w, x, dy, dilation)
@@ -112,7 +114,7 @@ def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, di
 def test_products_of_a_long_input_have_no_matrix_of_all_positions_by_all():
     """The largest array has less than ten numbers for each weight; such a matrix would have 34."""
     w, x = jnp.zeros((1, 1024, 31, 4)), jnp.zeros((1, 1024 + 30, 8))
-    program = jax.make_jaxpr(partial(depthwise.dynamic, form="products"))(w, x)
+    program = jax.make_jaxpr(partial(depthwise, form="products"))(w, x)
 
     def sizes(jaxpr):
         for equation in jaxpr.eqns:
@@ -136,7 +138,7 @@ def test_depthwise_is_xlas_grouped_convolution_in_the_sizes_of_a_model(width):
             x, w[:, None], (1,), "VALID", dimension_numbers=dimensions, feature_group_count=64
         )
 
-    for a, b in zip(pulled(depthwise.valid, w, x, dy), pulled(grouped, w, x, dy), strict=True):
+    for a, b in zip(pulled(depthwise, w, x, dy), pulled(grouped, w, x, dy), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.max(jnp.abs(b))))
 
 
@@ -145,7 +147,7 @@ def test_centred_pads_half_the_reach_and_the_smaller_half_on_the_left(reach):
     w, x = random(reach + 1, 3), random(B, 4, C)
     padded = np.pad(x, ((0, 0), (reach // 2, reach - reach // 2), (0, 0)))
     weight, inputs = single(w, x)
-    close(depthwise.centred(partial(depthwise.valid, weight), inputs, reach), loops(w, padded, 1))
+    close(convolution.centred(partial(depthwise, weight), inputs, reach), loops(w, padded, 1))
 
 
 @pytest.mark.parametrize("cuts", [[6], [1] * 6, [2, 1, 3], [5, 1]], ids=str)
@@ -159,7 +161,7 @@ def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
     history, parts, at = jnp.zeros((B, reach, C)), [], 0
     for cut in cuts:
         weight, inputs = single(w if w.ndim == 2 else w[:, at : at + cut], x[:, at : at + cut])
-        y, history = depthwise.causal(partial(function, weight, dilation=dilation), history, inputs)
+        y, history = convolution.causal(partial(function, weight, dilation=dilation), history, inputs)
         parts.append(y)
         at += cut
     close(jnp.concatenate(parts, axis=1), loops(w, padded, dilation))
@@ -167,7 +169,7 @@ def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
 
 
 @every_kernel
-@pytest.mark.parametrize("form", list(depthwise.FORMS))
+@pytest.mark.parametrize("form", list(DEPTHWISE_FORMS))
 def test_bfloat16_stays_bfloat16_and_within_its_rounding(kernel, form):
     """Sums are taken in float32: 0.01 of the largest element is about a rounding of 8 bits."""
     function, w = kernel(15, 32, 3)
@@ -181,10 +183,10 @@ def test_bfloat16_stays_bfloat16_and_within_its_rounding(kernel, form):
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=0.01 * float(jnp.max(jnp.abs(b))))
 
 
-@pytest.mark.parametrize("form", list(depthwise.FORMS))
+@pytest.mark.parametrize("form", list(DEPTHWISE_FORMS))
 def test_no_grouped_convolution_and_nothing_kept_but_kernel_and_input(form):
     w, x = jnp.ones((9, 3)), jnp.ones((2, 40, 6))
-    convolve = partial(depthwise.valid, form=form)
+    convolve = partial(depthwise, form=form)
     program = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(convolve(w, x) ** 2), (0, 1)))(w, x)
     assert "conv_general_dilated" not in str(program)
     kept = jax.eval_shape(lambda w, x: jax.vjp(convolve, w, x)[1], w, x)
@@ -195,5 +197,5 @@ def test_no_grouped_convolution_and_nothing_kept_but_kernel_and_input(form):
 def test_softmax_sums_to_one_over_the_taps_of_each_head(shape):
     scores = random(*shape)
     expected = np.exp(scores) / np.exp(scores).sum(-2, keepdims=True)
-    close(depthwise.softmax(*single(scores)), expected)
-    assert depthwise.softmax(jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16
+    close(taps.softmax(*single(scores)), expected)
+    assert taps.softmax(jnp.zeros(shape, jnp.bfloat16)).dtype == jnp.bfloat16

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.dropout import LEVELS, dropout, row_keys, split
+from convs2s_jax.nn.dropout import LEVELS, dropout, row_keys, split_key
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
@@ -36,7 +36,7 @@ def test_masks_say_nothing_of_each_other(rate):
     """Of elements some way apart, of rows, places and seeds; 5 deviations come once in 1.7 million."""
     keys = row_keys(jax.random.key(7), 64)
     x = jnp.ones((64, 32, 128))
-    mask, *others = (np.asarray(dropout(x, rate, k)) == 0 for k in (keys, *split(keys, 3)))
+    mask, *others = (np.asarray(dropout(x, rate, k)) == 0 for k in (keys, *split_key(keys, 3)))
     for axis, lag in itertools.product(range(3), (1, 2, 3, 4, 8, 16, 31)):
         size = mask.shape[axis] - lag
         apart = np.take(mask, range(size), axis), np.take(mask, range(lag, lag + size), axis)
@@ -80,8 +80,8 @@ def test_with_a_key_for_each_row_a_row_depends_on_no_other(shape):
 
 def test_keys_of_rows_split_as_each_alone():
     keys = row_keys(jax.random.key(2), 3)
-    for i, parts in enumerate(zip(*split(keys, 2), strict=True)):
-        alone = split(keys[i], 2)
+    for i, parts in enumerate(zip(*split_key(keys, 2), strict=True)):
+        alone = split_key(keys[i], 2)
         for part, other in zip(parts, alone, strict=True):
             np.testing.assert_array_equal(jax.random.key_data(part), jax.random.key_data(other))
 
@@ -105,8 +105,8 @@ def test_gradient_passes_where_values_do():
 
 
 def test_split_gives_different_keys_or_none():
-    assert split(None, 3) == [None] * 3
-    keys = [tuple(jax.random.key_data(k).tolist()) for k in split(jax.random.key(0), 3)]
+    assert split_key(None, 3) == [None] * 3
+    keys = [tuple(jax.random.key_data(k).tolist()) for k in split_key(jax.random.key(0), 3)]
     assert len(set(keys)) == 3
 
 
@@ -119,5 +119,5 @@ def test_raw_keys_are_taken_as_typed_ones():
     np.testing.assert_array_equal(dropout(x, 0.5, raw), dropout(x, 0.5, key))
     rows, raw_rows = row_keys(key, 3), row_keys(raw, 3)
     np.testing.assert_array_equal(dropout(x, 0.5, jax.random.key_data(rows)), dropout(x, 0.5, rows))
-    for a, b in zip(split(raw, 2) + split(raw_rows, 2), split(key, 2) + split(rows, 2), strict=True):
+    for a, b in zip(split_key(raw, 2) + split_key(raw_rows, 2), split_key(key, 2) + split_key(rows, 2), strict=True):
         np.testing.assert_array_equal(jax.random.key_data(a), jax.random.key_data(b))

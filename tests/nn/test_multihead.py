@@ -27,7 +27,7 @@ def params():
 
 
 def ours(params, x, keys, values, **options):
-    source = multihead.prepare(params, H, jnp.asarray(keys), jnp.asarray(values))
+    source = multihead.map_source(params, H, jnp.asarray(keys), jnp.asarray(values))
     return multihead.attend(params, source, jnp.asarray(x), jnp.asarray(MASK), **options)
 
 
@@ -91,7 +91,7 @@ def test_rows_with_keys_of_their_own_lose_the_same_weights_in_any_order():
     keys = jax.random.split(jax.random.key(0), B)
     maps, order = params(), np.array([1, 0])
     x = jnp.asarray(X[:B])
-    source = multihead.prepare(maps, H, jnp.asarray(MEMORY), jnp.asarray(VALUES))
+    source = multihead.map_source(maps, H, jnp.asarray(MEMORY), jnp.asarray(VALUES))
     y, _ = multihead.attend(maps, source, x, jnp.asarray(MASK), rate=0.5, key=keys)
     turned = jax.tree.map(lambda leaf: leaf[order], source)
     z, _ = multihead.attend(maps, turned, x[order], jnp.asarray(MASK)[order], rate=0.5, key=keys[order])

@@ -14,7 +14,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
-from convs2s_jax.translation.translator import load, ready
+from convs2s_jax.translation.translator import load, precomputed
 
 TARGETS = ["5 Kilowatt", "", "Norwegen und Spanien"]
 
@@ -59,7 +59,7 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
 def test_a_ready_translator_translates_and_scores_the_same(trained, other, sources):
     for workdirs in (trained, [trained, other]):
         plain = load(workdirs, tell=print)
-        fast = ready(plain)
+        fast = precomputed(plain)
         assert jax.tree.structure(fast.params) != jax.tree.structure(plain.params)
         for a, b in zip(*(token_scores(translator, sources) for translator in (plain, fast)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -5,8 +5,8 @@ from typing import Any
 
 from convs2s_jax.core.config import build, literal
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.dense import DenseConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig

@@ -109,7 +109,7 @@ def extract(
     def pooled(bank: Bank) -> Array:
         width = bank.conv.w.shape[0]
         c = jax.nn.relu(
-            convolution.valid(bank.conv, jnp.pad(x, ((0, 0), (0, width - 1), (0, 0))), execution.form(False))
+            convolution.dense(bank.conv, jnp.pad(x, ((0, 0), (0, width - 1), (0, 0))), execution.form(False))
         )
         inside = mask & ((left >= width) | (begun == 1))
         return pooling.maximum(c, inside)

@@ -17,8 +17,7 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.protocols import Features, FeaturesC, P
 from convs2s_jax.nn import affine, weight_norm
 from convs2s_jax.nn.affine import Affine, bias
-from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.dropout import split as split_key
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.types import Array, Key, wide
 
 

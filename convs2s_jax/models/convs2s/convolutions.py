@@ -1,21 +1,188 @@
-"""The table of the convolutions that blocks are made of."""
+"""The convolutions that blocks are made of: the config of each kind, and a table with one line for each.
 
-from convs2s_jax.models.convs2s import dense as conv_dense
-from convs2s_jax.models.convs2s import dynamic as conv_dynamic
-from convs2s_jax.models.convs2s import lightweight as conv_lightweight
-from convs2s_jax.models.convs2s import separable as conv_separable
-from convs2s_jax.models.convs2s.convolution import Convolution
-from convs2s_jax.models.convs2s.dense import DenseConfig
-from convs2s_jax.models.convs2s.dynamic import DynamicConfig
-from convs2s_jax.models.convs2s.lightweight import LightweightConfig
-from convs2s_jax.models.convs2s.separable import SeparableConfig
+`dense` is the convolution of the paper (section 3.2); the others are in two factors (`nn.factored`).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
+
+import jax
+
+from convs2s_jax.core.config import check, record
+from convs2s_jax.nn import convolution, factored
+from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.convolution import DenseForm, Valid
+from convs2s_jax.nn.taps import TAPS, normal
+from convs2s_jax.nn.types import Array, Key
+
+# Configs are static nodes of a tree, so that layers whose configs differ never share a loop (`convs2s.stack`).
+
+
+class _EveryLayerAlike:
+    """What most kinds answer."""
+
+    @property
+    def dilation(self) -> int:
+        """Distance from tap to tap, in one layer."""
+        return 1
+
+    def at(self, index: int) -> Self:
+        """The config of the layer of this index, counted from 0."""
+        return self
+
+    def check_inputs(self, inputs: int) -> None:
+        """Refuse C = `inputs` channels that do not suit; any do."""
+
+    def heads_of(self, inputs: int) -> int:
+        """H of C = `inputs` channels: a kernel of its own for each channel."""
+        return inputs
+
+
+@jax.tree_util.register_static
+@record
+class DenseConfig(_EveryLayerAlike):
+    """Dense convolutions, in which nothing can be chosen."""
+
+    kind: Literal["dense"] = "dense"
+
+
+@jax.tree_util.register_static
+@record
+class SeparableConfig(_EveryLayerAlike):
+    """Depthwise separable convolutions (Chollet 2017; Kaiser, Gomez and Chollet 2018, section 2.1).
+
+    Attributes:
+      dilations: distance between the taps of the first layer, of the second and so on, then from the start again;
+        (1, 2, 4) for example.
+    """
+
+    kind: Literal["separable"] = "separable"
+    dilations: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        check(len(self.dilations) > 0, "dilations is empty: name one at least, such as [1]")
+        for dilation in self.dilations:
+            check(dilation >= 1, f"dilations has {dilation}: a step from tap to tap; use 1 (no dilation) or more")
+
+    def at(self, index: int) -> "SeparableConfig":
+        """The config of one layer: its own dilation alone."""
+        return SeparableConfig(dilations=(self.dilations[index % len(self.dilations)],))
+
+    @property
+    def dilation(self) -> int:
+        """Distance from tap to tap, in one layer (`at`)."""
+        return self.dilations[0]
+
+
+@record
+class _Headed(_EveryLayerAlike):
+    """Convolutions whose channels share the taps of heads.
+
+    Attributes:
+      heads: H, a divisor of the channels of every layer.
+    """
+
+    heads: int = 8
+
+    def __post_init__(self) -> None:
+        check(self.heads >= 1, f"heads is {self.heads}: channels share the kernels of heads; use 1 or more")
+
+    def check_inputs(self, inputs: int) -> None:
+        """Refuse C that H does not divide."""
+        check(
+            inputs % self.heads == 0,
+            f"convolution.heads is {self.heads}, and a layer has {inputs} channels: heads have equal shares; use a "
+            "divisor",
+        )
+
+    def heads_of(self, inputs: int) -> int:
+        """H."""
+        return self.heads
+
+
+@jax.tree_util.register_static
+@record
+class LightweightConfig(_Headed):
+    """Lightweight convolutions (Wu et al. 2019, section 3, equation 4).
+
+    Attributes:
+      heads: H, a divisor of the channels of every layer.
+    """
+
+    kind: Literal["lightweight"] = "lightweight"
+
+
+@jax.tree_util.register_static
+@record
+class DynamicConfig(_Headed):
+    """Dynamic convolutions (Wu et al. 2019, section 4, equation 5).
+
+    Attributes:
+      heads: H, a divisor of the channels of every layer.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+
 
 ConvolutionConfig = DenseConfig | SeparableConfig | LightweightConfig | DynamicConfig
 """Told apart by `kind`; without one, dense."""
 
-CONVOLUTIONS: dict[str, Convolution] = {
-    "dense": conv_dense.KIND,
-    "separable": conv_separable.KIND,
-    "lightweight": conv_lightweight.KIND,
-    "dynamic": conv_dynamic.KIND,
+
+class BlockConvolution(NamedTuple):
+    """A kind of convolution: C channels to the D = 2 C' that a GLU reads. `cfg` is that of one layer.
+
+    Attributes:
+      init: (key, cfg, width K, inputs C, outputs D, keep) -> parameters; keep is the share of x that dropout retains.
+      convolve: (parameters, cfg, x [B, T, C], form) -> the convolution for this x, which takes x padded (`centred` or
+        `causal` of `nn.convolution`); its reach is (K - 1) cfg.dilation.
+      dense: (parameters, cfg) -> the dense convolution of equal results, or None where there is none: tables of its
+        products stand for the first layer of a decoder (`models.convs2s.lookup`).
+    """
+
+    init: Callable[[Key, Any, int, int, int, float], Any]
+    convolve: Callable[[Any, Any, Array, DenseForm], Valid]
+    dense: Callable[[Any, Any], Affine | None]
+
+
+def _init_dense(key: Key, cfg: DenseConfig, width: int, inputs: int, outputs: int, keep: float) -> Affine:
+    return convolution.init(key, width, inputs, outputs, keep=keep)
+
+
+def _dense(params: Affine, cfg: DenseConfig, x: Array, form: DenseForm) -> Valid:
+    return partial(convolution.dense, params, form=form)
+
+
+def _itself(params: Affine, cfg: DenseConfig) -> Affine:
+    return params
+
+
+def _factored(name: str, deviation: Callable[[int, int], float]) -> BlockConvolution:
+    """A kind in two factors: taps ~ N(0, deviation(K, C)) of the kind `name`, P ~ N(0, sqrt(4 keep / C)).
+
+    The factor 4 is that of every convolution before a GLU (`nn.convolution.init`).
+    """
+    taps = TAPS[name]
+
+    def init(key: Key, cfg: Any, width: int, inputs: int, outputs: int, keep: float) -> factored.Factored:
+        draw, heads = normal(deviation(width, inputs)), cfg.heads_of(inputs)
+        return factored.init(key, taps, draw, width=width, inputs=inputs, outputs=outputs, heads=heads, keep=4 * keep)
+
+    def convolve(params: factored.Factored, cfg: Any, x: Array, form: DenseForm) -> Valid:
+        return factored.convolution(params, taps, x, cfg.dilation)
+
+    def dense(params: factored.Factored, cfg: Any) -> Affine | None:
+        return None if cfg.dilation > 1 else factored.dense(params, taps)
+
+    return BlockConvolution(init=init, convolve=convolve, dense=dense)
+
+
+CONVOLUTIONS: dict[str, BlockConvolution] = {
+    "dense": BlockConvolution(init=_init_dense, convolve=_dense, dense=_itself),
+    "separable": _factored("separable", lambda width, _: width**-0.5),
+    "lightweight": _factored("lightweight", lambda *_: 1.0),
+    "dynamic": _factored("dynamic", lambda _, inputs: inputs**-0.5),
 }
+"""Deviations keep the variance, but for lightweight taps: a mean over K positions has less of it than one position.
+Nothing makes up for that: neighbours grow alike from layer to layer, so that a factor that is right for one layer makes
+twenty explode (500 times at K = 7)."""

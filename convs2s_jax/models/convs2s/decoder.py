@@ -1,46 +1,45 @@
 """The convolutional decoder with multi-step attention (sections 3.2 and 3.3)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
-from convs2s_jax.models.convs2s import lookup as tables
-from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
-from convs2s_jax.models.convs2s.dense import DenseConfig
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
-from convs2s_jax.models.convs2s.lookup import Words
-from convs2s_jax.models.convs2s.records import Block, ConvDecoderCache, ConvDecoderParams, PreparedMemory, ReadyParams
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import affine, attention, embedding
-from convs2s_jax.nn.affine import linear
-from convs2s_jax.nn.attention import Attention, Source
-from convs2s_jax.nn.convolution import Form
-from convs2s_jax.nn.dropout import dropout, split
-from convs2s_jax.nn.embedding import embed, places
+from convs2s_jax.nn import affine, attention, convolution, embedding
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.attention import MultiStepAttention
+from convs2s_jax.nn.convolution import DenseForm
+from convs2s_jax.nn.dropout import dropout, split_key
+from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.types import Array, Key
-
-TABLES = 2**27
-"""Most bytes of the tables that stand for the first layer."""
 
 
 @record
 class ConvDecoderConfig(DecoderConfig):
     """Convolutional decoder.
 
-    layers: from the target up; convolution: their kind (`convolutions`); attention_layers: which of them attend,
-    counted from 1 as in table 5 of the paper, None for all, () in a language model, which reads no source; out_dim: O,
-    the linear map before the softmax; tied_output: the softmax uses the embedding table (O = E); positions,
-    max_positions: as in the encoder.
+    Attributes:
+      layers: from the target up, each (channels, width) or (channels, width, skip).
+      convolution: the kind of all layers: dense, separable, lightweight or dynamic.
+      attention_layers: which layers attend, counted from 1 as in table 5 of the paper; None for all, () in a language
+        model, which reads no source.
+      out_dim: O, of the linear map before the softmax.
+      tied_output: whether the softmax uses the embedding table (O = E).
+      positions: whether position embeddings are added.
+      max_positions: rows of their table, two more than the longest target with its end symbol.
     """
 
     normalised: ClassVar[bool] = True
@@ -103,6 +102,53 @@ class ConvDecoderConfig(DecoderConfig):
         return 1.0 / (2 * count) if count else 1.0
 
 
+@flax.struct.dataclass
+class ConvDecoderBlock:
+    """Parameters of one layer.
+
+    Attributes:
+      conv: of C to 2D channels, as its kind has it (`convs2s.convolutions`).
+      projection: [R, D] of the residual connection, None where channels agree or there is none.
+      attention: None where the layer does not attend.
+    """
+
+    conv: Any
+    projection: Affine | None
+    attention: MultiStepAttention | None
+
+
+@flax.struct.dataclass
+class ConvDecoderParams:
+    """Parameters of the decoder.
+
+    Attributes:
+      embedding: of target tokens.
+      map_in: [E -> C] to the channels of the first layer.
+      blocks: the layers.
+      map_out: to O.
+      output: O to V; with a tied output the bias [V] alone, whose kernel is the embedding table.
+    """
+
+    embedding: Embedding
+    map_in: Affine
+    blocks: tuple[ConvDecoderBlock, ...]
+    map_out: Affine
+    output: Affine | Array
+
+
+@flax.struct.dataclass
+class ConvDecoderCache:
+    """What the decoder remembers of the target so far.
+
+    Attributes:
+      length: [N], real tokens read.
+      histories: for each layer the last inputs that its convolution sees, [N, (K - 1) r, C].
+    """
+
+    length: Array
+    histories: tuple[Array, ...]
+
+
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
     """Fresh parameters (section 3.5): rows V of the target vocabulary, E = dim, dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
@@ -111,7 +157,7 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True)):
         conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep, cfg.convolution.at(i))
         attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
-        blocks.append(Block(conv=conv, projection=projection, attention=attends))
+        blocks.append(ConvDecoderBlock(conv=conv, projection=projection, attention=attends))
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
@@ -121,52 +167,25 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     )
 
 
-def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -> PreparedMemory:
-    """Map the source once for all steps and hypotheses (`nn.attention.prepare`), before decoding token by token."""
-    del cfg
-    sources = [
-        None if block.attention is None else attention.prepare(block.attention, memory.keys, memory.values)
-        for block in params.blocks
-    ]
-    return PreparedMemory(sources=tuple(sources), mask=memory.mask)
+def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -> Memory:
+    """The layers read the memory as it is (for many short calls see `convs2s.lookup`)."""
+    return memory
 
 
-def ready(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> ConvDecoderParams:
-    """The same decoder for many short calls of `advance` without a key; results are the same up to rounding."""
-    conv = CONVOLUTIONS[cfg.convolution.kind].dense(params.blocks[0].conv, cfg.convolution.at(0))
-    if isinstance(params, ReadyParams) or conv is None or tables.size(params.embedding, conv) > TABLES:
-        return params
-    return ReadyParams(
-        embedding=params.embedding,
-        map_in=params.map_in,
-        blocks=params.blocks,
-        map_out=params.map_out,
-        output=params.output,
-        first=tables.init(params.embedding, params.map_in, conv),
-        bias=conv.b,
-    )
-
-
-def start(
-    params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory | PreparedMemory, rows: int
-) -> ConvDecoderCache:
+def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Any, rows: int) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
-    del memory
     dtype = params.map_in.w.dtype
-    reach = CONVOLUTIONS[cfg.convolution.kind].reach
-    histories: list[Array | Words] = [
-        jnp.zeros((rows, reach(cfg.convolution.at(i), layer.width), size.inputs), dtype)
+    histories = [
+        jnp.zeros((rows, (layer.width - 1) * cfg.convolution.at(i).dilation, size.inputs), dtype)
         for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True))
     ]
-    if isinstance(params, ReadyParams):
-        histories[0] = tables.start(params.first, rows)
     return ConvDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
 
 
 def advance(
     params: ConvDecoderParams,
     cfg: ConvDecoderConfig,
-    memory: Memory | PreparedMemory,
+    memory: Memory,
     cache: ConvDecoderCache,
     tokens: Array,
     *,
@@ -177,9 +196,9 @@ def advance(
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
-      params: merged kernels, or ready ones.
+      params: merged kernels.
       cfg: layer list.
-      memory: of B sentences, as the encoder left it or prepared.
+      memory: of B sentences.
       cache: of N = B * W rows, W hypotheses of a sentence side by side.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
@@ -188,66 +207,68 @@ def advance(
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
-
-    Raises:
-      ValueError: a key with ready parameters.
     """
-    if key is not None and isinstance(params, ReadyParams):
-        raise ValueError("ready parameters are for decoding: a key is for those they were made of")
-    keys = split(key, len(cfg.layers) + 2)
+    keys = split_key(key, len(cfg.layers) + 2)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
-    known = params if isinstance(params, ReadyParams) else None
-    words = Words(tokens=tokens, places=places(tokens, cache.length))
-    sources = _sources(memory) if isinstance(memory, PreparedMemory) else (None,) * len(cfg.layers)
+    convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
-    causal = CONVOLUTIONS[cfg.convolution.kind].causal
+    def attend(maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
+        return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
 
-    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
-        block, own, history, source, k = item
-        after: Array | Words
-        r = residual(outputs, layer, block.projection)
-        if isinstance(history, Words):
-            assert known is not None
-            x, after = tables.causal(known.first, known.bias, history, words)
-        else:
-            x, after = causal(block.conv, own, history, dropout(outputs[-1], rate, k), form)
-        h, a = glu(x), None
-        if block.attention is not None:
-            h, a = _attend(block.attention, memory, source, h, g)
-        return add_residual(h, r), (after, a)
+    def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
+        block, own, history, k = item
+        x = dropout(outputs[-1], rate, k)
+        y, after = convolution.causal(convolve(block.conv, own, x, form), history, x)
+        x, a = after_convolution(block, layer, y, outputs, attend)
+        return x, (after, a)
 
-    if tokens.shape[1] == 1:  # in a search the kernels of a run would be stacked at every step (decision 0008)
+    if tokens.shape[1] == 1:  # a loop would stack the kernels of its layers at every step (decision 0008)
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
-    items = list(zip(params.blocks, own, cache.histories, sources, keys[2:], strict=True))
-    x = linear(params.map_in, g) if known is None else tables.read(known.first, words).astype(g.dtype)
-    x, made = through(apply, cfg.layers, items, x, execution)
+    items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
+    x, made = through(apply, cfg.layers, items, linear(params.map_in, g), execution)
     features = dropout(linear(params.map_out, x), rate, keys[1])
-    length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    attended = _mean_attention([a for _, a in made if a is not None], tokens, memory.mask)
-    return features, attended, ConvDecoderCache(length=length, histories=tuple(history for history, _ in made))
+    attended = mean_attention([a for _, a in made], tokens, memory.mask)
+    after = ConvDecoderCache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
+    return features, attended, after
 
 
-def _mean_attention(weights: list[Array], tokens: Array, mask: Array) -> Array:
-    """Of the layers that attend, [N, T, S]; zeros where none does."""
-    if not weights:
+def after_convolution(
+    block: ConvDecoderBlock,
+    layer: ConvLayer,
+    y: Array,
+    outputs: Sequence[Array],
+    attend: Callable[[MultiStepAttention, Array], tuple[Array, Array]],
+) -> tuple[Array, Array | None]:
+    """The rest of a layer: gate, attention and residual connection.
+
+    Args:
+      block: parameters.
+      layer: of the list.
+      y: [N, T, 2D], what its convolution gives.
+      outputs: what enters the first layer and what left those before.
+      attend: (maps, h [N, T, D]) -> what the attention makes of h, and its weights [N, T, S].
+
+    Returns:
+      The layer's output [N, T, D], and the weights, None without attention.
+    """
+    h, a = glu(y), None
+    if block.attention is not None:
+        h, a = attend(block.attention, h)
+    return add_residual(h, residual(outputs, layer, block.projection)), a
+
+
+def mean_attention(weights: Sequence[Array | None], tokens: Array, mask: Array) -> Array:
+    """The mean of the layers that attend, [N, T, S]; zeros where none does."""
+    found = [a for a in weights if a is not None]
+    if not found:
         return jnp.zeros((*tokens.shape, mask.shape[1]), jnp.float32)
-    return jnp.mean(jnp.stack(weights), axis=0)
+    return jnp.mean(jnp.stack(found), axis=0)
 
 
-def _sources(memory: PreparedMemory) -> tuple[Source | None, ...]:
-    """The sources with one z between them, so that XLA sees that g . z is the same in all layers."""
-    z = [source.z for source in memory.sources if source is not None]
-    return tuple(source and dataclasses.replace(source, z=z[0]) for source in memory.sources)
-
-
-def _attend(
-    params: Attention, memory: Memory | PreparedMemory, source: Source | None, h: Array, g: Array
-) -> tuple[Array, Array]:
-    if isinstance(memory, PreparedMemory):
-        assert source is not None
-        return attention.attend_prepared(params, source, h, g, memory.mask)
-    return attention.attend(params, h, g, memory.keys, memory.values, memory.mask)
+def length_after(length: Array, tokens: Array) -> Array:
+    """Real tokens read after `tokens` [N, T], where `length` [N] were read before."""
+    return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
 
 
 def logits(params: ConvDecoderParams, features: Array) -> Array:

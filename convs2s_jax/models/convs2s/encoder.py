@@ -9,17 +9,16 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
-from convs2s_jax.models.convs2s.dense import DenseConfig
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import affine, embedding
+from convs2s_jax.nn import affine, convolution, embedding
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.convolution import Form
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.convolution import DenseForm
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import scale_gradient
@@ -32,9 +31,11 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 class ConvEncoderConfig(EncoderConfig):
     """Convolutional encoder.
 
-    layers: from the source up; convolution: their kind (`convs2s.convolutions`); positions: whether position embeddings
-    are added (table 4 of the paper); max_positions: rows of their table, two more than the longest source with its end
-    symbol.
+    Attributes:
+      layers: from the source up, each (channels, width) or (channels, width, skip).
+      convolution: the kind of all layers: dense, separable, lightweight or dynamic.
+      positions: whether position embeddings are added (table 4 of the paper).
+      max_positions: rows of their table, two more than the longest source with its end symbol.
     """
 
     normalised: ClassVar[bool] = True
@@ -59,8 +60,13 @@ class ConvEncoderConfig(EncoderConfig):
 
 
 @flax.struct.dataclass
-class Block:
-    """One layer: `conv` of C to 2D channels and the `projection` [R, D] of its residual, None where channels agree."""
+class ConvEncoderBlock:
+    """Parameters of one layer.
+
+    Attributes:
+      conv: of C to 2D channels, as its kind has it (`convs2s.convolutions`).
+      projection: [R, D] of the residual connection, None where channels agree or there is none.
+    """
 
     conv: Any
     projection: Affine | None
@@ -68,11 +74,18 @@ class Block:
 
 @flax.struct.dataclass
 class ConvEncoderParams:
-    """Embedding, map to the first layer's channels, layers, map back to E."""
+    """Parameters of the encoder.
+
+    Attributes:
+      embedding: of source tokens.
+      map_in: [E -> C] to the channels of the first layer.
+      blocks: the layers.
+      map_out: back to E.
+    """
 
     embedding: Embedding
     map_in: Affine
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConvEncoderBlock, ...]
     map_out: Affine
 
 
@@ -84,7 +97,7 @@ def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: f
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
         blocks=tuple(
-            Block(*init_layer(k, layer, size, keep, cfg.convolution.at(i)))
+            ConvEncoderBlock(*init_layer(k, layer, size, keep, cfg.convolution.at(i)))
             for i, (k, layer, size) in enumerate(zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True))
         ),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
@@ -116,17 +129,18 @@ def encode(
       execution: of the layers.
     """
     mask = src != PAD
-    keys = split(key, len(cfg.layers) + 1)
+    keys = split_key(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], src.dtype)
     e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
 
-    centred = CONVOLUTIONS[cfg.convolution.kind].centred
+    convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
-    def apply(layer: ConvLayer, form: Form, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
+    def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
         block, own, k = item
         r = residual(outputs, layer, block.projection)
         x = dropout(zero_padding(outputs[-1], mask), rate, k)
-        return add_residual(glu(centred(block.conv, own, x, form)), r), None
+        y = convolution.centred(convolve(block.conv, own, x, form), x, (layer.width - 1) * own.dilation)
+        return add_residual(glu(y), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))

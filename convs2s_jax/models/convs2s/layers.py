@@ -16,8 +16,11 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 class ConvLayer:
     """One convolution and GLU. Written (channels, width) or (channels, width, skip) in configs.
 
-    channels: what leaves the GLU; width: K; skip: how many layers back the residual connection starts, 0 for none
-    (fairseq's third number; the paper has 1 everywhere).
+    Attributes:
+      channels: of what leaves the GLU.
+      width: K, the positions that the convolution sees.
+      skip: how many layers back the residual connection starts, 0 for none (fairseq's third number; the paper has 1
+        everywhere).
     """
 
     channels: int
@@ -40,31 +43,35 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
         convolution.check_inputs(size.inputs)
 
 
-class Sizes(NamedTuple):
-    """Channels around one layer: what enters it, what its residual has (None without residual)."""
+class LayerChannels(NamedTuple):
+    """Channels around one layer.
+
+    Attributes:
+      inputs: of what enters it.
+      residual: of what its residual connection starts from, None without one.
+    """
 
     inputs: int
     residual: int | None
 
 
-def sizes(layers: Sequence[ConvLayer]) -> list[Sizes]:
+def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
     """Channels that enter each layer; the first input has the channels of the first layer."""
     outputs = [layers[0].channels]
     result = []
     for layer in layers:
-        result.append(Sizes(outputs[-1], outputs[-layer.skip] if layer.skip else None))
+        result.append(LayerChannels(outputs[-1], outputs[-layer.skip] if layer.skip else None))
         outputs.append(layer.channels)
     return result
 
 
 def init_layer(
-    key: Key, layer: ConvLayer, size: Sizes, keep: float, convolution: ConvolutionConfig
+    key: Key, layer: ConvLayer, size: LayerChannels, keep: float, convolution: ConvolutionConfig
 ) -> tuple[Any, Affine | None]:
     """The convolution of C to 2D channels, and the residual's projection [R, D] where its channels differ."""
     conv_key, projection_key = jax.random.split(key)
-    conv = CONVOLUTIONS[convolution.kind].init(
-        conv_key, convolution, width=layer.width, inputs=size.inputs, outputs=2 * layer.channels, keep=keep
-    )
+    init = CONVOLUTIONS[convolution.kind].init
+    conv = init(conv_key, convolution, layer.width, size.inputs, 2 * layer.channels, keep)
     if size.residual in (None, layer.channels):
         return conv, None
     return conv, affine.init(projection_key, size.residual, layer.channels)

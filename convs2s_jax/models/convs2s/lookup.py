@@ -1,102 +1,157 @@
-"""The first layer's products of every word and every position, computed once so that decoding looks them up.
+"""The convolutional decoder for decoding token by token: whatever does not depend on the hypotheses is computed once.
 
-What enters the first convolution is linear in the embedding, x = (w + p) W + b, and so are the products of its taps:
+    once for a model     products of the first convolution with every word and position (`precompute`)
+    once for a sentence  the source, mapped for the attention of each layer (`prepare`)
+    at each step         the rest of the layers, as in `convs2s.decoder`
 
-    y_t = b' + sum_j x_{t-K+1+j} w'_j = b' + sum_j (word_j[token_{t-K+1+j}] + position_j[place_{t-K+1+j}])
+Results are those of `convs2s.decoder` up to rounding.
 """
+
+from functools import partial
+from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
 
-from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.models.convs2s import decoder, first_layer
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
+from convs2s_jax.models.convs2s.decoder import (
+    ConvDecoderConfig,
+    ConvDecoderParams,
+    after_convolution,
+    length_after,
+    mean_attention,
+)
+from convs2s_jax.models.convs2s.first_layer import Tables, Words
+from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn import attention, convolution
+from convs2s_jax.nn.affine import linear
+from convs2s_jax.nn.attention import MultiStepAttention, ProjectedSource
+from convs2s_jax.nn.embedding import embed, places
+from convs2s_jax.nn.types import Array, Key
+
+MOST_BYTES = 2**27
+"""Most bytes of the tables: larger ones are not made, and the first layer computes."""
 
 
 @flax.struct.dataclass
-class Table:
-    """Of words or positions: `inputs` [R + 1, C], what enters the convolution; `products` [R + 1, K, D] of its taps.
+class LookupParams:
+    """Parameters and what was computed of them.
 
-    The last row is of what comes before the first word: zeros.
+    Attributes:
+      plain: what they were made of.
+      tables: of the first layer; None where its convolution depends on its input (dynamic), has a dilation, or would
+        have tables that are too large.
     """
 
-    inputs: Array
-    products: Array
+    plain: ConvDecoderParams
+    tables: Tables | None
 
 
 @flax.struct.dataclass
-class Tables:
-    """Tables of the words and of their positions, None without any."""
+class LookupMemory:
+    """A memory as the layers read it.
 
-    words: Table
-    positions: Table | None
-
-
-@flax.struct.dataclass
-class Words:
-    """Words by id and place (`nn.embedding.places`), [N, T] both."""
-
-    tokens: Array
-    places: Array
-
-
-def size(embedding: Embedding, conv: Affine) -> int:
-    """Bytes of the tables."""
-    rows = sum(len(rows) + 1 for rows in (embedding.table, embedding.positions) if rows is not None)
-    width, inputs, outputs = conv.w.shape
-    return int(rows * (inputs + width * outputs) * conv.w.dtype.itemsize)
-
-
-def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
-    """The tables of an embedding, the map [E -> C] after it and a convolution w [K, C, D]."""
-
-    def table(x: Array) -> Table:
-        x = jnp.concatenate([x, jnp.zeros_like(x[:1])])
-        return Table(inputs=x, products=jnp.einsum("RC,KCD->RKD", x, conv.w))
-
-    words = linear(map_in, embedding.table)
-    if embedding.positions is None:
-        return Tables(words=table(words), positions=None)
-    return Tables(words=table(words), positions=table(embedding.positions.astype(map_in.w.dtype) @ map_in.w))
-
-
-def start(tables: Tables, rows: int) -> Words:
-    """The K - 1 words before the first, of N rows."""
-    shape = (rows, tables.words.products.shape[1] - 1)
-    before = [0 if table is None else len(table.inputs) - 1 for table in (tables.words, tables.positions)]
-    return Words(*(jnp.full(shape, row, jnp.int32) for row in before))
-
-
-def read(tables: Tables, words: Words) -> Array:
-    """What enters the first convolution, [N, T, C]."""
-    x = _rows(tables.words.inputs, words.tokens)
-    return x if tables.positions is None else x + _rows(tables.positions.inputs, words.places)
-
-
-def causal(tables: Tables, b: Array, history: Words, words: Words) -> tuple[Array, Words]:
-    """`nn.convolution.causal` of what `read` gives.
-
-    Args:
-      tables: of it.
-      b: [D], the convolution's bias.
-      history: [N, K - 1] words before `words`.
-      words: [N, T].
-
-    Returns:
-      Output [N, T, D] and the history for what follows.
+    Attributes:
+      z: [B, E, S] of `nn.attention.scaled_keys`; zeros where no layer attends.
+      sources: of each layer, None without attention.
+      mask: [B, S], True at real source positions.
     """
-    T = words.tokens.shape[1]
-    tokens = jnp.concatenate([history.tokens, words.tokens], axis=1)
-    places = jnp.concatenate([history.places, words.places], axis=1)
-    _, K, D = tables.words.products.shape
-    total = b.astype(wide(b.dtype))[None, None]
-    for j in range(K):
-        total = total + _rows(tables.words.products.reshape(-1, D), tokens[:, j : j + T] * K + j)
-        if tables.positions is not None:
-            total = total + _rows(tables.positions.products.reshape(-1, D), places[:, j : j + T] * K + j)
-    return total.astype(b.dtype), Words(tokens=tokens[:, T:], places=places[:, T:])
+
+    z: Array
+    sources: tuple[ProjectedSource | None, ...]
+    mask: Array
 
 
-def _rows(table: Array, index: Array) -> Array:
-    """Rows of a table, in float32 or better."""
-    return table.at[index].get(mode="promise_in_bounds").astype(wide(table.dtype))
+@flax.struct.dataclass
+class LookupCache:
+    """What the decoder remembers of the target so far.
+
+    Attributes:
+      length: [N], real tokens read.
+      histories: for each layer the last inputs that its convolution sees, [N, (K - 1) r, C]; for a first layer with
+        tables the words that they come from.
+    """
+
+    length: Array
+    histories: tuple[Array | Words, ...]
+
+
+def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> LookupParams:
+    """The tables of the first layer."""
+    conv = CONVOLUTIONS[cfg.convolution.kind].dense(params.blocks[0].conv, cfg.convolution.at(0))
+    if conv is None or first_layer.size(params.embedding, conv) > MOST_BYTES:
+        return LookupParams(plain=params, tables=None)
+    return LookupParams(plain=params, tables=first_layer.init(params.embedding, params.map_in, conv))
+
+
+def prepare(params: LookupParams, cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory:
+    """Map the source for the attention of each layer, once for all steps and hypotheses."""
+    maps = [block.attention for block in params.plain.blocks]
+    first = next((m for m in maps if m is not None), None)
+    if first is None:
+        return LookupMemory(
+            z=jnp.zeros((len(memory.mask), 0, memory.mask.shape[1])), sources=(None,) * len(maps), mask=memory.mask
+        )
+    z = attention.scaled_keys(first, memory.keys)
+    sources = tuple(None if m is None else attention.project_source(m, z, memory.values) for m in maps)
+    return LookupMemory(z=z, sources=sources, mask=memory.mask)
+
+
+def start(params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory, rows: int) -> LookupCache:
+    """The cache before the first token."""
+    plain = decoder.start(params.plain, cfg, memory, rows)
+    histories: tuple[Array | Words, ...] = plain.histories
+    if params.tables is not None:
+        histories = (first_layer.start(params.tables, rows), *histories[1:])
+    return LookupCache(length=plain.length, histories=histories)
+
+
+def advance(
+    params: LookupParams,
+    cfg: ConvDecoderConfig,
+    memory: LookupMemory,
+    cache: LookupCache,
+    tokens: Array,
+    *,
+    rate: float,
+    key: Key | None = None,
+    execution: ExecutionConfig = DEFAULT,
+) -> tuple[Array, Array, LookupCache]:
+    """`convs2s.decoder.advance` without dropout; arguments and results are its own.
+
+    Raises:
+      ValueError: a key: there is no dropout here.
+    """
+    if key is not None:
+        raise ValueError("precomputed parameters are for decoding: a key is for those they were made of")
+    plain, tables, form = params.plain, params.tables, execution.form(False)
+    g = embed(plain.embedding, tokens, cache.length).astype(plain.map_in.w.dtype)
+    words = Words(tokens=tokens, places=places(tokens, cache.length))
+    convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
+
+    def convolved(i: int, history: Any, x: Array) -> tuple[Array, Array | Words]:
+        if i == 0 and tables is not None:
+            return first_layer.causal(tables, history, words)
+        return convolution.causal(convolve(plain.blocks[i].conv, cfg.convolution.at(i), x, form), history, x)
+
+    def attend(source: Any, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
+        return attention.attend_projected(maps, h, g, memory.z, source, memory.mask)
+
+    outputs = [linear(plain.map_in, g) if tables is None else first_layer.read(tables, words).astype(g.dtype)]
+    histories, weights = [], []
+    for i, (layer, block, source) in enumerate(zip(cfg.layers, plain.blocks, memory.sources, strict=True)):
+        y, history = convolved(i, cache.histories[i], outputs[-1])
+        x, a = after_convolution(block, layer, y, outputs, partial(attend, source))
+        outputs.append(x)
+        histories.append(history)
+        weights.append(a)
+    attended = mean_attention(weights, tokens, memory.mask)
+    after = LookupCache(length=length_after(cache.length, tokens), histories=tuple(histories))
+    return linear(plain.map_out, outputs[-1]), attended, after
+
+
+def logits(params: LookupParams, features: Array) -> Array:
+    """`convs2s.decoder.logits`."""
+    return decoder.logits(params.plain, features)

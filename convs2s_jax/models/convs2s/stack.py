@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.nn.convolution import Form
+from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.types import Array, Tree
 
-Layer = Callable[[ConvLayer, Form, Tree, Sequence[Array]], tuple[Array, Tree]]
+Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
 """One layer: (its place in the list, form of its convolution, its parameters and whatever else belongs to it, the
 outputs of the layers before) to its output and whatever else comes of it."""
 

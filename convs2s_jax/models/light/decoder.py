@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -9,19 +10,15 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
-from convs2s_jax.models.light.layers import LightConfig, residual
-from convs2s_jax.models.light.records import (
-    Attention,
-    DecoderBlock,
-    LightDecoderCache,
-    LightDecoderParams,
-    PreparedMemory,
-)
+from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import depthwise, layer_norm, multihead
-from convs2s_jax.nn.dropout import dropout, split
-from convs2s_jax.nn.multihead import Source
+from convs2s_jax.nn import convolution, layer_norm, multihead
+from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.dropout import dropout, split_key
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.layer_norm import LayerNorm
+from convs2s_jax.nn.multihead import Multihead, SourceHeads
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -29,7 +26,9 @@ from convs2s_jax.nn.types import Array, Key, wide
 class LightDecoderConfig(LightConfig, DecoderConfig):
     """Decoder of lightweight or dynamic convolutions; six layers in the paper.
 
-    tied_output: the softmax uses the embedding table; attention_dropout: on the attention's weights.
+    Attributes:
+      tied_output: whether the softmax uses the embedding table.
+      attention_dropout: rate on the weights of the attention.
     """
 
     layers: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
@@ -50,16 +49,75 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
         )
 
 
+@flax.struct.dataclass
+class SourceAttention:
+    """Parameters of the part that reads the source."""
+
+    heads: Multihead
+    norm: LayerNorm
+
+
+@flax.struct.dataclass
+class LightDecoderBlock:
+    """Parameters of one layer: its three parts."""
+
+    convolution: LightConvolution
+    attention: SourceAttention
+    feed_forward: FeedForward
+
+
+@flax.struct.dataclass
+class LightDecoderParams:
+    """Parameters of the decoder.
+
+    Attributes:
+      embedding: of target tokens.
+      blocks: the layers.
+      norm: after the last layer, where the others stand before their parts; else None.
+      output_kernel: [E, V] of the softmax, which has no bias; None where it is the embedding table.
+    """
+
+    embedding: Embedding
+    blocks: tuple[LightDecoderBlock, ...]
+    norm: LayerNorm | None
+    output_kernel: Array | None
+
+
+@flax.struct.dataclass
+class LightDecoderCache:
+    """What the decoder remembers of the target so far.
+
+    Attributes:
+      length: [N], real tokens read.
+      histories: for each layer the last K - 1 inputs of its convolution, [N, K - 1, C].
+    """
+
+    length: Array
+    histories: tuple[Array, ...]
+
+
+@flax.struct.dataclass
+class LightMemory:
+    """A memory as the attention of each layer reads it.
+
+    Attributes:
+      sources: of each layer.
+      mask: [B, S], True at real source positions.
+    """
+
+    sources: tuple[SourceHeads, ...]
+    mask: Array
+
+
 def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightDecoderParams:
     """Fresh parameters as fairseq's: rows V of the target vocabulary, E = dim; dropout has no part in them."""
-    del rate
     keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
     return LightDecoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
         blocks=tuple(
-            DecoderBlock(
+            LightDecoderBlock(
                 convolution=layers.init_convolution(keys[3 * i + 2], cfg, width, dim),
-                attention=Attention(heads=multihead.init(keys[3 * i + 3], dim), norm=layer_norm.init(dim)),
+                attention=SourceAttention(heads=multihead.init(keys[3 * i + 3], dim), norm=layer_norm.init(dim)),
                 feed_forward=layers.init_feed_forward(keys[3 * i + 4], cfg, dim),
             )
             for i, width in enumerate(cfg.layers)
@@ -69,19 +127,16 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, rate: 
     )
 
 
-def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> PreparedMemory:
+def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Map the source for the attention of each layer, once for all steps and hypotheses."""
     sources = [
-        multihead.prepare(block.attention.heads, cfg.heads, memory.keys, memory.values) for block in params.blocks
+        multihead.map_source(block.attention.heads, cfg.heads, memory.keys, memory.values) for block in params.blocks
     ]
-    return PreparedMemory(sources=tuple(sources), mask=memory.mask)
+    return LightMemory(sources=tuple(sources), mask=memory.mask)
 
 
-def start(
-    params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory | PreparedMemory, rows: int
-) -> LightDecoderCache:
+def start(params: LightDecoderParams, cfg: LightDecoderConfig, memory: LightMemory, rows: int) -> LightDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
-    del memory
     dtype = params.blocks[0].convolution.map_in.w.dtype
     histories = [jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers]
     return LightDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
@@ -90,7 +145,7 @@ def start(
 def advance(
     params: LightDecoderParams,
     cfg: LightDecoderConfig,
-    memory: Memory | PreparedMemory,
+    memory: LightMemory,
     cache: LightDecoderCache,
     tokens: Array,
     *,
@@ -107,7 +162,7 @@ def advance(
     Args:
       params: of the decoder.
       cfg: layer list.
-      memory: of B sentences, as the encoder left it or prepared.
+      memory: of B sentences, from `prepare`.
       cache: of N = B * W rows, W hypotheses of a sentence side by side.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings and on each part of a layer.
@@ -117,26 +172,25 @@ def advance(
     Returns:
       Features [N, T, E] for `logits`; attention [N, T, S], the mean over the heads of the last layer; the next cache.
     """
-    prepared = prepare(params, cfg, memory) if isinstance(memory, Memory) else memory
-    keys = split(key, len(cfg.layers) + 1)
+    keys = split_key(key, len(cfg.layers) + 1)
 
-    def layer(block: DecoderBlock, history: Array, source: Source, x: Array, key: Key | None) -> Any:
-        k = split(key, 6)
+    def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
+        k = split_key(key, 6)
 
-        def causal(valid: Any, z: Array) -> tuple[Array, Array]:
-            return depthwise.causal(valid, history, z)
+        def causal(valid: Valid, z: Array) -> tuple[Array, Array]:
+            return convolution.causal(valid, history, z)
 
-        def convolution(x: Array) -> tuple[Array, Array]:
+        def convolve(x: Array) -> tuple[Array, Array]:
             return layers.convolve(block.convolution, cfg, x, causal, key=k[0])
 
         def attention(x: Array) -> tuple[Array, Array]:
             heads, dropped = block.attention.heads, cfg.attention_dropout
-            return multihead.attend(heads, source, x, prepared.mask, rate=dropped, key=k[1])
+            return multihead.attend(heads, source, x, memory.mask, rate=dropped, key=k[1])
 
         def feed_forward(x: Array) -> tuple[Array, None]:
             return layers.feed_forward(block.feed_forward, cfg, x, k[2]), None
 
-        x, after = residual(block.convolution.norm, cfg, x, convolution, rate, k[3])
+        x, after = residual(block.convolution.norm, cfg, x, convolve, rate, k[3])
         x, a = residual(block.attention.norm, cfg, x, attention, rate, k[4])
         x, _ = residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[5])
         return x, after, a
@@ -145,7 +199,7 @@ def advance(
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, a = [], jnp.zeros(())
-    for block, history, source, k in zip(params.blocks, cache.histories, prepared.sources, keys[1:], strict=True):
+    for block, history, source, k in zip(params.blocks, cache.histories, memory.sources, keys[1:], strict=True):
         x, after, a = apply(block, history, source, x, k)
         histories.append(after)
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)

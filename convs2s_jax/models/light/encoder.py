@@ -1,7 +1,6 @@
 """The encoder of lightweight or dynamic convolutions (Wu et al. 2019)."""
 
-from typing import Any
-
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -9,13 +8,15 @@ from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.light import layers
-from convs2s_jax.models.light.layers import LightConfig, residual
-from convs2s_jax.models.light.records import EncoderBlock, LightEncoderParams
+from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import depthwise
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn import convolution
+from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.dropout import dropout, split_key
+from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.gradient import scale_gradient
+from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.pooling import mean
 from convs2s_jax.nn.types import Array, Key
@@ -26,14 +27,36 @@ class LightEncoderConfig(LightConfig, EncoderConfig):
     """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
 
 
+@flax.struct.dataclass
+class LightEncoderBlock:
+    """Parameters of one layer: its two parts."""
+
+    convolution: LightConvolution
+    feed_forward: FeedForward
+
+
+@flax.struct.dataclass
+class LightEncoderParams:
+    """Parameters of the encoder.
+
+    Attributes:
+      embedding: of source tokens.
+      blocks: the layers.
+      norm: after the last layer, where the others stand before their parts; else None.
+    """
+
+    embedding: Embedding
+    blocks: tuple[LightEncoderBlock, ...]
+    norm: LayerNorm | None
+
+
 def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightEncoderParams:
     """Fresh parameters as fairseq's: rows V of the source vocabulary, E = dim; dropout has no part in them."""
-    del rate
     keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
     return LightEncoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
         blocks=tuple(
-            EncoderBlock(
+            LightEncoderBlock(
                 convolution=layers.init_convolution(keys[2 * i + 1], cfg, width, dim),
                 feed_forward=layers.init_feed_forward(keys[2 * i + 2], cfg, dim),
             )
@@ -67,21 +90,21 @@ def encode(
       execution: of the layers: `remat` alone counts here.
     """
     mask = src != PAD
-    keys = split(key, len(cfg.layers) + 1)
+    keys = split_key(key, len(cfg.layers) + 1)
 
-    def layer(block: EncoderBlock, width: int, x: Array, key: Key | None) -> Array:
-        k = split(key, 4)
+    def layer(block: LightEncoderBlock, width: int, x: Array, key: Key | None) -> Array:
+        k = split_key(key, 4)
 
-        def centred(valid: Any, z: Array) -> tuple[Array, None]:
-            return depthwise.centred(valid, z, width - 1), None
+        def centred(valid: Valid, z: Array) -> tuple[Array, None]:
+            return convolution.centred(valid, z, width - 1), None
 
-        def convolution(x: Array) -> tuple[Array, None]:
+        def convolve(x: Array) -> tuple[Array, None]:
             return layers.convolve(block.convolution, cfg, x, centred, mask=mask, key=k[0])
 
         def feed_forward(x: Array) -> tuple[Array, None]:
             return layers.feed_forward(block.feed_forward, cfg, x, k[1]), None
 
-        x, _ = residual(block.convolution.norm, cfg, x, convolution, rate, k[2])
+        x, _ = residual(block.convolution.norm, cfg, x, convolve, rate, k[2])
         return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
 
     apply = jax.checkpoint(layer, static_argnums=(1,)) if execution.remat else layer

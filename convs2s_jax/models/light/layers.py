@@ -2,34 +2,46 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeVar
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.light.records import Convolution, Dynamic, FeedForward, Lightweight
-from convs2s_jax.nn import affine, depthwise, embedding, layer_norm
-from convs2s_jax.nn.affine import linear
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn import affine, embedding, layer_norm
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.depthwise import depthwise
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, places
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.taps import TAPS, uniform
 from convs2s_jax.nn.types import Array, Key
+
+T = TypeVar("T")
 
 
 @record
 class LightConfig:
     """What both sides have in common.
 
-    layers: the kernel width K of each, from below; convolution: kernels for all positions or predicted at each;
-    conv_dim: C; heads: H, of the convolutions and of the attention; glu: whether a gate stands before the convolution;
-    ffn_dim: F; norm_before: norms before the parts of a layer rather than after their residual sum; positions and
-    max_positions: kind and rows of the table, two more than the longest sequence with its end symbol.
-    Dropout beside the model's rate: input_dropout, where a layer begins; relu_dropout, within the feed-forward part;
-    weight_dropout, on the taps of kernels.
+    Attributes:
+      layers: the kernel width K of each layer, from below.
+      convolution: "lightweight" has one kernel for all positions, "dynamic" predicts one at each.
+      conv_dim: C, the channels of the convolutions.
+      heads: H, of the convolutions and of the attention; a divisor of conv_dim.
+      glu: whether a gate stands before the convolution.
+      ffn_dim: F, the units of the feed-forward part.
+      norm_before: whether norms stand before the parts of a layer rather than after their residual sum.
+      positions: "sinusoidal" or "learned".
+      max_positions: rows of the position table, two more than the longest sequence with its end symbol.
+      input_dropout: rate where a layer begins, beside the model's own rate, as the two that follow.
+      relu_dropout: rate within the feed-forward part.
+      weight_dropout: rate on the taps of the convolutions.
     """
 
     kind: Literal["light"] = "light"
@@ -75,48 +87,44 @@ class LightConfig:
         )
 
 
-class Kernels(NamedTuple):
-    """A kind of convolution.
+@flax.struct.dataclass
+class LightConvolution:
+    """Parameters of the first part of a layer.
 
-    init(key, width K, channels C, heads H) -> its parameters.
-    weights(params, x [N, T, C], *, rate, key) -> kernels [K, H] or [N, T, K, H] for the positions of x.
+    Attributes:
+      map_in: [E -> C], or [E -> 2C] before a GLU.
+      taps: of a kind of `nn.taps.TAPS`.
+      map_out: [C -> E].
+      norm: of the part.
     """
 
-    init: Callable[..., Any]
-    weights: Callable[..., Array]
+    map_in: Affine
+    taps: Any
+    map_out: Affine
+    norm: LayerNorm
 
 
-def _init_lightweight(key: Key, width: int, channels: int, heads: int) -> Lightweight:
-    """Uniform of Xavier, where fairseq counts K inputs and H K outputs."""
-    del channels
-    bound = (6.0 / (width + heads * width)) ** 0.5
-    return Lightweight(scores=jax.random.uniform(key, (width, heads), minval=-bound, maxval=bound))
+@flax.struct.dataclass
+class FeedForward:
+    """Parameters of the last part of a layer.
+
+    Attributes:
+      map_in: [E -> F].
+      map_out: [F -> E].
+      norm: of the part.
+    """
+
+    map_in: Affine
+    map_out: Affine
+    norm: LayerNorm
 
 
-def _lightweight_weights(params: Lightweight, x: Array, *, rate: float, key: Key | None) -> Array:
-    """softmax_K(w), section 3; with dropout each sentence loses taps of its own, the same at all positions."""
-    w = depthwise.softmax(params.scores)
-    if key is None or rate == 0.0:
-        return w
-    rows = dropout(jnp.broadcast_to(w, (len(x), *w.shape)), rate, key)
-    return jnp.broadcast_to(rows[:, None], (*x.shape[:2], *w.shape))
-
-
-def _init_dynamic(key: Key, width: int, channels: int, heads: int) -> Dynamic:
-    """U(-1/sqrt(C), 1/sqrt(C)), PyTorch's for linear maps, which fairseq leaves here."""
-    bound = channels**-0.5
-    return Dynamic(maker=jax.random.uniform(key, (channels, width, heads), minval=-bound, maxval=bound))
-
-
-def _dynamic_weights(params: Dynamic, x: Array, *, rate: float, key: Key | None) -> Array:
-    """Of each position, with dropped taps of its own."""
-    return dropout(depthwise.predicted(params.maker, x), rate, key)
-
-
-KERNELS: dict[str, Kernels] = {
-    "lightweight": Kernels(init=_init_lightweight, weights=_lightweight_weights),
-    "dynamic": Kernels(init=_init_dynamic, weights=_dynamic_weights),
+BOUNDS: dict[str, Callable[[int, int, int], float]] = {
+    "lightweight": lambda width, _, heads: (6.0 / (width + heads * width)) ** 0.5,
+    "dynamic": lambda _, channels, __: channels**-0.5,
 }
+"""Fresh taps are uniform within these bounds of K, C and H, as fairseq's: Xavier's, which counts K inputs and H K
+outputs, and PyTorch's for linear maps."""
 
 
 def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Embedding:
@@ -143,12 +151,13 @@ def norm_after(params: LayerNorm | None, x: Array) -> Array:
     return x if params is None else layer_norm.normalise(params, x)
 
 
-def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> Convolution:
-    """Maps uniform of Xavier, the kernel as its kind has it."""
+def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> LightConvolution:
+    """Maps uniform of Xavier, taps as their kind has them."""
     keys = jax.random.split(key, 3)
-    return Convolution(
+    draw = uniform(BOUNDS[cfg.convolution](width, cfg.conv_dim, cfg.heads))
+    return LightConvolution(
         map_in=affine.xavier(keys[0], dim, 2 * cfg.conv_dim if cfg.glu else cfg.conv_dim),
-        kernel=KERNELS[cfg.convolution].init(keys[1], width, cfg.conv_dim, cfg.heads),
+        taps=TAPS[cfg.convolution].init(keys[1], width, cfg.conv_dim, cfg.heads, draw),
         map_out=affine.xavier(keys[2], cfg.conv_dim, dim),
         norm=layer_norm.init(dim),
     )
@@ -165,10 +174,10 @@ def residual(
     norm: LayerNorm,
     cfg: LightConfig,
     x: Array,
-    part: Callable[[Array], tuple[Array, Any]],
+    part: Callable[[Array], tuple[Array, T]],
     rate: float,
     key: Key | None,
-) -> tuple[Array, Any]:
+) -> tuple[Array, T]:
     """norm(x + part(x)), or x + part(norm(x)) with the norm before; and what else the part made.
 
     The part has dropout `rate`.
@@ -179,34 +188,35 @@ def residual(
 
 
 def convolve(
-    params: Convolution,
+    params: LightConvolution,
     cfg: LightConfig,
     x: Array,
-    over: Callable[[Callable[[Array], Array], Array], tuple[Array, Any]],
+    padded: Callable[[Valid, Array], tuple[Array, T]],
     *,
     mask: Array | None = None,
     key: Key | None = None,
-) -> tuple[Array, Any]:
-    """W_out conv(glu(W_in x)), the kernel made of what enters the convolution.
+) -> tuple[Array, T]:
+    """W_out conv(glu(W_in x)), with taps of what enters the convolution.
 
     Args:
       params: of the part.
       cfg: of the side.
       x: [N, T, E].
-      over: where the convolution looks: (a valid one, its input [N, T, C]) to its output and what else comes of it.
+      padded: pads for the convolution (`nn.convolution`): (convolution, its input [N, T, C]) to its output and whatever
+        else comes of it.
       mask: [N, T], True at real positions where others count as zeros.
       key: for dropout.
 
     Returns:
-      [N, T, E] and what else came of `over`.
+      [N, T, E] and whatever else came of `padded`.
     """
-    input_key, weight_key = split(key, 2)
+    input_key, taps_key = split_key(key, 2)
     z = linear(params.map_in, dropout(x, cfg.input_dropout, input_key))
     z = glu(z) if cfg.glu else z
     if mask is not None:
         z = zero_padding(z, mask)
-    w = KERNELS[cfg.convolution].weights(params.kernel, z, rate=cfg.weight_dropout, key=weight_key)
-    z, made = over(partial(depthwise.valid if w.ndim == 2 else depthwise.dynamic, w), z)
+    w = TAPS[cfg.convolution].taps(params.taps, z, cfg.weight_dropout, taps_key)
+    z, made = padded(partial(depthwise, w), z)
     return linear(params.map_out, z), made
 
 

@@ -19,7 +19,7 @@ from convs2s_jax.models.recurrent.encoder import check_stack
 from convs2s_jax.models.recurrent.wirings import WIRINGS, RecurrentDecoderCache, RecurrentLayers, TargetWords
 from convs2s_jax.nn import affine, embedding, recurrent
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
 from convs2s_jax.nn.recurrent_attention import (
@@ -186,7 +186,7 @@ def advance(
       Features [N, T, O] for `logits`; attention [N, T, S], zero everywhere with attention "none"; the next cache.
     """
     mapped = memory if isinstance(memory, MappedMemory) else prepare(params, cfg, memory)
-    keys = split(key, cfg.layers + 1)
+    keys = split_key(key, cfg.layers + 1)
     e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), tokens.dtype)), rate, keys[0])
     layers = RecurrentLayers(
         kind=CELLS[cfg.cell],

@@ -13,7 +13,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.nn import affine, embedding, recurrent
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
@@ -153,7 +153,7 @@ def encode(
     """
     mask = src != PAD
     dtype = params.map_out.w.dtype
-    keys = split(key, cfg.layers + 1)
+    keys = split_key(key, cfg.layers + 1)
 
     def layer(cells: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
         return _layer(cfg, cells, x, mask)

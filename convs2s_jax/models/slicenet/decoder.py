@@ -18,43 +18,55 @@ from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.models.slicenet import layers
-from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, Attention, SliceNetConfig, Step
+from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, SliceNetAttention, SliceNetConfig, SliceNetStep
 from convs2s_jax.nn import embedding
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.types import Array, Key
 
 
 @record
 class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
-    """tied_output: the softmax uses the embedding table, as in the published code."""
+    """SliceNet's decoder.
+
+    Attributes:
+      tied_output: whether the softmax uses the embedding table, as in the published code.
+    """
 
     kind: Literal["slicenet"] = "slicenet"
     tied_output: bool = True
 
 
 @flax.struct.dataclass
-class Block:
-    """One module, its four steps, and the attention after it."""
+class SliceNetBlock:
+    """Parameters of one module, its four steps, and of the attention after it."""
 
-    steps: tuple[Step, ...]
-    attention: Attention
+    steps: tuple[SliceNetStep, ...]
+    attention: SliceNetAttention
 
 
 @flax.struct.dataclass
 class SliceNetDecoderParams:
-    """Embedding, the mixer's attention and its merging step, modules, softmax layer."""
+    """Parameters of the decoder.
+
+    Attributes:
+      embedding: of target tokens.
+      attention: of the mixer.
+      merge: the merging step of the mixer.
+      blocks: modules with their attention.
+      output: the softmax layer; with a tied output its bias [V] alone.
+    """
 
     embedding: Embedding
-    attention: Attention
-    merge: tuple[Step, ...]
-    blocks: tuple[Block, ...]
+    attention: SliceNetAttention
+    merge: tuple[SliceNetStep, ...]
+    blocks: tuple[SliceNetBlock, ...]
     output: Affine | Array
 
 
 @flax.struct.dataclass
-class BlockCache:
+class SliceNetBlockCache:
     """Histories of the steps of a module (of the merging step in the mixer) and of its attention."""
 
     steps: tuple[Array, ...]
@@ -63,11 +75,17 @@ class BlockCache:
 
 @flax.struct.dataclass
 class SliceNetDecoderCache:
-    """What the decoder remembers of the target: length [N], real tokens read; histories of the mixer and the blocks."""
+    """What the decoder remembers of the target so far.
+
+    Attributes:
+      length: [N], real tokens read.
+      mixer: histories of the mixer.
+      blocks: of the modules and their attention.
+    """
 
     length: Array
-    mixer: BlockCache
-    blocks: tuple[BlockCache, ...]
+    mixer: SliceNetBlockCache
+    blocks: tuple[SliceNetBlockCache, ...]
 
 
 def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetDecoderParams:
@@ -78,7 +96,7 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
         attention=layers.init_attention(keys[1], dim),
         merge=layers.init_steps(keys[2], MERGE, dim, inputs=2 * dim),
         blocks=tuple(
-            Block(steps=layers.init_steps(k, cfg.shapes, dim), attention=layers.init_attention(a, dim))
+            SliceNetBlock(steps=layers.init_steps(k, cfg.shapes, dim), attention=layers.init_attention(a, dim))
             for k, a in zip(keys[4::2], keys[5::2], strict=True)
         ),
         output=output.init(keys[3], dim, vocabulary, tied=cfg.tied_output, keep=1.0 - rate),
@@ -87,17 +105,15 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
 
 def prepare(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
     """All attentions read the memory as it is."""
-    del params, cfg
     return memory
 
 
 def start(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory, rows: int) -> SliceNetDecoderCache:
     """The cache before the first token: zero histories."""
-    del memory
-    dim, dtype = _sizes(params)
+    dim, dtype = _dim_and_dtype(params)
 
-    def block(shapes: layers.Shapes, inputs: int | None = None) -> BlockCache:
-        return BlockCache(
+    def block(shapes: layers.Shapes, inputs: int | None = None) -> SliceNetBlockCache:
+        return SliceNetBlockCache(
             steps=layers.histories(shapes, rows, dim, dtype, inputs),
             attention=layers.histories(ATTENTION, rows, dim, dtype),
         )
@@ -133,16 +149,18 @@ def advance(
     Returns:
       Features [N, T, E] for `logits`; attention [N, T, S], the mean over all; the next cache.
     """
-    keys = split(key, cfg.modules + 1)
-    dim, dtype = _sizes(params)
+    keys = split_key(key, cfg.modules + 1)
+    dim, dtype = _dim_and_dtype(params)
     g = dropout(embed(params.embedding, tokens, cache.length).astype(dtype) * dim**0.5, rate, keys[0])
     timing = layers.timing_of(cfg, tokens, cache.length, dim, dtype)
     source = (memory.keys.astype(dtype), memory.values.astype(dtype), memory.mask)
 
-    def block(params: Block, before: BlockCache, x: Array, key: Key | None) -> tuple[Array, Array, BlockCache]:
+    def block(
+        params: SliceNetBlock, before: SliceNetBlockCache, x: Array, key: Key | None
+    ) -> tuple[Array, Array, SliceNetBlockCache]:
         y, steps = layers.causal_module(params.steps, cfg.shapes, before.steps, x, rate=rate, key=key)
         fetched, a, queries = layers.attend(params.attention, before.attention, y, timing, *source)
-        return y + fetched, a, BlockCache(steps=steps, attention=queries)
+        return y + fetched, a, SliceNetBlockCache(steps=steps, attention=queries)
 
     fetched, a, queries = layers.attend(params.attention, cache.mixer.attention, g, timing, *source)
     x, merged = layers.causal_steps(params.merge, MERGE, cache.mixer.steps, jnp.concatenate([fetched, g], axis=-1))
@@ -153,7 +171,7 @@ def advance(
         weights.append(a)
         after.append(now)
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    mixer = BlockCache(steps=merged, attention=queries)
+    mixer = SliceNetBlockCache(steps=merged, attention=queries)
     return (
         x,
         jnp.mean(jnp.stack(weights), axis=0),
@@ -166,6 +184,6 @@ def logits(params: SliceNetDecoderParams, features: Array) -> Array:
     return output.logits(params.output, params.embedding, features)
 
 
-def _sizes(params: SliceNetDecoderParams) -> tuple[int, Any]:
+def _dim_and_dtype(params: SliceNetDecoderParams) -> tuple[int, Any]:
     """E and the dtype of products."""
     return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype

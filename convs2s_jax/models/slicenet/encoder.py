@@ -12,9 +12,9 @@ from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.models.slicenet import layers
-from convs2s_jax.models.slicenet.layers import SliceNetConfig, Step
+from convs2s_jax.models.slicenet.layers import SliceNetConfig, SliceNetStep
 from convs2s_jax.nn import embedding
-from convs2s_jax.nn.dropout import dropout, split
+from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
@@ -32,15 +32,14 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
 
 @flax.struct.dataclass
 class SliceNetEncoderParams:
-    """Embedding and the four steps of each module."""
+    """Parameters: the embedding and the four steps of each module."""
 
     embedding: Embedding
-    modules: tuple[tuple[Step, ...], ...]
+    modules: tuple[tuple[SliceNetStep, ...], ...]
 
 
 def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetEncoderParams:
     """Fresh parameters: rows V of the source vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
-    del rate
     table_key, *keys = jax.random.split(key, cfg.modules + 1)
     return SliceNetEncoderParams(
         embedding=embedding.init(table_key, vocabulary, dim, None, std=dim**-0.5),
@@ -70,14 +69,14 @@ def encode(
       execution: of the modules: `remat` alone counts here.
     """
     mask = src != PAD
-    keys = split(key, cfg.modules + 1)
+    keys = split_key(key, cfg.modules + 1)
     dtype = params.modules[0][0].conv.pointwise.w.dtype
     dim = params.embedding.table.shape[1]
     start = jnp.zeros(src.shape[:1], src.dtype)
     words = embed(params.embedding, src, start).astype(dtype) * dim**0.5
     x = dropout(words + layers.timing_of(cfg, src, start, dim, dtype), rate, keys[0])
 
-    def module(steps: tuple[Step, ...], x: Array, key: Key | None) -> Array:
+    def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
         return layers.centred_module(steps, cfg.shapes, x, mask=mask, rate=rate, key=key)
 
     apply = jax.checkpoint(module) if execution.remat else module

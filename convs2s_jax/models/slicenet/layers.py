@@ -16,15 +16,15 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.convs2s import separable
-from convs2s_jax.models.convs2s.separable import Separable, SeparableConfig
-from convs2s_jax.nn import layer_norm
+from convs2s_jax.nn import convolution, factored, layer_norm
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import places
+from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.taps import TAPS, normal
 from convs2s_jax.nn.types import Array, Key, wide
 
 ATTENTION = ((5, 1), (5, 4))
@@ -32,15 +32,21 @@ ATTENTION = ((5, 1), (5, 4))
 MERGE = ((3, 1),)
 """Of the step that merges target and attention before the first module of the decoder."""
 
+SEPARABLE = TAPS["separable"]
+
 Shapes = tuple[tuple[int, int], ...]
+"""Width and dilation of each step."""
 
 
 @record
 class SliceNetConfig:
     """What encoder and decoder have in common.
 
-    modules: how many; kernels, dilations: of the four steps of each; max_positions: two more than the longest sequence
-    with its end symbol.
+    Attributes:
+      modules: how many.
+      kernels: widths of the four steps of each module.
+      dilations: of the same steps.
+      max_positions: two more than the longest sequence with its end symbol.
     """
 
     modules: int = 4
@@ -74,65 +80,68 @@ class SliceNetConfig:
 
 
 @flax.struct.dataclass
-class Step:
-    """One convolution and its normalisation."""
+class SliceNetStep:
+    """Parameters of one separable convolution and of its normalisation."""
 
-    conv: Separable
+    conv: Factored
     norm: LayerNorm
 
 
 @flax.struct.dataclass
-class Attention:
-    """The two steps that make the queries, and the normalisation of the result."""
+class SliceNetAttention:
+    """Parameters of the two steps that make the queries, and of the normalisation of the result."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SliceNetStep, ...]
     norm: LayerNorm
 
 
-def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[Step, ...]:
-    """Fresh steps of E = `dim` channels, the first from `inputs`; a ReLU halves what `keep` makes up for."""
+def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[SliceNetStep, ...]:
+    """Fresh steps of E = `dim` channels, the first from `inputs`; 2 makes up for the ReLU, which passes half."""
     made = []
-    for k, (width, dilation) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
-        conv = separable.init(k, _own(dilation), width=width, inputs=inputs or dim, outputs=dim, keep=0.5)
-        made.append(Step(conv=conv, norm=layer_norm.init(dim)))
+    for k, (width, _) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+        C = inputs or dim
+        conv = factored.init(k, SEPARABLE, normal(width**-0.5), width=width, inputs=C, outputs=dim, heads=C, keep=2.0)
+        made.append(SliceNetStep(conv=conv, norm=layer_norm.init(dim)))
         inputs = None
     return tuple(made)
 
 
-def init_attention(key: Key, dim: int) -> Attention:
+def init_attention(key: Key, dim: int) -> SliceNetAttention:
     """Fresh steps of E = `dim` channels."""
-    return Attention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
+    return SliceNetAttention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
 
 
 def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
     """Zeros before the first position of each step, [N, (K - 1) r, C]."""
     sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
-    reaches = [separable.reach(_own(dilation), width) for width, dilation in shapes]
+    reaches = [_reach(*shape) for shape in shapes]
     return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
 
 
-def centred_steps(steps: Sequence[Step], shapes: Shapes, x: Array, mask: Array) -> Array:
+def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask: Array) -> Array:
     """Steps of an encoder: padding is zero before each convolution, so that it acts like the end of the sentence."""
-    for step, (_, dilation) in zip(steps, shapes, strict=True):
+    for step, (width, dilation) in zip(steps, shapes, strict=True):
         x = zero_padding(jax.nn.relu(x), mask)
-        x = normalise(step.norm, separable.centred(step.conv, _own(dilation), x, "xla"))
+        convolve = factored.convolution(step.conv, SEPARABLE, x, dilation)
+        x = normalise(step.norm, convolution.centred(convolve, x, _reach(width, dilation)))
     return x
 
 
 def causal_steps(
-    steps: Sequence[Step], shapes: Shapes, befores: Sequence[Array], x: Array
+    steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array
 ) -> tuple[Array, tuple[Array, ...]]:
     """Steps of a decoder, and their histories for what follows x."""
     afters = []
     for step, (_, dilation), before in zip(steps, shapes, befores, strict=True):
-        y, after = separable.causal(step.conv, _own(dilation), before, jax.nn.relu(x), "xla")
+        x = jax.nn.relu(x)
+        y, after = convolution.causal(factored.convolution(step.conv, SEPARABLE, x, dilation), before, x)
         x = normalise(step.norm, y)
         afters.append(after)
     return x, tuple(afters)
 
 
 def centred_module(
-    steps: Sequence[Step], shapes: Shapes, x: Array, *, mask: Array, rate: float, key: Key | None
+    steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, *, mask: Array, rate: float, key: Key | None
 ) -> Array:
     """A module of an encoder, [B, S, E] -> [B, S, E]."""
     y = centred_steps(steps[:2], shapes[:2], x, mask)
@@ -141,7 +150,7 @@ def centred_module(
 
 
 def causal_module(
-    steps: Sequence[Step], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
+    steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
 ) -> tuple[Array, tuple[Array, ...]]:
     """A module of a decoder, [N, T, E] -> [N, T, E], and the histories for what follows x."""
     y, early = causal_steps(steps[:2], shapes[:2], befores[:2], x)
@@ -150,7 +159,13 @@ def causal_module(
 
 
 def attend(
-    params: Attention, befores: Sequence[Array], x: Array, timing: Array, keys: Array, values: Array, mask: Array
+    params: SliceNetAttention,
+    befores: Sequence[Array],
+    x: Array,
+    timing: Array,
+    keys: Array,
+    values: Array,
+    mask: Array,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
     """Look at the source from each position of the target.
 
@@ -178,5 +193,5 @@ def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype:
     return jnp.where((tokens != PAD)[:, :, None], rows[places(tokens, start)], jnp.zeros((), dtype))
 
 
-def _own(dilation: int) -> SeparableConfig:
-    return SeparableConfig(dilations=(dilation,))
+def _reach(width: int, dilation: int) -> int:
+    return (width - 1) * dilation

@@ -1,5 +1,6 @@
 """Checkpoints back from disk, each verified: a damaged one is told from one of another model, and passed over."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,17 @@ from convs2s_jax.training.run.digest import digest, digest_of_record
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
+
+RENAMED: tuple[tuple[str, str], ...] = (
+    ("conv/taps/w", "conv/depthwise/w"),
+    ("conv/taps/scores", "conv/taps"),
+    ("conv/taps/maker", "conv/maker"),
+    ("convolution/taps/scores", "convolution/kernel/scores"),
+    ("convolution/taps/maker", "convolution/kernel/maker"),
+)
+"""Parts of the paths of parameters, as they are called now and as checkpoints of before 23 November 2026 call them.
+
+A checkpoint whose paths are not those of the model is read by the old ones."""
 
 DAMAGED = ".damaged"
 """Ends the name of a checkpoint that could not be read: it may still be of use."""
@@ -169,20 +181,39 @@ def _read_position(folder: Path) -> dict[str, Any]:
 def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
     """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
     expected = position["digests"][item]
-    names = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)}
-    if names != set(expected):
-        odd = sorted(names ^ set(expected))
+    leaves, structure = jax.tree.flatten_with_path(abstract)
+    names = [path_of(path) for path, _ in leaves]
+    if set(names) != set(expected):
+        names = [_old_name(name) for name in names]
+    if set(names) != set(expected):
+        odd = sorted(set(names) ^ set(expected))
         raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
     # not through the manager, which would wait for all processes where one has failed to read its part
     folder = checkpoints.directory / str(step) / item
-    placed = jax.tree.map(_placed, abstract)
-    arguments = ocp.args.StandardRestore(placed)
-    restored = _everywhere(lambda: ocp.StandardCheckpointHandler().restore(folder, args=arguments))
+    placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    restored = _everywhere(lambda: _read_arrays(folder, placed))
     found = digest(restored)
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:
         raise ValueError(f"{item}/{wrong[0]} is not what was saved")
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, restored)
+    arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
+    ours = (arrays[name] for name in names)
+    return jax.tree.unflatten(structure, [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in ours])
+
+
+def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
+    """An item as it lies on disk, in dictionaries and lists; each array as `placed` describes it, by its path."""
+    handler = ocp.StandardCheckpointHandler()
+    lies = handler.metadata(folder).tree
+    item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
+    return handler.restore(folder, args=ocp.args.StandardRestore(item))
+
+
+def _old_name(name: str) -> str:
+    """The path of a parameter, or of what an optimiser keeps of it, before it was renamed."""
+    for new, old in RENAMED:
+        name = re.sub(rf"(^|/){new}(/|$)", rf"\1{old}\2", name)
+    return name
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:

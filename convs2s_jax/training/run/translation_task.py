@@ -83,7 +83,7 @@ def predict(
       name: of this work, different each time; see `distributed.barrier`.
       progress: called with the number of lines done since the call before.
     """
-    whole = _ready(distributed.local(mesh, params), model)
+    whole = _precompute(distributed.local(mesh, params), model)
     sources = [split.src[i] for i in distributed.local_share(len(split.src))]
     devices = distributed.own_devices(mesh)
     found = translate(whole, model, cfg.search, sources, devices=devices, progress=progress)
@@ -91,7 +91,7 @@ def predict(
     return distributed.collect(lines, len(split.src), name=name)
 
 
-_ready = jax.jit(encoder_decoder.ready, static_argnums=1)
+_precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:

@@ -12,11 +12,13 @@ from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
-from convs2s_jax.models.convs2s.dense import DenseConfig
-from convs2s_jax.models.convs2s.dynamic import DynamicConfig
-from convs2s_jax.models.convs2s.lightweight import LightweightConfig
-from convs2s_jax.models.convs2s.separable import SeparableConfig
+from convs2s_jax.models.convs2s.convolutions import (
+    CONVOLUTIONS,
+    DenseConfig,
+    DynamicConfig,
+    LightweightConfig,
+    SeparableConfig,
+)
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
@@ -45,8 +47,12 @@ def layer(name, width):
     """Kind, config and parameters of one layer."""
     cfg = LAYERS[name]
     kind = CONVOLUTIONS[cfg.kind]
-    fresh = kind.init(jax.random.key(0), cfg, width=width, inputs=C, outputs=D, keep=1.0)
+    fresh = kind.init(jax.random.key(0), cfg, width, C, D, 1.0)
     return kind, cfg, random(fresh)
+
+
+def centred(kind, cfg, params, x, width):
+    return convolution.centred(kind.convolve(params, cfg, x, "xla"), x, (width - 1) * cfg.dilation)
 
 
 def softmax(u):
@@ -61,10 +67,10 @@ def taps(name, params, x):
     if name == "dense":
         return params.w, params.b
     if name in ("separable", "dilated"):
-        along_time = params.depthwise.w
+        along_time = params.taps.w
     else:
         heads = LAYERS[name].heads
-        u = params.taps if name == "lightweight" else np.einsum("C,CKH->KH", x, params.maker)
+        u = params.taps.scores if name == "lightweight" else np.einsum("C,CKH->KH", x, params.taps.maker)
         along_time = np.stack([softmax(u)[:, c // (C // heads)] for c in range(C)], axis=1)
     return np.einsum("KC,CD->KCD", along_time, params.pointwise.w), params.pointwise.b
 
@@ -90,13 +96,14 @@ def test_each_kind_equals_a_loop(name, width):
     """Centred and causal, the latter in every way that it can be cut."""
     kind, cfg, params = layer(name, width)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
-    reach = kind.reach(cfg, width)
-    np.testing.assert_allclose(kind.centred(params, cfg, x, "xla"), looped(name, params, x, -(reach // 2)), atol=1e-5)
+    reach = (width - 1) * cfg.dilation
+    np.testing.assert_allclose(centred(kind, cfg, params, x, width), looped(name, params, x, -(reach // 2)), atol=1e-5)
     expected = looped(name, params, x, -reach)
     for cuts in ([7], [1] * 7, [3, 1, 3]):
         history, at, parts = jnp.zeros((2, reach, C)), 0, []
         for cut in cuts:
-            y, history = kind.causal(params, cfg, history, x[:, at : at + cut], "xla")
+            part = x[:, at : at + cut]
+            y, history = convolution.causal(kind.convolve(params, cfg, part, "xla"), history, part)
             parts.append(y)
             at += cut
         np.testing.assert_allclose(jnp.concatenate(parts, axis=1), expected, atol=1e-5)
@@ -110,7 +117,8 @@ def test_the_dense_convolution_of_equal_results_has_equal_results(name):
     assert (found is None) == (name in ("dilated", "dynamic"))
     if found is not None:
         x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
-        np.testing.assert_allclose(convolution.centred(found, x), kind.centred(params, cfg, x, "xla"), atol=1e-5)
+        y = convolution.centred(partial(convolution.dense, found), x, 2)
+        np.testing.assert_allclose(y, centred(kind, cfg, params, x, 3), atol=1e-5)
 
 
 K, O, N = 3, 512, 1024
@@ -129,9 +137,7 @@ K, O, N = 3, 512, 1024
 def test_weights_are_those_of_table_11_1(cfg, expected):
     """Of Xiao and Zhu, Machine Translation, chapter 11: K the width, O channels in, N out; biases are not counted."""
     kind = CONVOLUTIONS[cfg.kind]
-    assert kind.weights(cfg, width=K, inputs=O, outputs=N) == expected
-    init = partial(kind.init, cfg=cfg, width=K, inputs=O, outputs=N, keep=1.0)
-    leaves = jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))
+    leaves = jax.tree.leaves(jax.eval_shape(lambda key: kind.init(key, cfg, K, O, N, 1.0), jax.random.key(0)))
     assert sum(leaf.size for leaf in leaves) == expected + N
 
 
@@ -211,13 +217,13 @@ def test_layers_of_different_dilation_never_share_a_loop():
 
 def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_none():
     split = encoder_decoder.split(setup(model("separable"))[0], model("separable"))
-    normed = split.encoder.blocks[0].conv.depthwise.w
+    normed = split.encoder.blocks[0].conv.taps.w
     assert (normed.v.shape, normed.g.shape) == ((3, 8), (1, 8))
     np.testing.assert_allclose(normed.g[0], np.sqrt((np.asarray(normed.v) ** 2).sum(0)), rtol=1e-6)
     close(weight_norm.merge(split), setup(model("separable"))[0])
-    for name, field in (("lightweight", "taps"), ("dynamic", "maker")):
+    for name, field in (("lightweight", "scores"), ("dynamic", "maker")):
         conv = encoder_decoder.split(setup(model(name))[0], model(name)).decoder.blocks[0].conv
-        assert isinstance(getattr(conv, field), jax.Array)
+        assert isinstance(getattr(conv.taps, field), jax.Array)
         assert isinstance(conv.pointwise.w, weight_norm.Normed)
 
 
@@ -225,8 +231,9 @@ def test_depthwise_kernels_have_a_length_for_each_channel_and_softmaxed_ones_non
 def test_fresh_layers_keep_the_variance_before_the_gate(cfg):
     """Both four times that of the input (appendix A of the paper), less dropout: of 100,000 numbers known to 3 %."""
     kind = CONVOLUTIONS[cfg.kind]
-    params = kind.init(jax.random.key(0), cfg, width=5, inputs=256, outputs=200, keep=0.8)
-    y = kind.centred(params, cfg, jax.random.normal(jax.random.key(1), (10, 60, 256)), "xla")[:, 2:-2]
+    params = kind.init(jax.random.key(0), cfg, 5, 256, 200, 0.8)
+    x = jax.random.normal(jax.random.key(1), (10, 60, 256))
+    y = centred(kind, cfg, params, x, 5)[:, 2:-2]
     assert float(jnp.var(y)) == pytest.approx(4 * 0.8, rel=0.05)
 
 

@@ -12,10 +12,9 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.convs2s import decoder as conv_decoder
+from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
-from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
 
 V, E, B, S, T = 13, 6, 2, 4, 7
@@ -80,49 +79,47 @@ def test_any_cut_of_the_target_equals_one_call(name, cuts):
     np.testing.assert_array_equal(cache.length, [7, 4])
 
 
+@partial(jax.jit, static_argnums=1)
+def decode_fast(params, cfg, memory, cache, tokens):
+    features, attention, cache = lookup.advance(params, cfg, memory, cache, tokens, rate=0.1)
+    return lookup.logits(params, features), attention, cache
+
+
+def fast(params, cfg):
+    """Precomputed parameters, the memory they read and an empty cache."""
+    params = lookup.precompute(params, cfg)
+    source = lookup.prepare(params, cfg, memory())
+    return params, source, lookup.start(params, cfg, source, B)
+
+
 @pytest.mark.parametrize("cuts", [[7], [1] * 7, [3, 1, 3]], ids=str)
 @every_config
-def test_ready_parameters_predict_the_same(name, cuts):
-    """Over a memory as it is and one that is prepared too."""
+def test_precomputed_parameters_predict_the_same(name, cuts):
     cfg, params = setup(name)
     whole, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    params = conv_decoder.ready(params, cfg)
-    for source in (memory(), conv_decoder.prepare(params, cfg, memory())):
-        cache, at = start(params, cfg), 0
-        for cut in cuts:
-            part, a, cache = decode(params, cfg, source, cache, TOKENS[:, at : at + cut])
-            same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
-            at += cut
+    params, source, cache = fast(params, cfg)
+    assert params.tables is not None
+    at = 0
+    for cut in cuts:
+        part, a, cache = decode_fast(params, cfg, source, cache, TOKENS[:, at : at + cut])
+        same((part, a), (whole[:, at : at + cut], attention[:, at : at + cut]))
+        at += cut
 
 
-def test_ready_parameters_of_layers_that_run_in_a_loop_predict_the_same():
-    """The first layer, which is looked up, stands alone; the two after it are one loop."""
-    layers = (ConvLayer(6, 3),) * 3
-    cfg = ConvDecoderConfig(layers=layers, out_dim=5, max_positions=32)
-    params = conv_decoder.init(jax.random.key(3), cfg, vocabulary=V, dim=E, rate=0.0)
-    execution = ExecutionConfig(scan_layers=2)
-    whole = conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.0)
-    params = conv_decoder.ready(params, cfg)
-
-    def looped(params):
-        return conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.0, execution=execution)
-
-    assert str(jax.make_jaxpr(looped)(params)).count(" scan[") == 1
-    same(looped(params)[:2], whole[:2])
-
-
-def test_ready_parameters_stay_ready_and_take_no_key():
+def test_precomputed_parameters_take_no_key():
     cfg, params = setup("plain")
-    params = conv_decoder.ready(params, cfg)
-    assert conv_decoder.ready(params, cfg) is params
-    with pytest.raises(ValueError, match="ready parameters are for decoding: a key is for those they were made of"):
-        conv_decoder.advance(params, cfg, memory(), start(params, cfg), TOKENS, rate=0.1, key=jax.random.key(0))
+    params, source, cache = fast(params, cfg)
+    with pytest.raises(ValueError, match="precomputed parameters are for decoding: a key is for those they were made "):
+        lookup.advance(params, cfg, source, cache, TOKENS, rate=0.1, key=jax.random.key(0))
 
 
-def test_tables_that_would_be_too_large_are_not_made(monkeypatch):
+def test_tables_that_would_be_too_large_are_not_made_and_the_first_layer_computes(monkeypatch):
     cfg, params = setup("plain")
-    monkeypatch.setattr(conv_decoder, "TABLES", 0)
-    assert conv_decoder.ready(params, cfg) is params
+    whole, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
+    monkeypatch.setattr(lookup, "MOST_BYTES", 0)
+    params, source, cache = fast(params, cfg)
+    assert params.tables is None
+    same(decode_fast(params, cfg, source, cache, TOKENS)[:2], (whole, attention))
 
 
 @every_config

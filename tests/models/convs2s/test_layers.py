@@ -8,8 +8,8 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s import layers
-from convs2s_jax.models.convs2s.dense import DenseConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer, Sizes
+from convs2s_jax.models.convs2s.convolutions import DenseConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer, LayerChannels
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn.affine import Affine
 
@@ -17,19 +17,24 @@ from convs2s_jax.nn.affine import Affine
 def test_sizes_follow_the_outputs_that_a_skip_reaches():
     """Outputs before layer i: that of the map in (8), then the layers': 8, 12, 6."""
     stack = [ConvLayer(8, 3), ConvLayer(12, 3, 2), ConvLayer(6, 1, 3), ConvLayer(6, 3, 0)]
-    assert layers.sizes(stack) == [Sizes(8, 8), Sizes(8, 8), Sizes(12, 8), Sizes(6, None)]
+    assert layers.sizes(stack) == [
+        LayerChannels(8, 8),
+        LayerChannels(8, 8),
+        LayerChannels(12, 8),
+        LayerChannels(6, None),
+    ]
 
 
 def test_a_projection_exists_where_channels_change_only():
     """At least 20,000 draws each: 3 % is far outside chance. The projection has no dropout before it."""
     key = jax.random.key(0)
-    conv, projection = layers.init_layer(key, ConvLayer(150, 3), Sizes(100, 160), 0.6, DenseConfig())
+    conv, projection = layers.init_layer(key, ConvLayer(150, 3), LayerChannels(100, 160), 0.6, DenseConfig())
     assert conv.w.shape == (3, 100, 300)
     assert float(jnp.std(conv.w)) == pytest.approx((4 * 0.6 / 300) ** 0.5, rel=0.03)
     assert projection.w.shape == (160, 150)
     assert float(jnp.std(projection.w)) == pytest.approx(160**-0.5, rel=0.03)
-    assert layers.init_layer(key, ConvLayer(4, 3), Sizes(5, 4), 1.0, DenseConfig())[1] is None
-    assert layers.init_layer(key, ConvLayer(4, 3, 0), Sizes(5, None), 1.0, DenseConfig())[1] is None
+    assert layers.init_layer(key, ConvLayer(4, 3), LayerChannels(5, 4), 1.0, DenseConfig())[1] is None
+    assert layers.init_layer(key, ConvLayer(4, 3, 0), LayerChannels(5, None), 1.0, DenseConfig())[1] is None
 
 
 def test_residual_reads_the_output_that_many_layers_back():

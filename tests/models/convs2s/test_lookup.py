@@ -1,13 +1,15 @@
 """Tables of the first layer against the layer itself."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.convs2s import lookup as tables
-from convs2s_jax.models.convs2s.lookup import Words
+from convs2s_jax.models.convs2s import first_layer as tables
+from convs2s_jax.models.convs2s.first_layer import Words
 from convs2s_jax.nn import convolution
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.embedding import Embedding, embed, places
@@ -37,8 +39,8 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
         before = jnp.sum(TOKENS[:, :at] != PAD, axis=1)
         words = Words(tokens=tokens, places=places(tokens, before))
         x = linear(map_in, embed(embedding, tokens, before))
-        y, past = convolution.causal(conv, past, x)
-        ours, history = tables.causal(found, conv.b, history, words)
+        y, past = convolution.causal(partial(convolution.dense, conv), past, x)
+        ours, history = tables.causal(found, history, words)
         np.testing.assert_allclose(tables.read(found, words), x, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(ours, y, rtol=1e-5, atol=1e-5)
         at += cut
@@ -49,4 +51,4 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
 def test_size_is_that_of_the_tables(dtype, positions):
     embedding, map_in, conv = layer(3, positions, dtype)
     made = tables.init(embedding, map_in, conv)
-    assert tables.size(embedding, conv) == sum(leaf.nbytes for leaf in jax.tree.leaves(made))
+    assert tables.size(embedding, conv) == sum(leaf.nbytes for leaf in jax.tree.leaves((made.words, made.positions)))

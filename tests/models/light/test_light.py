@@ -17,7 +17,8 @@ from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.light import decoder as light_decoder
 from convs2s_jax.models.light import encoder as light_encoder
 from convs2s_jax.models.light import layers as light_layers
-from convs2s_jax.models.light.records import Dynamic, Lightweight
+from convs2s_jax.nn import taps
+from convs2s_jax.nn.taps import TAPS, PredictedTaps, SharedTaps
 from convs2s_jax.training.loss import Batch, loss
 
 V, E = 13, 8
@@ -75,7 +76,7 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
             seen.append(jax.random.key_data(key))
             return x
 
-        for module in (light_encoder, light_decoder, light_layers, light_decoder.multihead):
+        for module in (light_encoder, light_decoder, light_layers, light_decoder.multihead, taps):
             monkeypatch.setattr(module, "dropout", record)
         loss(params, cfg, Batch(src=SOURCE, tgt=TOKENS), key=jax.random.key(0))
         return seen
@@ -95,11 +96,11 @@ def test_dropout_stands_where_fairseq_puts_it(monkeypatch):
 
 def test_dropped_taps_of_a_lightweight_kernel_are_those_of_its_sentence():
     """Every sentence loses others, the same at all its positions; what is left is divided by what is kept."""
-    params = Lightweight(scores=jnp.asarray(np.random.default_rng(0).normal(size=(15, 4)), jnp.float32))
-    weights = light_layers.KERNELS["lightweight"].weights
+    params = SharedTaps(scores=jnp.asarray(np.random.default_rng(0).normal(size=(15, 4)), jnp.float32))
+    weights = TAPS["lightweight"].taps
     x = jnp.zeros((3, 6, 12))
-    plain = weights(params, x, rate=0.5, key=None)
-    dropped = weights(params, x, rate=0.5, key=jax.random.key(0))
+    plain = weights(params, x, 0.5, None)
+    dropped = weights(params, x, 0.5, jax.random.key(0))
     np.testing.assert_array_equal(dropped, np.broadcast_to(dropped[:, :1], (3, 6, 15, 4)))
     kept = np.asarray(dropped[:, 0]) != 0.0
     np.testing.assert_allclose(dropped[:, 0], np.where(kept, 2 * plain, 0.0), rtol=1e-5)
@@ -115,11 +116,11 @@ def test_fresh_parameters_are_those_of_fairseq(convolution):
     cfg = build(ModelConfig, {"embedding_dim": 80, "encoder": side, "decoder": side})
     params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=500, target_vocabulary=400)
     block = params.decoder.blocks[0]
-    kernel = block.convolution.kernel
+    kernel = block.convolution.taps
     taps, bound = (
         (kernel.scores, math.sqrt(6 / (31 + 40 * 31))) if convolution == "lightweight" else (kernel.maker, 120**-0.5)
     )
-    assert isinstance(kernel, Lightweight if convolution == "lightweight" else Dynamic)
+    assert isinstance(kernel, SharedTaps if convolution == "lightweight" else PredictedTaps)
     assert float(jnp.max(jnp.abs(taps))) <= bound
     expected = [
         (taps, bound / math.sqrt(3)),

@@ -56,8 +56,8 @@ def step(p, x, dilation, first):
     y = np.zeros_like(x)
     for t, at in np.ndindex(len(x), len(x)):
         offset = at - t - first
-        if offset % dilation == 0 and 0 <= offset // dilation < len(p.conv.depthwise.w):
-            y[t] += p.conv.depthwise.w[offset // dilation] * x[at]
+        if offset % dilation == 0 and 0 <= offset // dilation < len(p.conv.taps.w):
+            y[t] += p.conv.taps.w[offset // dilation] * x[at]
     return normalised(p.norm, y @ p.conv.pointwise.w + p.conv.pointwise.b)
 
 

@@ -1,0 +1,117 @@
+"""The first layer's products of every word and every position, computed once so that decoding looks them up.
+
+What enters the first convolution is linear in the embedding, x = (w + p) W + b, and so are the products of its taps:
+
+    y_t = b' + sum_j x_{t-K+1+j} w'_j = b' + sum_j (word_j[token_{t-K+1+j}] + position_j[place_{t-K+1+j}])
+"""
+
+import flax.struct
+import jax.numpy as jnp
+
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.types import Array, wide
+
+
+@flax.struct.dataclass
+class Table:
+    """Of words or of positions. The last row stands for what comes before the first word: zeros.
+
+    Attributes:
+      inputs: [R + 1, C], what enters the convolution.
+      products: [R + 1, K, D], of its taps.
+    """
+
+    inputs: Array
+    products: Array
+
+
+@flax.struct.dataclass
+class Tables:
+    """What is looked up.
+
+    Attributes:
+      words: of every word.
+      positions: of every position, None in a model without.
+      bias: [D], of the convolution.
+    """
+
+    words: Table
+    positions: Table | None
+    bias: Array
+
+
+@flax.struct.dataclass
+class Words:
+    """Words of N hypotheses, T of each.
+
+    Attributes:
+      tokens: [N, T], ids.
+      places: [N, T], rows of their positions (`nn.embedding.places`).
+    """
+
+    tokens: Array
+    places: Array
+
+
+def size(embedding: Embedding, conv: Affine) -> int:
+    """Bytes of the tables that `init` makes, the bias aside."""
+    rows = sum(len(rows) + 1 for rows in (embedding.table, embedding.positions) if rows is not None)
+    width, inputs, outputs = conv.w.shape
+    return int(rows * (inputs + width * outputs) * conv.w.dtype.itemsize)
+
+
+def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
+    """The tables of an embedding, the map [E -> C] after it and a convolution w [K, C, D]."""
+
+    def table(x: Array) -> Table:
+        x = jnp.concatenate([x, jnp.zeros_like(x[:1])])
+        return Table(inputs=x, products=jnp.einsum("RC,KCD->RKD", x, conv.w))
+
+    words = linear(map_in, embedding.table)
+    if embedding.positions is None:
+        return Tables(words=table(words), positions=None, bias=conv.b)
+    positions = table(embedding.positions.astype(map_in.w.dtype) @ map_in.w)
+    return Tables(words=table(words), positions=positions, bias=conv.b)
+
+
+def start(tables: Tables, rows: int) -> Words:
+    """The K - 1 words before the first, of N rows."""
+    shape = (rows, tables.words.products.shape[1] - 1)
+    before = [0 if table is None else len(table.inputs) - 1 for table in (tables.words, tables.positions)]
+    return Words(*(jnp.full(shape, row, jnp.int32) for row in before))
+
+
+def read(tables: Tables, words: Words) -> Array:
+    """What enters the first convolution, [N, T, C]."""
+    x = _rows(tables.words.inputs, words.tokens)
+    return x if tables.positions is None else x + _rows(tables.positions.inputs, words.places)
+
+
+def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
+    """`nn.convolution.causal` of what `read` gives.
+
+    Args:
+      tables: of the layer.
+      history: [N, K - 1] words before `words`.
+      words: [N, T].
+
+    Returns:
+      Output [N, T, D] and the history for what follows.
+    """
+    T = words.tokens.shape[1]
+    tokens = jnp.concatenate([history.tokens, words.tokens], axis=1)
+    places = jnp.concatenate([history.places, words.places], axis=1)
+    _, K, D = tables.words.products.shape
+    b = tables.bias
+    total = b.astype(wide(b.dtype))[None, None]
+    for j in range(K):
+        total = total + _rows(tables.words.products.reshape(-1, D), tokens[:, j : j + T] * K + j)
+        if tables.positions is not None:
+            total = total + _rows(tables.positions.products.reshape(-1, D), places[:, j : j + T] * K + j)
+    return total.astype(b.dtype), Words(tokens=tokens[:, T:], places=places[:, T:])
+
+
+def _rows(table: Array, index: Array) -> Array:
+    """Rows of a table, in float32 or better."""
+    return table.at[index].get(mode="promise_in_bounds").astype(wide(table.dtype))

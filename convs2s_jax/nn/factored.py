@@ -1,0 +1,70 @@
+"""Convolutions in two factors: first along time, each channel for itself, then a linear map of the channels.
+
+    y_t = b + (sum_j w_{j,h(c)} x_{t+jr,c}) P        w the taps (`nn.taps`), P [C, D]
+
+K C + C D weights (separable), K H + C D (lightweight) or C K H + C D (dynamic) instead of K C D.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn import affine
+from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.depthwise import depthwise
+from convs2s_jax.nn.taps import Draw, TapKind
+from convs2s_jax.nn.types import Array, Key
+
+
+@flax.struct.dataclass
+class Factored:
+    """Parameters of both factors.
+
+    Attributes:
+      taps: of a kind of `nn.taps.TAPS`.
+      pointwise: P [C, D] and b [D].
+    """
+
+    taps: Any
+    pointwise: Affine
+
+
+def init(
+    key: Key, kind: TapKind[Any], draw: Draw, *, width: int, inputs: int, outputs: int, heads: int, keep: float
+) -> Factored:
+    """Fresh parameters: taps as `draw` gives them, P ~ N(0, sqrt(keep / C)).
+
+    Args:
+      key: of both factors.
+      kind: of the taps.
+      draw: the numbers of the taps.
+      width: K.
+      inputs: C.
+      outputs: D.
+      heads: H, a divisor of C; C for separable convolutions.
+      keep: factor on the variance of P.
+    """
+    taps_key, pointwise_key = jax.random.split(key)
+    return Factored(
+        taps=kind.init(taps_key, width, inputs, heads, draw),
+        pointwise=affine.init(pointwise_key, inputs, outputs, keep=keep),
+    )
+
+
+def convolution(params: Factored, kind: TapKind[Any], x: Array, dilation: int = 1) -> Valid:
+    """The convolution for an input x [B, T, C] without padding, from which dynamic taps are predicted."""
+    w = kind.taps(params.taps, x, 0.0, None)
+    return lambda padded: linear(params.pointwise, depthwise(w, padded, dilation))
+
+
+def dense(params: Factored, kind: TapKind[Any]) -> Affine | None:
+    """The dense convolution of equal results, w_j P for each tap, without dilation; None where taps depend on x."""
+    w = kind.fixed(params.taps)
+    if w is None:
+        return None
+    pointwise = params.pointwise
+    w = jnp.repeat(w, len(pointwise.w) // w.shape[1], axis=1)
+    return Affine(w=w[:, :, None] * pointwise.w[None], b=pointwise.b)

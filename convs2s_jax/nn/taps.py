@@ -1,0 +1,128 @@
+"""The taps of convolutions along time (`nn.depthwise`), which arise in three ways.
+
+    separable    w                          one kernel for each channel, H = C (Chollet 2017)
+    lightweight  softmax_K(u)               one for each head, whose taps sum to one (Wu et al. 2019, section 3)
+    dynamic      softmax_K(sum_c Q_c x_tc)  one for each head and position (Wu et al. 2019, section 4, equation 5)
+
+A kind is one line of `TAPS`, for all families of models.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.nn.affine import Kernel
+from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.types import Array, Key, wide
+
+P = TypeVar("P")
+Draw = Callable[[Key, tuple[int, ...]], Array]
+"""Fresh numbers of a shape: `normal(deviation)` or `uniform(bound)`. Families of models differ in it."""
+
+
+@flax.struct.dataclass
+class SharedTaps:
+    """Parameters of lightweight convolutions.
+
+    Attributes:
+      scores: u [K, H], the taps before their softmax.
+    """
+
+    scores: Array
+
+
+@flax.struct.dataclass
+class PredictedTaps:
+    """Parameters of dynamic convolutions.
+
+    Attributes:
+      maker: Q [C, K, H], which maps the channels of a position to the scores of its taps.
+    """
+
+    maker: Array
+
+
+class TapKind(NamedTuple, Generic[P]):
+    """How taps arise.
+
+    Attributes:
+      init: (key, K, C, H, draw) -> parameters.
+      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H], or [N, T, K, H] with taps for each position.
+      fixed: parameters -> the taps [K, H] of every position without dropout, or None where they depend on x.
+    """
+
+    init: Callable[[Key, int, int, int, Draw], P]
+    taps: Callable[[P, Array, float, Key | None], Array]
+    fixed: Callable[[P], Array | None]
+
+
+def normal(deviation: float) -> Draw:
+    """Numbers ~ N(0, deviation)."""
+    return lambda key, shape: deviation * jax.random.normal(key, shape)
+
+
+def uniform(bound: float) -> Draw:
+    """Numbers ~ U(-bound, bound)."""
+    return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+def softmax(scores: Array) -> Array:
+    """Taps that sum to one: softmax over K of [..., K, H], same dtype."""
+    return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
+
+
+def predicted(maker: Array, x: Array) -> Array:
+    """The taps of each position, softmax_K(sum_c Q_{c,k,h} x_{t,c}): [N, T, K, H] of x [N, T, C].
+
+    Only the channels of the position itself choose its taps, so this is no attention.
+    """
+    return softmax(jnp.einsum("NTC,CKH->NTKH", x.astype(maker.dtype), maker))
+
+
+def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: float, key: Key | None) -> Array:
+    """Taps [K, H]; with dropout, each row of x loses taps of its own, the same at all positions: [N, T, K, H]."""
+    w = fixed(params)
+    if key is None or rate == 0.0:
+        return w
+    rows = dropout(jnp.broadcast_to(w, (len(x), *w.shape)), rate, key)
+    return jnp.broadcast_to(rows[:, None], (*x.shape[:2], *w.shape))
+
+
+def _init_separable(key: Key, width: int, _channels: int, heads: int, draw: Draw) -> Kernel:
+    return Kernel(w=draw(key, (width, heads)))
+
+
+def _own(params: Kernel) -> Array:
+    w: Array = params.w
+    return w
+
+
+def _init_lightweight(key: Key, width: int, _channels: int, heads: int, draw: Draw) -> SharedTaps:
+    return SharedTaps(scores=draw(key, (width, heads)))
+
+
+def _normalised(params: SharedTaps) -> Array:
+    return softmax(params.scores)
+
+
+def _init_dynamic(key: Key, width: int, channels: int, heads: int, draw: Draw) -> PredictedTaps:
+    return PredictedTaps(maker=draw(key, (channels, width, heads)))
+
+
+def _dynamic(params: PredictedTaps, x: Array, rate: float, key: Key | None) -> Array:
+    return dropout(predicted(params.maker, x), rate, key)
+
+
+def _none(_params: PredictedTaps) -> None:
+    return None
+
+
+TAPS: dict[str, TapKind[Any]] = {
+    "separable": TapKind(init=_init_separable, taps=partial(_same_everywhere, _own), fixed=_own),
+    "lightweight": TapKind(init=_init_lightweight, taps=partial(_same_everywhere, _normalised), fixed=_normalised),
+    "dynamic": TapKind(init=_init_dynamic, taps=_dynamic, fixed=_none),
+}
