@@ -31,7 +31,7 @@ Step = Callable[[Memory, Cache, Array], tuple[Array | Fused, Cache]]
 Coverage = Callable[[Memory, Cache], Array]
 
 PHASES = 2
-"""Sizes of a batch, each half of the one before: each takes a compilation of the step (docs/performance.md)."""
+"""Sizes of a batch, each half of the one before; the step is compiled once for each (docs/decisions/0006)."""
 LEAST_ROWS = 8
 """Batches do not get smaller than this."""
 
@@ -46,7 +46,7 @@ class Search:
       structure: the static options.
       numbers: the traced options.
       coverage: what the coverage penalty reads, where there is one.
-      chunk: steps between two looks which sentences are done.
+      chunk: steps between two checks for finished sentences.
     """
 
     step: Step
@@ -73,8 +73,8 @@ def search(
 ) -> Hypotheses:
     """Find the best hypotheses of B sentences, or draw samples.
 
-    Whenever half of the sentences are done, the others are moved together and go on in a smaller batch, so that one
-    long sentence does not hold the others' work. The sizes are static: everything is one program.
+    When half of the sentences are done, the others go on in a smaller batch, so that a few long sentences do not keep
+    all rows busy. The sizes are static: everything is one program.
 
     The scores are functions of `numbers` that can be mapped (`jax.vmap`) and differentiated: by `jax.jvp` always, by
     `jax.grad` where `chunk` is at least `limit`, because then a loop of fixed length takes the place of one that stops
@@ -92,7 +92,7 @@ def search(
       request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
       structure: the static options; `structure_of` has a user's.
       limit: L, static length of the results in symbols, the end symbol counted.
-      chunk: steps between two looks which sentences are done; a look is cheap, steps after the last end are not.
+      chunk: steps between two checks for finished sentences. A check is cheap; steps after the last end are wasted.
       start: the symbol fed first.
       coverage: of memory and the cache after a step, [N]: the sum over source positions of log min(attention, 1), for
         the coverage penalty.
@@ -116,7 +116,7 @@ def search(
 
 
 def _finish_all(given: Search, batch: Batch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
-    """Search the sentences of a batch of the first of `sizes`, going on in the smaller ones as sentences leave it.
+    """Search a batch of the first of `sizes`; once enough sentences are done, go on in a batch of the next size.
 
     Args:
       given: the search.
@@ -198,7 +198,7 @@ def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array
 
 
 def _first(given: Search, batch: Batch) -> Batch:
-    """The first step on one row of each sentence: until it is done its hypotheses are alike."""
+    """The first step on one row of each sentence: before it, the hypotheses of a sentence are equal."""
     beams, W = batch.beams, given.structure.beam_size
     one = replace(
         beams,
@@ -224,7 +224,7 @@ def _check(
     limit: int,
     chunk: int,
 ) -> int:
-    """Refuse what does not fit together; the size of the vocabulary."""
+    """Refuse shapes and options that do not fit together. Returns V, the size of the vocabulary."""
     if limit < 1 or chunk < 1:
         raise ValueError(f"limit is {limit} and chunk is {chunk}: both are 1 or more")
     if structure.coverage and coverage is None:

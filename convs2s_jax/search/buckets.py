@@ -7,7 +7,13 @@ from convs2s_jax.core.rows import round_up
 
 
 class Bucket(NamedTuple):
-    """One batch: sentences `indices` in arrays of `rows` rows and `width` columns."""
+    """One batch.
+
+    Attributes:
+      rows: of its arrays.
+      width: columns of its arrays.
+      indices: of its sentences, at most `rows`.
+    """
 
     rows: int
     width: int
@@ -27,9 +33,9 @@ class Bucket(NamedTuple):
 def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 16) -> list[Bucket]:
     """Group sentences of like length, longest first.
 
-    Longest first, so that what does not fit into memory fails at once and an estimate of the time left is no promise.
-    Batches of one width have one number of rows, and so one shape: only where there is a single batch it has no more
-    rows than the next power of two. Rows without a sentence cost little, as the search drops them.
+    The longest come first: what does not fit into memory fails at once, and an estimate of the time left is not too
+    low. Batches of one width have the same number of rows, so they share one shape. A single batch has only as many
+    rows as the next power of two. Rows without a sentence cost little, because the search drops them.
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
@@ -63,7 +69,7 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
 def width_of(length: int) -> int:
     """The width of arrays for sources of this length: multiples of 16, from 128 on in steps of an eighth to a quarter.
 
-    A program for each width takes seconds to compile, a few columns of padding a few hundredths of the work.
+    Each width takes seconds to compile; a few columns of padding cost a few hundredths of the work.
     """
     step = max(16, _power_of_two(length) // 8)
     return round_up(length, step)

@@ -29,8 +29,8 @@ def classify(
 ) -> list[np.ndarray]:
     """Probabilities of all labels for each text, in the order of the texts.
 
-    Of a text that is longer than the model allows the beginning counts. An empty text has probabilities too: those of
-    an end symbol alone. No result depends on the other texts.
+    A text longer than the model allows is cut at the end. An empty text is classified as an end symbol alone. No result
+    depends on the other texts.
 
     Args:
       params: merged kernels.

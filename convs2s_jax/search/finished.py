@@ -1,4 +1,4 @@
-"""The finished hypotheses of each sentence: their scores, their places, and when no live one can take a place."""
+"""The finished hypotheses of each sentence, and when its search is over."""
 
 import flax.struct
 import jax

@@ -31,7 +31,13 @@ class Hypotheses:
 
 @flax.struct.dataclass
 class Trail:
-    """What each step chose: [W] live hypotheses of B sentences; a leading axis of steps once they are stacked."""
+    """What each step chose for W live hypotheses of B sentences; stacked over steps, a leading axis is added.
+
+    Attributes:
+      tokens: [B, W] int32, the symbol that was added.
+      parents: [B, W] int32, the hypothesis that was continued.
+      totals: [B, W], cumulative scores.
+    """
 
     tokens: Array
     parents: Array

@@ -13,7 +13,7 @@ Scalar = Array | np.float32 | np.int32
 class Numbers:
     """The traced part of a search's options, scalars; their meanings are those of `SearchConfig`.
 
-    Whether some of them are read at all is a matter of `Structure`.
+    `Structure` says which of them are read at all.
 
     Attributes:
       length_penalty: the exponent of the length.

@@ -13,7 +13,7 @@ from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 
 @flax.struct.dataclass
 class Request:
-    """Demands on B sentences.
+    """What is asked of B sentences.
 
     Attributes:
       max_lengths: [B] int32, most tokens before the end symbol.

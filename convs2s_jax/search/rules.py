@@ -118,7 +118,7 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
 
 
 def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
-    """Within a sentence's prefix, its next token at its own price, and nothing else.
+    """Within a forced prefix, only its next token is allowed; it scores what it would score anyway.
 
     Args:
       scores: [B, W, V], what the other rules left.

@@ -18,7 +18,7 @@ from convs2s_jax.search.hypotheses import Hypotheses
 T = TypeVar("T")
 
 IN_FLIGHT = 2
-"""Batches under way at once: what one does on one core or on the host, the products of the other make good."""
+"""Batches that run at once: while one does serial work, the matrix products of the other keep the cores busy."""
 
 
 def put(arrays: Any, mesh: Mesh | None) -> Any:
@@ -50,7 +50,7 @@ def spread(
 ) -> Iterator[tuple[int, Hypotheses, np.ndarray | None]]:
     """Run all batches, a few at once, each device a batch of its own; yield each sentence with its row of the results.
 
-    Batches are the same whatever the number of devices, and so are the programs that run on each.
+    The number of devices changes neither the batches nor the program that runs on each.
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
     chosen = chosen[: max(1, min(len(chosen), len(plan)))]

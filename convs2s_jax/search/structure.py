@@ -1,4 +1,4 @@
-"""What shapes the program of a search: another value is another compilation. All other options are `Numbers`."""
+"""The options of a search that shape its program: another value compiles again. All others are `Numbers`."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Sentences in, translations out: batches, devices and the way back to one result for each sentence."""
+"""Sentences in, translations out: batching, devices, and one result for each sentence in its place."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,10 +84,9 @@ def translate(
 ) -> list[Translation]:
     """Translate sentences; one translation for each, in their order.
 
-    An empty source has an empty translation and never reaches the device, but for a language model, which reads no
-    source. Of a source that is longer than the model's
-    positions, the beginning is translated, and `Translation.cut` says how much is missing. No result depends on the
-    other sentences, on their order, or on the number of devices.
+    An empty source has an empty translation and never reaches the device, except with a language model, which reads no
+    source. A source longer than the model's positions is cut at the end, and `Translation.cut` says by how much. No
+    result depends on the other sentences, on their order, or on the number of devices.
 
     Batches are started from threads of their own: settings of JAX that belong to the calling thread, such as
     `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` does.
@@ -102,11 +101,11 @@ def translate(
       phrases: for each sentence, token sequences that must occur in it, in any order.
       seed, first: samples are drawn with a key made of `seed` (below 2^32) and the number of the sentence, counted from
         `first`.
-      attention: whether candidates carry it.
+      attention: whether candidates hold their attention weights.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
       least_width: source arrays are at least this wide, so that short sentences share one compilation.
-      devices: over which batches are spread; None for all local ones.
+      devices: that batches are spread over; None for all local ones.
       progress: called with the number of sentences done since the call before.
 
     Returns:

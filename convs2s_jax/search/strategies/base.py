@@ -20,7 +20,7 @@ State = Any
 
 
 class Candidates(NamedTuple):
-    """Continuations, those that get a place first standing first.
+    """Continuations, in the order in which they get places in the beam.
 
     Attributes:
       totals: [R, 2W], cumulative scores; -inf where there is none.
@@ -65,8 +65,8 @@ class View:
         """What each continuation adds to the cumulative score, [R, W, V]: its log-probability under all rules.
 
         Args:
-          own_rule: a rule of the strategy, of the scores under the rules before it and of those without any rule. Only
-            a forced prefix goes before it.
+          own_rule: a rule of the strategy itself, called with the scores after the blocked n-grams and with those
+            before them. A forced prefix overrides it.
         """
         log_probs = rules.log_probabilities(self.logits, self.numbers).reshape(*self.totals.shape, -1)
         V = log_probs.shape[-1]

@@ -1,8 +1,8 @@
 """Positive lexical constraints: phrases that must occur in a hypothesis, in any order.
 
 A vectorised form of dynamic beam allocation (Post & Vilar 2018): a bank holds the candidates that have met the same
-number of constraint tokens, and the beam is shared out over the banks. Here the places go round the banks, best
-candidate of each first, so that what one bank does not need falls to the others.
+number of constraint tokens, and the beam is shared among the banks. Here places are given out in rounds, the best
+candidate of each bank first, so that a bank with few candidates leaves its places to the others.
 
 R sentences, W hypotheses of each, C phrases of at most K tokens.
 """

@@ -11,13 +11,13 @@ from convs2s_jax.search.structure import Structure
 
 
 def choose(view: View) -> Candidates:
-    """One symbol for each of the W samples of a sentence, by the largest of score + Gumbel noise.
+    """One symbol for each of the W samples of a sentence: the one with the largest score + Gumbel noise.
 
-    The noise is a function of the sentence's key, the step and the sample's place among those that have not ended:
-    neither the batch nor its shape has a part in it.
+    The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
+    not depend on the batch or its shape.
 
     Returns:
-      The samples, then as many candidates that are dead.
+      The W samples, then W candidates of score -inf to fill up the 2W.
     """
     keys = view.request.keys
     assert keys is not None  # `check` has seen to it
