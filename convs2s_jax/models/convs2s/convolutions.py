@@ -27,7 +27,7 @@ class _EveryLayerAlike:
         """Distance from tap to tap, in one layer."""
         return 1
 
-    def at(self, index: int) -> Self:
+    def at(self, _index: int) -> Self:
         """The config of the layer of this index, counted from 0."""
         return self
 
@@ -96,7 +96,7 @@ class _Headed(_EveryLayerAlike):
             "divisor",
         )
 
-    def heads_of(self, inputs: int) -> int:
+    def heads_of(self, _inputs: int) -> int:
         """H."""
         return self.heads
 
@@ -145,15 +145,15 @@ class BlockConvolution(NamedTuple):
     dense: Callable[[Any, Any], Affine | None]
 
 
-def _init_dense(key: Key, cfg: DenseConfig, width: int, inputs: int, outputs: int, keep: float) -> Affine:
+def _init_dense(key: Key, _cfg: DenseConfig, width: int, inputs: int, outputs: int, keep: float) -> Affine:
     return convolution.init(key, width, inputs, outputs, keep=keep)
 
 
-def _dense(params: Affine, cfg: DenseConfig, x: Array, form: DenseForm) -> Valid:
+def _dense(params: Affine, _cfg: DenseConfig, _x: Array, form: DenseForm) -> Valid:
     return partial(convolution.dense, params, form=form)
 
 
-def _itself(params: Affine, cfg: DenseConfig) -> Affine:
+def _itself(params: Affine, _cfg: DenseConfig) -> Affine:
     return params
 
 
@@ -168,7 +168,7 @@ def _factored(name: str, deviation: Callable[[int, int], float]) -> BlockConvolu
         draw, heads = normal(deviation(width, inputs)), cfg.heads_of(inputs)
         return factored.init(key, taps, draw, width=width, inputs=inputs, outputs=outputs, heads=heads, keep=4 * keep)
 
-    def convolve(params: factored.Factored, cfg: Any, x: Array, form: DenseForm) -> Valid:
+    def convolve(params: factored.Factored, cfg: Any, x: Array, _form: DenseForm) -> Valid:
         return factored.convolution(params, taps, x, cfg.dilation)
 
     def dense(params: factored.Factored, cfg: Any) -> Affine | None:

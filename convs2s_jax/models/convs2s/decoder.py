@@ -167,12 +167,12 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     )
 
 
-def prepare(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Memory) -> Memory:
+def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
     """The layers read the memory as it is (for many short calls see `convs2s.lookup`)."""
     return memory
 
 
-def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, memory: Any, rows: int) -> ConvDecoderCache:
+def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     dtype = params.map_in.w.dtype
     histories = [

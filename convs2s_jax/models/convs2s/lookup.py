@@ -86,7 +86,7 @@ def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> LookupParam
     return LookupParams(plain=params, tables=first_layer.init(params.embedding, params.map_in, conv))
 
 
-def prepare(params: LookupParams, cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory:
+def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory:
     """Map the source for the attention of each layer, once for all steps and hypotheses."""
     maps = [block.attention for block in params.plain.blocks]
     first = next((m for m in maps if m is not None), None)
@@ -115,9 +115,9 @@ def advance(
     cache: LookupCache,
     tokens: Array,
     *,
-    rate: float,
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
+    **_: object,
 ) -> tuple[Array, Array, LookupCache]:
     """`convs2s.decoder.advance` without dropout; arguments and results are its own.
 

@@ -109,7 +109,7 @@ class LightMemory:
     mask: Array
 
 
-def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightDecoderParams:
+def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightDecoderParams:
     """Fresh parameters as fairseq's: rows V of the target vocabulary, E = dim; dropout has no part in them."""
     keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
     return LightDecoderParams(
@@ -135,7 +135,7 @@ def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory)
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
 
-def start(params: LightDecoderParams, cfg: LightDecoderConfig, memory: LightMemory, rows: int) -> LightDecoderCache:
+def start(params: LightDecoderParams, cfg: LightDecoderConfig, _memory: LightMemory, rows: int) -> LightDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     dtype = params.blocks[0].convolution.map_in.w.dtype
     histories = [jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers]

@@ -50,7 +50,7 @@ class LightEncoderParams:
     norm: LayerNorm | None
 
 
-def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> LightEncoderParams:
+def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightEncoderParams:
     """Fresh parameters as fairseq's: rows V of the source vocabulary, E = dim; dropout has no part in them."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
     return LightEncoderParams(

@@ -103,12 +103,14 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
     )
 
 
-def prepare(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
+def prepare(_params: SliceNetDecoderParams, _cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
     """All attentions read the memory as it is."""
     return memory
 
 
-def start(params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, memory: Memory, rows: int) -> SliceNetDecoderCache:
+def start(
+    params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, _memory: Memory, rows: int
+) -> SliceNetDecoderCache:
     """The cache before the first token: zero histories."""
     dim, dtype = _dim_and_dtype(params)
 

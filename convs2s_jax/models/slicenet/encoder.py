@@ -38,7 +38,7 @@ class SliceNetEncoderParams:
     modules: tuple[tuple[SliceNetStep, ...], ...]
 
 
-def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetEncoderParams:
+def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> SliceNetEncoderParams:
     """Fresh parameters: rows V of the source vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
     table_key, *keys = jax.random.split(key, cfg.modules + 1)
     return SliceNetEncoderParams(
