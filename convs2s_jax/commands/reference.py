@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.processes import Processes
@@ -47,7 +48,8 @@ def sections() -> dict[Any, list[str]]:
     while waiting:
         cls, path = waiting.pop(0)
         first = cls not in found
-        found.setdefault(cls, []).append(path)
+        if path not in found.setdefault(cls, []):
+            found[cls].append(path)
         if first:
             inner = [
                 (record, f"{path}.{field.name}" if path else field.name)
@@ -89,7 +91,7 @@ def _title(cls: Any, paths: list[str]) -> str:
 
 def _section(title: str, cls: Any, leave_out: tuple[str, ...] = ()) -> str:
     entries = [_entry(field) for field in fields_of(cls) if not _is_fixed(field) and field.name not in leave_out]
-    return "\n".join([f"## {title}", "", _wrapped(summary(cls)), "", *entries, ""])
+    return "\n".join([f"## {title}", "", _wrapped(summary(cls)), "", *entries]).rstrip() + "\n"
 
 
 def _entry(field: Field) -> str:
@@ -99,6 +101,8 @@ def _entry(field: Field) -> str:
         facts += "; must be given"
     elif not dataclasses.is_dataclass(field.default):
         facts += f"; default `{_written(field.default)}`"
+    elif len(inner) > 1:
+        facts += f"; default {to_dict(field.default)['kind']}"
     description = field.text.replace("<", "\\<")  # Markdown reads <unk> as a tag
     return _wrapped(f"* `{field.name}` ({facts}): {description}", indent="  ")
 

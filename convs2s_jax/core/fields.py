@@ -71,6 +71,8 @@ def type_text(kind: Any) -> str:
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             return f"list of {_plural(arguments[0])}"
+        if len(set(arguments)) == 1:
+            return f"list of {len(arguments)} {_plural(arguments[0])}"
         return f"list of {len(arguments)}: {', '.join(type_text(item) for item in arguments)}"
     if dataclasses.is_dataclass(kind):
         return f"record ({', '.join(field.name for field in dataclasses.fields(kind))})"

@@ -48,7 +48,7 @@ def test_records_are_taken_as_they_are():
         ({"training": {"optimizer": {"kind": ["adam"]}}}, r"^config\.training\.optimizer\.kind is \['adam'\]"),
         (
             {"training": {"optimizer": "adam"}},
-            r"^config\.training\.optimizer is 'adam': expected fields, with 'kind' one of nesterov, adam$",
+            r"^config\.training\.optimizer is 'adam': expected fields, with 'kind' one of nesterov, adam, adamw$",
         ),
         ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 or"),
         ({"seed": -1}, r"^config\.seed is -1: use 0 or more$"),

@@ -80,7 +80,7 @@ class Two:
         (Literal["a", "b"] | None, "one of a, b or None"),
         (tuple[float, ...], "list of numbers"),
         (tuple[int, str], "list of 2: whole number, text"),
-        (tuple[tuple[str, str], ...], "list of items, each a list of 2: text, text"),
+        (tuple[tuple[str, str], ...], "list of items, each a list of 2 texts"),
         (tuple[Two, ...], "list of items, each a record (kind, size)"),
         (One | Two, "one of the kinds one, two"),
     ],

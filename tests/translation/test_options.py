@@ -68,6 +68,19 @@ def test_contradictions_are_refused(values, message):
         Options(**{"workdir": ("a",), **values})
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"length_penalty": 0.5, "length_penalty_kind": "gnmt", "temperature": 2.0, "unk_penalty": 1.0},
+        {"normalize": False, "coverage_penalty": 0.1},
+    ],
+    ids=str,
+)
+def test_what_has_a_part_in_a_score_goes_with_given_translations(search):
+    assert Options(workdir=("a",), score="x", search=search).search == search
+    assert Options(workdir=("a",), score="x", lm="b", search={"lm_weight": 0.1}).search == {"lm_weight": 0.1}
+
+
 def test_the_input_is_not_written_over(tmp_path):
     path = tmp_path / "text"
     path.write_text("1\n")
