@@ -14,7 +14,7 @@ Array = jax.Array
 Key = jax.Array
 Initializer = Callable[[Key, tuple[int, ...]], Array]
 Tree = Any
-"""A pytree of arrays whose exact records the function does not look into."""
+"""A pytree of arrays. The function does not depend on its records."""
 
 SQRT_HALF = 0.5**0.5
 """Halves the variance of a sum of two equally distributed terms (section 3.4)."""
