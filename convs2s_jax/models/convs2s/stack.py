@@ -14,8 +14,10 @@ from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.types import Array, Tree
 
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
-"""One layer: (its place in the list, form of its convolution, its parameters and whatever else belongs to it, the
-outputs of the layers before) to its output and whatever else comes of it."""
+"""One layer: (its entry in the list, the form of its convolution, its parameters and its own inputs, the outputs
+of the layers before) -> its output and its own other results."""
+PlacedLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
+"""A `Layer` whose place and form are given already."""
 
 
 def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
@@ -64,7 +66,7 @@ def through(
     made: list[Tree] = []
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
         scanned = len(run) > 1
-        apply: Callable[..., tuple[Array, Tree]] = partial(layer, layers[run.start], cfg.form(scanned))
+        apply: PlacedLayer = partial(layer, layers[run.start], cfg.form(scanned))
         if cfg.remat:
             apply = jax.checkpoint(apply, prevent_cse=not scanned)
         if scanned:
@@ -78,5 +80,5 @@ def through(
     return outputs[-1], made
 
 
-def _body(apply: Callable[..., tuple[Array, Tree]], x: Array, item: Tree) -> tuple[Array, Tree]:
+def _body(apply: PlacedLayer, x: Array, item: Tree) -> tuple[Array, Tree]:
     return apply(item, [x])
