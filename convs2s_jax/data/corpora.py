@@ -1,4 +1,4 @@
-"""The kinds of corpora: where the two sides of a split come from."""
+"""The kinds of corpora: each reads the two sides of a split from another place."""
 
 import dataclasses
 import functools
@@ -16,7 +16,14 @@ SPLITS = ("train", "valid", "test")
 
 
 class Sides(NamedTuple):
-    """The two sides of a split; `files` and `rows` as of `ParallelText`."""
+    """The two sides of a split.
+
+    Attributes:
+      src: source lines.
+      tgt: as many target lines.
+      files: see `ParallelText`.
+      rows: see `ParallelText`.
+    """
 
     src: Sequence[str]
     tgt: Sequence[str]
@@ -48,7 +55,7 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side is there."""
+    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side exists."""
     if not _has_folder(cfg):
         return ()
     sides = (cfg.src or cfg.tgt, cfg.tgt)
@@ -65,7 +72,7 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
 
 
 def _has_folder(cfg: DataConfig) -> bool:
-    """Whether a folder is given, which then is there."""
+    """Whether a folder is given; refuses one that does not exist."""
     if cfg.dir and not Path(cfg.dir).is_dir():
         raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
     return bool(cfg.dir)
@@ -101,7 +108,7 @@ def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
 
 
 _OTHER = "en"
-"""A corpus of one side is that side of the phrases from this language: in training it sees nothing of their test."""
+"""Source language of the phrases if the corpus has one side only: then no phrase of the test split is in train."""
 
 
 def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
@@ -147,8 +154,9 @@ def _no_split(cfg: DataConfig, split: str) -> str:
 class Kind(NamedTuple):
     """A kind of corpus.
 
-    read(cfg, split) -> the two sides of a split, None where the corpus has no such split.
-    missing(cfg, split) -> what is not there, in words.
+    Attributes:
+      read: (cfg, split) -> the two sides of a split, or None if the corpus has no such split.
+      missing: (cfg, split) -> a sentence that says what is missing.
     """
 
     read: Callable[[DataConfig, str], Sides | None]

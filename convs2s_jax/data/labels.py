@@ -1,4 +1,4 @@
-"""Labels as a vocabulary: a line is one token, whatever it holds."""
+"""Labels as a vocabulary: each line is one token."""
 
 import dataclasses
 import functools
@@ -13,7 +13,12 @@ from convs2s_jax.data.text_files import read_lines
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """A vocabulary of labels: `names[i]` has id i + 4. White space around a label is not part of it."""
+    """A vocabulary of labels. White space around a label is not part of it.
+
+    Attributes:
+      names: `names[i]` has id i + 4.
+      suffix: end of the file name of this kind.
+    """
 
     names: tuple[str, ...]
 
@@ -38,7 +43,7 @@ class Labels:
         return [[self._ids.get(text.strip(), UNK)] if text.strip() else [] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """The label of the ids, of which there is one beside special ones."""
+        """The label of the ids: one id, and special ids, which are skipped."""
         names = [self.token(i) for i in ids if i >= len(SPECIAL)]
         return " ".join(names) if names else (unknown or SPECIAL[UNK])
 
@@ -51,7 +56,7 @@ class Labels:
         return SPECIAL[i] if i < len(SPECIAL) else self.names[i - len(SPECIAL)]
 
     def save(self, path: Path) -> None:
-        """Write a label a line, in the order of their ids."""
+        """Write one label per line, in the order of their ids."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -62,7 +67,7 @@ class Labels:
         """Read what `save` wrote.
 
         Raises:
-          UserError: an empty line, or a label that stands there twice.
+          UserError: an empty line, or a label that occurs twice.
         """
         names = read_lines(path)
         for number, name in enumerate(names, 1):
@@ -76,10 +81,10 @@ def learn(lines: Iterable[str]) -> Labels:
     """List the labels of a training text in the order of their code points.
 
     Raises:
-      UserError: there are less than two.
+      UserError: there are fewer than two.
     """
     names = sorted({line.strip() for line in lines} - {""})
     if len(names) < 2:
         found = f"only '{names[0]}'" if names else "none"
-        raise UserError(f"the training text has less than two labels ({found}): there is nothing to tell apart")
+        raise UserError(f"the training text has fewer than two labels ({found}): there is nothing to tell apart")
     return Labels(tuple(names))

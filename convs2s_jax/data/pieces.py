@@ -1,6 +1,6 @@
-"""Subword units of one list, cut by a SentencePiece model that numbers them otherwise: how fairseq uses SentencePiece.
+"""Subword units as fairseq uses SentencePiece: a model cuts the text, and a list of its own numbers the pieces.
 
-Text is cut into pieces by the model, and a piece has the id of its line in the list (dict.txt).
+The id of a piece is that of its line in the list (dict.txt), not its number in the model.
 """
 
 import base64
@@ -23,10 +23,15 @@ _SPACE = "\u2581"
 
 @dataclasses.dataclass(frozen=True)
 class ListedPieces:
-    """A vocabulary of the pieces in `words`, made by `model`, the content of SentencePiece's model file.
+    """A vocabulary of listed pieces.
 
-    A piece that is not in the list is unknown. Decoding joins the pieces and puts a space for each U+2581 (fairseq's
+    A piece that is not in the list is unknown. Decoding joins the pieces and writes a space for each U+2581 (fairseq's
     --remove-bpe=sentencepiece), so text comes back as the model's normalisation left it.
+
+    Attributes:
+      model: content of SentencePiece's model file, which cuts text into pieces.
+      words: the list of pieces, which gives their ids.
+      suffix: end of the file name of this kind.
     """
 
     model: bytes

@@ -16,17 +16,21 @@ from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.config import VocabularyConfig
 
 # SentencePiece uses these two characters for itself: it reads the first as a space and learns from no line with the
-# second. Both travel as code points that Unicode reserves for use inside programs.
+# second. Both are replaced by code points that Unicode reserves for use inside programs.
 _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece:
-    """A vocabulary of subword units; `model` is the content of SentencePiece's model file.
+    """A vocabulary of subword units.
 
     decode(encode([text])[0]) == text, where no character is unknown and with normalisation "identity", except that
     runs of spaces (U+0020, no other space) become one and spaces at the edges are dropped, as SentencePiece does.
     Unknown characters come back as "<unk>".
+
+    Attributes:
+      model: content of SentencePiece's model file.
+      suffix: end of the file name of this kind.
     """
 
     model: bytes

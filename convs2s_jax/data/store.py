@@ -1,4 +1,4 @@
-"""Tokenised text on disk: encoded once, then read through memory maps."""
+"""Tokenised text on disk: encoded once, then read through a memory map."""
 
 import dataclasses
 import functools
@@ -26,7 +26,12 @@ _CHUNK = 4096  # sentences encoded at once
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Token ids of sentences, without EOS: sentence i is `tokens[offsets[i] : offsets[i + 1]]`."""
+    """Token ids of sentences, without EOS: sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
+
+    Attributes:
+      tokens: [tokens], ids of all sentences one after another.
+      offsets: [sentences + 1], where each sentence begins.
+    """
 
     tokens: np.ndarray
     offsets: np.ndarray
@@ -49,11 +54,11 @@ def tokenize(
 ) -> TokenStore:
     """Encode `texts`, or open what an earlier call encoded.
 
-    The file's name holds a key of the texts' content, the vocabulary and the format; a file that was not written to
-    its end is written anew. Processes that write the same at the same time each put a whole file in place.
+    The file name contains a hash of the texts, the vocabulary and the format. An incomplete file is written again.
+    Several processes may write the same file at the same time: each replaces it as a whole.
 
     Args:
-      folder: where the files are kept; made if missing.
+      folder: where the files are kept; created if missing.
       name: start of the file's name, for people, such as "train.de".
       progress: show a bar on standard error, if that is a terminal.
 
@@ -65,7 +70,7 @@ def tokenize(
     try:
         return _open(path, key)
     except (_NotWholeError, OSError):
-        pass  # never written, not to its end, or not readable
+        pass  # missing, incomplete or not readable
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary, progress)
@@ -84,7 +89,7 @@ def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabular
 
 
 class _NotWholeError(Exception):
-    """A file was not written to its end, or holds something else."""
+    """A file is incomplete or has another key."""
 
 
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
@@ -96,7 +101,7 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
 
 
 def _open(path: Path, key: bytes) -> TokenStore:
-    """Map a file that is whole and holds what `key` stands for."""
+    """Map a file that is complete and has this key."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size < _HEADER.size:
             raise _NotWholeError

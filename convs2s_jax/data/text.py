@@ -1,4 +1,4 @@
-"""Parallel text, or texts with their labels: the lines of a split, a part of train held out where that is asked for."""
+"""Parallel text, or texts with labels: the lines of a split, or a part of train held out for validation."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,12 @@ from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, Sides
 class ParallelText:
     """Lines that belong together: `tgt[i]` is the translation, or the label, of `src[i]`.
 
-    All sources of a corpus of one side are empty. name: of the split; files: names of the target files, one after
-    another, and how many lines each has, empty where the corpus has no files; rows: which of those lines these are,
-    None for all (lines are held out, the others are not).
+    Attributes:
+      src: source lines; all empty in a corpus of one side.
+      tgt: target lines.
+      name: of the split.
+      files: names of the target files in order, each with its number of lines; empty if the corpus has no files.
+      rows: numbers of these lines among the lines of all files; None for all lines.
     """
 
     src: Sequence[str]
@@ -29,7 +32,7 @@ class ParallelText:
         return len(self.src)
 
     def where(self, i: int) -> str:
-        """In which line of which file the target i stands, for messages."""
+        """File and line of target i, for messages."""
         line, first = i if self.rows is None else self.rows[i], 0
         held = ", held out for validation" if self.rows is not None and self.name == "valid" else ""
         for file, count in self.files:
@@ -43,7 +46,7 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     """Read a split ("train", "valid" or "test") of the corpus that `cfg` names.
 
     Args:
-      optional: a split that the corpus does not have comes back without lines instead of as an error.
+      optional: a missing split is returned without lines and is no error.
 
     Raises:
       UserError: files that are missing, damaged, not UTF-8, empty, or not parallel.
@@ -68,7 +71,7 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
 
 
 def _sides(kind: Kind, cfg: DataConfig, split: str) -> Sides | None:
-    """What the corpus has, or the part of train that is held out where it has no split "valid", or the rest of it."""
+    """The split of the corpus; if it has no split "valid", the part of train that is held out, or the rest of train."""
     sides = kind.read(cfg, split)
     if not cfg.hold_out or split == "test":
         return sides

@@ -1,6 +1,6 @@
 """TensorFlow Datasets as parallel text, read without TensorFlow.
 
-Data sets must be in the file format array_record; one that has still to be prepared is prepared in that format.
+Data sets must be in the file format array_record. A data set that is not prepared yet is prepared in that format.
 """
 
 import os
@@ -17,7 +17,7 @@ _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test
 
 
 def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tuple[Sequence[str], Sequence[str]] | None:
-    """Read two text features of a data set, in the data set's own order.
+    """Read two text features of a data set, in its own order.
 
     Args:
       name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".

@@ -1,4 +1,4 @@
-"""Vocabularies: what turns text into token ids and back, learned from the training text of a corpus."""
+"""Vocabularies: text to token ids and back, learned from the training text of a corpus."""
 
 import dataclasses
 import errno
@@ -41,7 +41,7 @@ class Vocabulary(Protocol):
         """Text of token ids; BOS, PAD and EOS are skipped, UNK is `unknown`, or without it "<unk>"."""
 
     def surfaces(self, text: str) -> list[str]:
-        """What each token of a text stands for, unknown ones as they are written; a space begins each word."""
+        """The text of each token, unknown ones as written; each word begins with a space."""
 
     def token(self, i: int) -> str:
         """Return the token of an id."""
@@ -52,7 +52,12 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Vocabularies:
-    """The vocabularies of the two sides; one object twice where they are joint."""
+    """The vocabularies of the two sides.
+
+    Attributes:
+      src: of the source.
+      tgt: of the target; the same object if one vocabulary serves both sides.
+    """
 
     src: Vocabulary
     tgt: Vocabulary
@@ -70,7 +75,7 @@ def build(
 
     Args:
       seed: draws the lines to learn from where a side has more than `cfg.sample`.
-      one_sided: sources are empty in this corpus: the target's vocabulary is that of both sides.
+      one_sided: the sources of this corpus are empty, and the target's vocabulary serves both sides.
       progress: show a bar on standard error, if that is a terminal.
 
     Raises:
@@ -101,7 +106,7 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, prog
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
-    """Write src.* and tgt.*, or joint.*, into `folder`, which then exists only as a whole.
+    """Write src.* and tgt.*, or joint.*, into `folder`, all of them or none.
 
     What the folder held before is replaced.
 
@@ -121,7 +126,7 @@ def load(folder: Path) -> Vocabularies:
     """Read what `save` wrote, or a folder with models or dict.txt lists of those names.
 
     Raises:
-      UserError: a missing, doubled or damaged file.
+      UserError: a file is missing, damaged or there twice.
     """
     if joint := _load(folder, "joint"):
         return Vocabularies(joint, joint)

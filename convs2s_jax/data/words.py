@@ -1,4 +1,4 @@
-"""Word lists: a token is what stands between white space, as in fairseq's dictionaries."""
+"""Word lists: tokens are separated by white space, as in fairseq's dictionaries."""
 
 import collections
 import dataclasses
@@ -17,9 +17,14 @@ _OVERWRITE = " #fairseq:overwrite"
 
 @dataclasses.dataclass(frozen=True)
 class WordList:
-    """A vocabulary of words: `words[i]` has id i + 4 and occurred `counts[i]` times.
+    """A vocabulary of words.
 
     Decoding joins words by one space, so any other white space is lost; unknown words come back as "<unk>".
+
+    Attributes:
+      words: `words[i]` has id i + 4.
+      counts: how often each word occurred.
+      suffix: end of the file name of this kind.
     """
 
     words: tuple[str, ...]
@@ -39,8 +44,8 @@ class WordList:
 
     @functools.cached_property
     def _ids(self) -> Mapping[str, int]:
-        # Of a word that stands twice the later id counts, as fairseq has it. The special symbols, written out in a
-        # text, are no words: only <unk> keeps its meaning.
+        # A word that is listed twice gets the later id, as in fairseq. Special symbols that occur in a text are not
+        # words: only <unk> keeps its meaning.
         return {word: i for i, word in enumerate(self.words, len(SPECIAL)) if word not in SPECIAL}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

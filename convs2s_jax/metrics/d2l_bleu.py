@@ -2,9 +2,9 @@
 
     BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
 
-p_n is the share of the hypothesis's n-grams that the reference has, each as often at most as the reference has it. The
-power halves from n to n + 1, which lets longer n-grams weigh more. It is no number to publish: that is sacrebleu's,
-which is of a corpus and weighs all n alike.
+p_n is the clipped precision of n-grams: an n-gram counts at most as often as the reference has it. The power halves
+from n to n + 1, which gives longer n-grams more weight. Publish sacrebleu's BLEU instead: it is computed on the whole
+corpus and weighs all n alike.
 """
 
 import math
@@ -17,8 +17,8 @@ from convs2s_jax.metrics.record import Metric, Score
 def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
     """BLEU of one hypothesis, from 0 to 1.
 
-    A hypothesis of less than k words has no n-grams of some orders: those leave the product as it is, so that a
-    sentence equal to its reference always has 1. (The formula says nothing of it.) One without words has 0.
+    A hypothesis of fewer than k words has no n-grams of some orders. These orders are skipped, so that a sentence equal
+    to its reference always scores 1. (The formula does not define this case.) A hypothesis without words scores 0.
 
     Args:
       hypothesis, reference: words.
@@ -33,9 +33,8 @@ def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) ->
     return score
 
 
-def corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
-    """The mean over all sentences, in percent; words stand between spaces, k = 4, and the best reference counts."""
-    del tokenize
+def corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
+    """The mean over all sentences, in percent: words are split at white space, k = 4, and the best reference counts."""
     total = 0.0
     for hypothesis, *given in zip(hypotheses, *references, strict=True):
         total += max(sentence(hypothesis.split(), reference.split()) for reference in given)

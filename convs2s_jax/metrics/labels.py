@@ -1,4 +1,4 @@
-"""How good labels are: accuracy and F1 (van Rijsbergen 1979), all in percent."""
+"""Scores of classification: accuracy and F1 (van Rijsbergen 1979), in percent."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ def accuracy(found: Sequence[str], right: Sequence[str]) -> float:
 
 
 def f1(found: Sequence[str], right: Sequence[str]) -> dict[str, float]:
-    """F1 of each label that was found or is right:  2 TP / (2 TP + FP + FN), the harmonic mean of precision and recall.
+    """F1 of each predicted or true label:  2 TP / (2 TP + FP + FN), the harmonic mean of precision and recall.
 
     Args:
-      found: labels given.
-      right: as many true ones.
+      found: predicted labels.
+      right: true labels, as many.
 
     Returns:
-      In the order of the labels' code points; 0 for a label that was never right.
+      F1 by label, sorted by code points; 0 for a label that was never predicted correctly.
     """
     hits = Counter(a for a, b in zip(found, right, strict=True) if a == b)
     given, true = Counter(found), Counter(right)
@@ -25,6 +25,6 @@ def f1(found: Sequence[str], right: Sequence[str]) -> dict[str, float]:
 
 
 def macro_f1(found: Sequence[str], right: Sequence[str]) -> float:
-    """The mean of all labels' F1: each label counts alike, however many texts have it."""
+    """The mean of all labels' F1: each label has the same weight, however many texts have it."""
     values = f1(found, right).values()
     return sum(values) / len(values)

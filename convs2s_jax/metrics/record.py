@@ -1,4 +1,4 @@
-"""What a metric is, and what it gives."""
+"""A metric and its scores."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,7 +7,11 @@ from typing import NamedTuple
 class Score(NamedTuple):
     """One number of a corpus.
 
-    key: its name in metrics.jsonl; title: in reports; value: from 0 to 100; note: how it was computed.
+    Attributes:
+      key: name in metrics.jsonl.
+      title: name in reports.
+      value: from 0 to 100.
+      note: how it was computed.
     """
 
     key: str
@@ -19,9 +23,10 @@ class Score(NamedTuple):
 class Metric(NamedTuple):
     """A way to compare hypotheses with references.
 
-    score(hypotheses, references, tokenize) -> its numbers. `references` are one list or several, each with a text for
-        every hypothesis; `tokenize` is BLEU's tokeniser, which others do not read.
-    check(tokenize): raises UserError where it cannot be computed, a package being missing, say.
+    Attributes:
+      score: (hypotheses, references, tokenize) -> scores. `references` are one list or several, each with a text for
+        every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
+      check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
     """
 
     score: Callable[[Sequence[str], Sequence[Sequence[str]], str], list[Score]]

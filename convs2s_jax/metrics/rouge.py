@@ -10,16 +10,15 @@ from convs2s_jax.metrics.record import Metric, Score
 KINDS = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
-def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
+def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
     """F1 of each kind, the mean over all sentences.
 
     Words are lowercased, stemmed by Porter's rules and consist of Latin letters and digits: it is a metric of English.
-    Of several references that of the best F1 counts, for each sentence and kind (the package's `score_multi`).
+    Of several references the one with the best F1 counts, for each sentence and kind (the package's `score_multi`).
 
     Raises:
       UserError: the package is missing.
     """
-    del tokenize
     scorer, count = _scorer(), len(hypotheses)
     totals = dict.fromkeys(KINDS, 0.0)
     for hypothesis, *given in zip(hypotheses, *references, strict=True):
@@ -37,8 +36,7 @@ def _scorer() -> Any:
     return rouge_scorer.RougeScorer(list(KINDS), use_stemmer=True)
 
 
-def _check(tokenize: str) -> None:
-    del tokenize
+def _check(_tokenize: str) -> None:
     _scorer()
 
 

@@ -1,8 +1,8 @@
 """BLEU (Papineni et al. 2002) and chrF (Popović 2015) of a whole corpus, by sacrebleu.
 
-The numbers are sacrebleu's and come with its signatures, so that they can be compared with published ones. Of several
-references BLEU counts an n-gram as often as the reference that has most of it, and takes the length nearest to the
-hypothesis; chrF takes for each sentence the reference of the best score.
+The numbers are sacrebleu's and come with its signatures, so that they can be compared with published ones. With several
+references, BLEU clips the count of an n-gram at its largest count in any of them and takes the length closest to the
+hypothesis; chrF takes the best reference of each sentence.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
 """sacrebleu's tokenisers that need no download."""
 
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
-"""What has to be installed for some of them."""
+"""Packages that some of them need."""
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
-    """BLEU of words as the tokeniser finds them.
+    """BLEU of words, as the tokeniser splits them.
 
     Raises:
       UserError: an unknown tokeniser, or one whose package is missing.
@@ -31,9 +31,8 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
     return [Score("bleu", "BLEU", value, str(metric.get_signature()))]
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
+def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
     """chrF2 of the text as it is."""
-    del tokenize
     metric = CHRF()
     value = metric.corpus_score(hypotheses, references).score
     return [Score("chrf", "chrF2", value, str(metric.get_signature()))]

@@ -1,4 +1,4 @@
-"""How good texts are: the table of metrics, and all that is asked of them at once."""
+"""Scores of translations: the table of metrics, and one function that computes several of them."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -39,7 +39,7 @@ def score(
       Scores by their key, in the order of `metrics`.
 
     Raises:
-      UserError: an unknown metric or tokeniser, one whose package is missing, numbers of lines that differ, no lines.
+      UserError: an unknown metric or tokeniser, one whose package is missing, different numbers of lines, or no lines.
     """
     check_metrics(metrics, bleu_tokenize)
     for lines in references:
@@ -53,7 +53,7 @@ def score(
 
 
 def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
-    """Raise UserError now, not after hours of training, where one of them could not be computed."""
+    """Raise UserError before training begins if one of the metrics cannot be computed."""
     for name in metrics:
         if name not in METRICS:
             raise UserError(f"metrics has '{name}'{did_you_mean(name, METRICS)}")
@@ -61,5 +61,5 @@ def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
 
 
 def report(scores: Mapping[str, Score]) -> str:
-    """A line for each score, with what says how it was computed."""
+    """A line for each score and how it was computed."""
     return "\n".join(f"{s.title:<11} {s.value:6.2f}  {s.note}" for s in scores.values())

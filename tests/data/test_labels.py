@@ -41,7 +41,7 @@ def test_a_damaged_list_is_refused(tmp_path, text, message):
 
 
 def test_one_label_is_too_few():
-    with pytest.raises(UserError, match=r"^the training text has less than two labels \(none\)"):
+    with pytest.raises(UserError, match=r"^the training text has fewer than two labels \(none\)"):
         labels.learn(["", " "])
 
 

@@ -201,7 +201,11 @@ GOOD = "good\ta nice day\nbad\tno way\n" * 10
         (GOOD + "good nice\n", GOOD, r"train.tsv, line 21: there is no TAB in 'good nice'; write label, TAB, text$"),
         (GOOD, "bad\tno\n \tyes\n", r"valid.tsv, line 2: the label before the TAB is empty; write one, or drop the li"),
         (GOOD, "bad\tno\nodd\ta day\n", r"valid.tsv, line 2: the label 'odd' does not occur in the training text; cor"),
-        ("good\ta\n", GOOD, r"^the training text has less than two labels \(only 'good'\): there is nothing to tell a"),
+        (
+            "good\ta\n",
+            GOOD,
+            r"^the training text has fewer than two labels \(only 'good'\): there is nothing to tell a",
+        ),
     ],
 )
 def test_bad_lines_are_refused_with_their_number(tmp_path, train_text, valid_text, message):
