@@ -31,8 +31,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Tracing makes many objects; to look through all of them after every 700 new ones takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-MAPPINGS = 12_000
-"""A compiled program keeps several mappings of memory, of which a process may have 65,530: then XLA dies of it."""
+RESIDENT = 1.5e9
+"""Bytes of memory from which on compiled programs are dropped, so that two workers fit into a small machine.
+
+Each keeps some mappings of memory too, of which a process may have 65,530: this bound is reached long before.
+"""
 
 
 def pytest_unconfigure() -> None:
@@ -42,11 +45,11 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Compiled programs are dropped after a module that leaves too many."""
+    """Compiled programs are dropped after a module where they take much memory; the cache on disk keeps them."""
     yield
-    with open("/proc/self/maps", "rb") as file:
-        if sum(1 for _ in file) > MAPPINGS:
-            jax.clear_caches()
+    memory = Path("/proc/self/statm")
+    if not memory.exists() or int(memory.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > RESIDENT:
+        jax.clear_caches()
 
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -12,6 +12,7 @@ tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 from convs2s_jax.core.errors import UserError  # noqa: E402
 from convs2s_jax.data import text as corpus  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
+from tests import tiny  # noqa: E402
 
 EXAMPLES = {
     "train": [("größer\u202fals", "greater than"), ("zwei\nZeilen", "two\r\nlines"), ("", "")],
@@ -125,7 +126,7 @@ def test_other_file_formats_are_refused(folder, tmp_path):
 
 def test_tensorflow_and_the_data_sets_of_others_stay_out():
     code = (
-        "import sys; from convs2s_jax.data import corpus; assert 'tensorflow_datasets' not in sys.modules; "
+        "import sys; from convs2s_jax.data import corpora; assert 'tensorflow_datasets' not in sys.modules; "
         "from convs2s_jax.data import tfds; assert 'tensorflow' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=tiny.ROOT, check=True)

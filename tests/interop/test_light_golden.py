@@ -1,5 +1,7 @@
 """Every number of fairseq's golden cases of lightweight and dynamic convolutions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,17 +13,19 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.light import layers as light_layers
 from convs2s_jax.training.loss import Batch, loss
 from tests import golden
-from tests.helpers import difference
+from tests.helpers import difference, drills_but
 from tests.interop import light_reference
 from tests.interop.light_reference import Reference
 
 WIDE = "dynamicconv_02_widekernel"
 CASES = ["lightconv_01_glu", "lightconv_02_prenorm_learnedpos_noglu_widekernel", "dynamicconv_01_glu", WIDE]
 TOKENS = ("src_tokens", "prev_output_tokens", "target")
-every_case = pytest.mark.parametrize("name", CASES)
 
 
-@pytest.fixture(params=[("float32", "", 1e-5), ("float64", "64", 1e-9)], ids=["float32", "float64"])
+@pytest.fixture(
+    params=[pytest.param(("float32", "", 1e-5), marks=pytest.mark.drill), ("float64", "64", 1e-9)],
+    ids=["float32", "float64"],
+)
 def precision(request, monkeypatch):
     """In float64 with PyTorch's own sines of float32, which differ from ours in the last bit."""
     dtype, suffix, tolerance = request.param
@@ -165,17 +169,24 @@ def test_kernels_wider_than_the_target_are_those_of_fairseq_in_generation(precis
     check_gradients(gradients, expected_gradients(expected, tensors, cfg), tolerance)
 
 
-@every_case
-@pytest.mark.parametrize("cuts", [[1] * 9, [4, 5]], ids=str)
+@pytest.mark.parametrize(
+    ("name", "cuts"),
+    drills_but(
+        [(name, cuts) for name in CASES for cuts in ([1] * 9, [4, 5])],
+        kept=[(CASES[1], [4, 5]), (CASES[2], [4, 5]), (WIDE, [1] * 9)],
+    ),
+    ids=str,
+)
 def test_a_target_in_parts_has_the_logits_of_generation(name, cuts):
     """Over a prepared memory."""
     cfg, tensors, arrays, _ = load(name, "float32")
     params = fairseq.params_from_state_dict(cfg, tensors)
     src, previous, target = (jnp.asarray(arrays[f"in/{k}"]) for k in TOKENS)
-    memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
+    memory = jax.jit(lambda p: encoder_decoder.prepare(p, cfg, encoder_decoder.encode(p, cfg, src)))(params)
+    decode = jax.jit(partial(encoder_decoder.decode, cfg=cfg))
     cache, at, parts = encoder_decoder.start(params, cfg, memory, len(src)), 0, []
     for cut in cuts:
-        logits, _, cache = encoder_decoder.decode(params, cfg, memory, cache, previous[:, at : at + cut])
+        logits, _, cache = decode(params, memory=memory, cache=cache, tokens=previous[:, at : at + cut])
         parts.append(logits)
         at += cut
     real = np.asarray(target != PAD)

@@ -144,6 +144,7 @@ def loss_and_gradients(params, batch, cfg, key=None):
     return jax.value_and_grad(lambda params: loss(params, cfg, batch, smoothing=0.1, key=key).loss)(params)
 
 
+@pytest.mark.drill
 def test_every_parameter_is_trained_and_recomputation_changes_no_gradient():
     cfg, params = setup()
     key = jax.random.key(4)

@@ -35,7 +35,7 @@ def config_file(folder, **options):
 def whole(tmp_path_factory):
     """One process, four devices, never disturbed."""
     workdir = tmp_path_factory.mktemp("one") / "run"
-    train(tiny.config(**{**OPTIONS, "mesh__data": 4}), workdir)
+    train(tiny.config(**{**OPTIONS, "mesh__data": 4, "training__save_every": STEPS}), workdir)
     return workdir
 
 
@@ -43,7 +43,7 @@ def whole(tmp_path_factory):
 def two(tmp_path_factory):
     """Two processes of two devices, parameters cut over all four."""
     folder = tmp_path_factory.mktemp("two")
-    told = processes.run(config_file(folder, **FSDP), folder / "run", 2, 2)
+    told = processes.run(config_file(folder, **FSDP, training__save_every=STEPS), folder / "run", 2, 2)
     assert "devices: 4 x cpu in 2 processes; jit over fsdp 4" in told[0]
     assert "step" not in re.sub(r"\[Gloo\].*", "", told[1])  # process 0 alone speaks
     return folder / "run"
