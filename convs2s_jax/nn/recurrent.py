@@ -16,7 +16,7 @@ from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.types import Array, Key, wide
 
 CellName = Literal["gru", "lstm"]
-State = tuple[Array, ...]
+CellState = tuple[Array, ...]
 """The state of a cell: (h,) or (h, c), each [N, U] in float32 or better, since it adds up small changes."""
 
 
@@ -45,11 +45,11 @@ class CellKind(NamedTuple):
 
     gates: int
     parts: int
-    step: Callable[[Array, Array, State], State]
+    step: Callable[[Array, Array, CellState], CellState]
     biases: tuple[float, ...]
 
 
-def gru(x: Array, s: Array, state: State) -> State:
+def gru(x: Array, s: Array, state: CellState) -> CellState:
     """Gated recurrent unit (Cho et al. 2014, equations 5 to 8), reset after the product, in the order r, z, n.
 
     r = sigmoid(x_r + s_r);  z = sigmoid(x_z + s_z);  n = tanh(x_n + r * s_n);  h' = (1 - z) * n + z * h
@@ -65,7 +65,7 @@ def gru(x: Array, s: Array, state: State) -> State:
     return (n + z * (h - n),)
 
 
-def lstm(x: Array, s: Array, state: State) -> State:
+def lstm(x: Array, s: Array, state: CellState) -> CellState:
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with the forget gate of Gers et al. 2000: i, f, g, o.
 
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g);  h' = sigmoid(o) * tanh(c')  where  [i f g o] = x + s
@@ -102,14 +102,14 @@ def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0
     )
 
 
-def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> State:
+def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> CellState:
     """The state before the first position, for kernels in `dtype`."""
     return (jnp.zeros((rows, units), wide(dtype)),) * kind.parts
 
 
 def run(
-    kind: CellKind, params: Cell, state: State, x: Array, mask: Array, *, reverse: bool = False
-) -> tuple[Array, State]:
+    kind: CellKind, params: Cell, state: CellState, x: Array, mask: Array, *, reverse: bool = False
+) -> tuple[Array, CellState]:
     """Run a cell over all positions. A masked position keeps the state, and its output is zero.
 
     Args:
@@ -125,7 +125,7 @@ def run(
     """
     dtype = params.input.w.dtype
 
-    def body(state: State, item: tuple[Array, Array]) -> tuple[State, Array]:
+    def body(state: CellState, item: tuple[Array, Array]) -> tuple[CellState, Array]:
         state = step(kind, params.state, state, *item)
         return state, output(state, item[1], dtype)
 
@@ -138,7 +138,7 @@ def products(params: Affine, x: Array) -> Array:
     return jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w) + bias(params.b, 3)
 
 
-def step(kind: CellKind, params: Affine, state: State, x: Array, mask: Array) -> State:
+def step(kind: CellKind, params: Affine, state: CellState, x: Array, mask: Array) -> CellState:
     """One position: x [N, G U] is W x_t + b; rows where mask [N] is False keep their state."""
     dtype = state[0].dtype
     s = jnp.einsum("NU,UD->ND", state[0].astype(params.w.dtype), params.w, preferred_element_type=dtype)
@@ -146,6 +146,6 @@ def step(kind: CellKind, params: Affine, state: State, x: Array, mask: Array) ->
     return tuple(jnp.where(mask[:, None], after, before) for before, after in zip(state, new, strict=True))
 
 
-def output(state: State, mask: Array, dtype: Any) -> Array:
+def output(state: CellState, mask: Array, dtype: Any) -> Array:
     """h [N, U] for the layers above, zero where mask [N] is False."""
     return jnp.where(mask[:, None], state[0], jnp.zeros_like(state[0])).astype(dtype)

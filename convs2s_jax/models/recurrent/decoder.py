@@ -21,7 +21,7 @@ from convs2s_jax.nn import affine, embedding, recurrent
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
+from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, CellState
 from convs2s_jax.nn.recurrent_attention import (
     ATTENTIONS,
     AttentionName,
@@ -149,7 +149,7 @@ def start(
     """
     parts, dtype = CELLS[cfg.cell].parts, params.map_out.w.dtype
 
-    def state(first: Affine) -> State:
+    def state(first: Affine) -> CellState:
         h = jnp.tanh(linear(first, memory.summary)).astype(wide(dtype))
         return tuple(jnp.split(jnp.repeat(h, rows // len(h), axis=0), parts, axis=-1))
 

@@ -17,7 +17,7 @@ from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, State
+from convs2s_jax.nn.recurrent import CELLS, Cell, CellName, CellState
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -172,7 +172,7 @@ def _layer(cfg: RecurrentEncoderConfig, layer: EncoderLayer, x: Array, mask: Arr
     """Outputs [B, S, D] of one layer on x [B, S, C], and its last states [B, D]; D = 2 U in both directions."""
     kind = CELLS[cfg.cell]
 
-    def direction(cell: Cell, reverse: bool) -> tuple[Array, State]:
+    def direction(cell: Cell, reverse: bool) -> tuple[Array, CellState]:
         start = recurrent.zeros(kind, len(x), cfg.units, cell.state.w.dtype)
         return recurrent.run(kind, cell, start, x, mask, reverse=reverse)
 

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import recurrent
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.recurrent import Cell, CellKind, State
+from convs2s_jax.nn.recurrent import Cell, CellKind, CellState
 from convs2s_jax.nn.recurrent_attention import AttentionParams, MappedMemory, Scoring, attend
 from convs2s_jax.nn.types import Array, Key
 
@@ -45,7 +45,7 @@ class RecurrentDecoderCache:
       fed: [N, O], the features after that token where they enter the next step, else [N, 0].
     """
 
-    states: tuple[State, ...]
+    states: tuple[CellState, ...]
     fed: Array
 
 
@@ -122,7 +122,7 @@ def previous(
     cell = layers.cells[0]
     words, contexts = _cut(cell.input, target.e.shape[-1])
 
-    def body(state: State, item: tuple[Array, Array]) -> tuple[State, tuple[Array, Array, Array]]:
+    def body(state: CellState, item: tuple[Array, Array]) -> tuple[CellState, tuple[Array, Array, Array]]:
         x, mask = item
         c, a = attend(layers.scoring, layers.attention, memory, state[0][:, None])
         state = recurrent.step(layers.kind, cell.state, state, x + linear(contexts, c[:, 0]), mask)
@@ -154,8 +154,8 @@ def feeding(
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
 
     def body(
-        carry: tuple[tuple[State, ...], Array], item: tuple[Array, Array, tuple[Array | None, ...]]
-    ) -> tuple[tuple[tuple[State, ...], Array], tuple[Array, Array]]:
+        carry: tuple[tuple[CellState, ...], Array], item: tuple[Array, Array, tuple[Array | None, ...]]
+    ) -> tuple[tuple[tuple[CellState, ...], Array], tuple[Array, Array]]:
         (before, fed), (word, mask, kept) = carry, item
         x, states = word + linear(features_before, fed), []
         y = jnp.zeros((), word.dtype)
@@ -197,11 +197,11 @@ def _loop(
 def _stack(
     layers: RecurrentLayers,
     first: int,
-    states: Sequence[State],
+    states: Sequence[CellState],
     x: Array,
     beside: Array | None,
     target: TargetWords,
-) -> tuple[Array, tuple[State, ...]]:
+) -> tuple[Array, tuple[CellState, ...]]:
     """The layers from index `first` on, one after another, each over all positions.
 
     Args:
@@ -213,7 +213,7 @@ def _stack(
       target: its mask and dropout.
     """
 
-    def run(cell: Cell, state: State, x: Array, mask: Array) -> tuple[Array, State]:
+    def run(cell: Cell, state: CellState, x: Array, mask: Array) -> tuple[Array, CellState]:
         return recurrent.run(layers.kind, cell, state, x, mask)
 
     apply = jax.checkpoint(run) if target.remat else run
