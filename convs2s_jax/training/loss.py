@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.checks import check_tokens
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.types import Array, Key, wide
@@ -59,7 +60,18 @@ def loss(
       smoothing: of labels.
       shards: devices over which the rows are spread, a divisor of B.
       key: for dropout, one or [B] of `nn.dropout.row_keys`; None evaluates.
+
+    Raises:
+      ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range.
     """
+    check_tokens("src", batch.src)
+    check_tokens("tgt", batch.tgt)
+    if len(batch.src) != len(batch.tgt):
+        raise ValueError(f"src has {len(batch.src)} rows and tgt {len(batch.tgt)}: a row is a sentence pair")
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
+    if len(batch.tgt) % shards:
+        raise ValueError(f"{len(batch.tgt)} rows cannot be spread over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
     params = encoder_decoder.cast(params, cfg)
     memory = encoder_decoder.encode(params, cfg, batch.src, key=encoder_key)

@@ -45,7 +45,10 @@ def compile_steps(
 
     Raises:
       UserError: pmap with a mesh that cuts parameters.
+      ValueError: another word than "jit" or "pmap".
     """
+    if parallel not in _WAYS:
+        raise ValueError(f'parallel is {parallel!r}: use "jit" or "pmap"')
 
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)

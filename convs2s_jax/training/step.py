@@ -69,7 +69,8 @@ class StepSums(Generic[S]):
 
 
 def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first update of these parameters."""
+    """The state before the first update of these parameters, of which it holds a copy: updates consume their state."""
+    params = jax.tree.map(jnp.copy, params)
     return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
 
@@ -94,12 +95,15 @@ def gradients(
 
     Raises:
       ValueError: the leaves of the batch do not have the same number of rows.
+      TypeError: the loss returned no sums.
     """
     rows = _rows(batch)
     keys = None if key is None else row_keys(key, rows, first)
 
     def summed(params: Tree) -> tuple[Array, S]:
         sums = loss(gather(weight_norm.merge(params)), batch, keys)
+        if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
+            raise TypeError(f"the loss returned a {type(sums).__name__}: it returns sums with `loss` and `tokens`")
         return sums.loss, sums
 
     return jax.grad(summed, has_aux=True)(params)
@@ -169,7 +173,12 @@ def update(
       batches: one or more, of any shapes.
       rate: learning rate, float32; None for an optimiser with a rate of its own (`apply_gradients`).
       key: of this update, from which each batch gets its own; None for no dropout.
+
+    Raises:
+      ValueError: no batch is given.
     """
+    if not batches:
+        raise ValueError("an update needs at least one batch")
     keys = [None if key is None else jax.random.fold_in(key, i) for i in range(len(batches))]
     total = step.first(state.params, batches[0], keys[0])
     for batch, batch_key in zip(batches[1:], keys[1:], strict=True):

@@ -119,7 +119,7 @@ WRONG = {
     ),
     "sides of a batch that do not agree": (
         lambda made: loss(made.params, CFG, Batch(src=SRC, tgt=SRC[:1])),
-        "^1 rows for a memory of 2 sentences: use a multiple, W rows per sentence$",
+        "^src has 2 rows and tgt 1: a row is a sentence pair$",
     ),
     "tokens in place of a memory": (
         lambda made: model.start(made.params, CFG, np.asarray(SRC), 2),

@@ -84,3 +84,27 @@ def test_a_batch_whose_leaves_have_other_rows_is_refused():
     uneven = {"x": BATCHES[0]["x"], "y": BATCHES[0]["y"][:-1]}
     with pytest.raises(ValueError, match=r"^the leaves of the batch have shapes \[\(16, 3\), \(15,\)\]: each needs"):
         steps.first(START, uneven, None)
+
+
+def test_an_update_consumes_its_state_and_not_the_parameters_it_was_made_of():
+    params = jax.tree.map(jnp.asarray, START)
+    state = init_state(params, optax.sgd(0.1))
+    update(compile_steps(squared_error, optax.sgd(0.1)), state, BATCHES, None, None)
+    assert state.params["w"].is_deleted()
+    np.testing.assert_array_equal(params["w"], START["w"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: compile_steps(squared_error, optax.sgd(0.1), parallel="xmap"), "parallel is 'xmap': use"),
+        (lambda: update(compile_steps(squared_error, optax.sgd(0.1)), None, [], None, None), "at least one batch"),
+        (
+            lambda: compile_steps(lambda *_: jnp.zeros(()), optax.sgd(0.1)).first(START, BATCHES[0], None),
+            "it returns sums with `loss` and `tokens`",
+        ),
+    ],
+)
+def test_wrong_calls_are_one_sentence(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
