@@ -109,7 +109,14 @@ class CosineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleState:
-    """What a schedule remembers: its rate now, the best validation loss (nats), validations since, why it stopped."""
+    """What a schedule remembers.
+
+    Attributes:
+      rate: the current learning rate.
+      best: least validation loss so far, in nats.
+      waiting: number of validations since then.
+      stopped: why training stops, or "".
+    """
 
     rate: float
     best: float = math.inf
@@ -120,8 +127,11 @@ class ScheduleState:
 class Schedule(NamedTuple):
     """A kind of schedule.
 
-    config: its config class; initial(cfg) -> rate at the start; rate(cfg, state, step, epoch) -> rate of that step
-    (both counted from 1); validated(cfg, state, loss) -> state after a validation, and what to tell the user or "".
+    Attributes:
+      config: its config class.
+      initial: cfg -> rate at the start.
+      rate: (cfg, state, step, epoch) -> rate of that step; both are counted from 1.
+      validated: (cfg, state, loss) -> state after a validation, and a sentence for the user or "".
     """
 
     config: type

@@ -16,7 +16,12 @@ from convs2s_jax.interop.fairseq.families import family_of
 
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """fairseq's NAG state: a buffer for each parameter, in the order of its parameters, and the rate in them."""
+    """The state of fairseq's NAG.
+
+    Attributes:
+      buffers: one for each parameter, in the order of fairseq's parameters.
+      rate: the learning rate that the buffers contain.
+    """
 
     buffers: list[np.ndarray]
     rate: float
@@ -26,9 +31,15 @@ class Momentum:
 class Checkpoint:
     """What is used of a file.
 
-    where: its name, for messages; args: fairseq's arguments by name; tensors: its state dict; updates: done;
-    epoch: the one training stands in, from 1; rate: of its last update, None where unknown; momentum: None where the
-    file holds none, and `why` says so.
+    Attributes:
+      where: name of the file, for messages.
+      args: fairseq's arguments by name.
+      tensors: the state dict.
+      updates: number of updates done.
+      epoch: the current epoch, from 1.
+      rate: learning rate of the last update; None where it is unknown.
+      momentum: of the optimiser; None where the file holds none that can be used.
+      why: why there is no momentum, or "".
     """
 
     where: str

@@ -24,8 +24,12 @@ from convs2s_jax.training.schedule import ScheduleState
 class Export:
     """What is to be exported.
 
-    workdir: of a run; output: the file to write, dictionaries go beside it; step: of the checkpoint, None for the best;
-    languages: source and target of the dictionaries' names, "" for those of the run; momentum: whether to write it.
+    Attributes:
+      workdir: folder of the run.
+      output: the file to write; the dictionaries go beside it.
+      step: of the checkpoint; None for the best.
+      languages: source and target in the dictionaries' names; "" for those of the run.
+      momentum: whether to write the optimiser's momentum.
     """
 
     workdir: Path

@@ -47,10 +47,16 @@ def get_config():
 class Import:
     """What is to be imported.
 
-    checkpoints: files; workdirs: one for each, or a single one for their average; dicts: folder of the dictionaries;
-    languages: source and target, "" for those of the checkpoint; models: SentencePiece models of both sides, or None;
-    average: of all checkpoints; momentum: whether to carry it over; config: file of --config, or "";
-    overrides: (path.to.field, text) of the command line.
+    Attributes:
+      checkpoints: files to read.
+      workdirs: folders to write: one for each checkpoint, or a single one for their average.
+      dicts: folder of the dictionaries.
+      languages: source and target; "" for those of the checkpoint.
+      models: SentencePiece models of both sides, or None.
+      average: whether to write the average of all checkpoints.
+      momentum: whether to carry the optimiser's momentum over.
+      config: file of --config, or "".
+      overrides: (path.to.field, text) pairs of the command line.
     """
 
     checkpoints: Sequence[Path]

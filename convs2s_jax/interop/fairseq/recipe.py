@@ -12,7 +12,14 @@ from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrt
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a checkpoint was trained: values for `training`, `data.batch` and `seed`, and what could not be kept."""
+    """How a checkpoint was trained.
+
+    Attributes:
+      training: values for the configuration's `training`.
+      batch: values for `data.batch`.
+      seed: of the run.
+      lost: a sentence for each thing that could not be kept.
+    """
 
     training: dict[str, Any]
     batch: dict[str, Any]

@@ -12,7 +12,11 @@ from convs2s_jax.data.text import ParallelText
 class Split:
     """One split: its text and its token ids, side by side.
 
-    longest: sources are cut to so many tokens, the end symbol counted; None leaves them whole.
+    Attributes:
+      text: the lines.
+      src: token ids of the sources.
+      tgt: token ids of the targets.
+      longest: sources are cut to so many tokens, the end symbol included; None leaves them whole.
     """
 
     text: ParallelText

@@ -27,8 +27,17 @@ from convs2s_jax.training.schedule import PlateauConfig
 class Run:
     """All that training needs and that does not change.
 
-    rows: training pairs in use; shapes: of training batches; batches: of an epoch (one more or less in some);
-    fingerprint: of the tokenised training data.
+    Attributes:
+      cfg: the configuration.
+      workdir: folder of the run.
+      vocabularies: of both sides.
+      train: tokenised training data.
+      valid: tokenised validation data, or None.
+      test: tokenised test data, or None.
+      rows: numbers of the training pairs in use.
+      shapes: of training batches.
+      batches: number of batches in an epoch (some epochs have one more or less).
+      fingerprint: checksum of the tokenised training data.
     """
 
     cfg: Config

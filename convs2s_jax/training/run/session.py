@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
+from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split
@@ -26,8 +28,12 @@ from convs2s_jax.training.step import Step, TrainState
 class Position:
     """Where training stands; with the configuration it fixes all that follows.
 
-    step: updates done; epoch: the current one, from 1; batch: batches of it already used; validated: step of the last
-    validation; schedule: of the learning rate.
+    Attributes:
+      schedule: state of the learning rate's schedule.
+      step: number of updates done.
+      epoch: the current epoch, from 1.
+      batch: number of batches of this epoch already used.
+      validated: step of the last validation.
     """
 
     schedule: ScheduleState
@@ -39,12 +45,23 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What the loop works with: the prepared run, devices, compiled functions, and where results go."""
+    """What the loop works with.
+
+    Attributes:
+      run: configuration, data and vocabularies.
+      mesh: the devices.
+      step: the compiled update.
+      evaluate: the compiled loss of a batch, without dropout and smoothing.
+      reports: where metrics and messages go.
+      checkpoints: Orbax's manager of the run's checkpoints.
+      interrupts: signals that came.
+      compiled: counter of compilations.
+    """
 
     run: Run
     mesh: Mesh
-    step: Step
-    evaluate: Any
+    step: Step[Batch, LossSums]
+    evaluate: Callable[[Tree, Batch], LossSums]
     reports: Reports
     checkpoints: ocp.CheckpointManager
     interrupts: Interrupts
