@@ -257,7 +257,7 @@ def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     assert re.search(r"compiling \.\.\..*ready: type one sentence a line; Ctrl-D ends", seen, re.DOTALL)
     for number, sentence in enumerate(("Norway", "5 km")):
         terminal.type(f"{sentence}\n")
-        seen = terminal.wait_for("> ", seconds=20)
+        seen = terminal.wait_for("> ")
         assert f'{{"line": {number}, "source": "{sentence}"' in seen
     assert terminal.end(key) == status
     assert "Traceback" not in terminal.seen
