@@ -11,7 +11,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig, Params, PrecomputedParams
+from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
@@ -93,7 +95,8 @@ def translate(
 
     Args:
       params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged. With
-        `cfg.lm_weight` the last of them is the language model.
+        `cfg.lm_weight` the last of them is the language model. Where many calls follow, give them as
+        `encoder_decoder.precompute` returns them: each call does that for parameters that are not.
       cfg_model: the model, or as many.
       cfg: the search.
       sources: token ids without the end symbol.
@@ -137,8 +140,9 @@ def translate(
             axes=largest,
         )
         limit = longest(cfgs, cfg, width) + 1
+        placed_members, numbers = on(mesh)
         return generate(
-            on(mesh),
+            placed_members,
             cfgs,
             strategy,
             structure,
@@ -149,8 +153,7 @@ def translate(
             mesh=mesh,
         )
 
-    strategy, structure, numbers = strategy_of(cfg, phrases=largest.phrases > 0), structure_of(cfg), numbers_of(cfg)
-    on = placed(members)
+    strategy, structure = strategy_of(cfg, phrases=largest.phrases > 0), structure_of(cfg)
     reads = any(c.reads_source for c in cfgs)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
     results = [Translation((NOTHING,))] * count
@@ -158,6 +161,10 @@ def translate(
         progress(count - len(real))
     plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width)
     plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
+    if plan:
+        members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
+    # numbers are placed once, not copied to the device with each batch
+    on = placed((members, jax.device_put(numbers_of(cfg))))
     for i, found, weights in spread(plan, run, devices, progress):
         results[i] = Translation(_candidates(found, weights, lengths[i]), cuts[i])
     return results
@@ -217,6 +224,16 @@ def longest(cfg_model: ModelConfigs, cfg: SearchConfig, source_length: int) -> i
     """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
     cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
     return min(cfg.max_length(source_length), *(c.max_target - 1 for c in cfgs))
+
+
+def _precomputed(params: Params, cfg: ModelConfig) -> Params:
+    """Parameters for decoding token by token, made here where the caller has not made them."""
+    if isinstance(params, PrecomputedParams) or cfg.decoder.kind not in FAST_DECODERS:
+        return params
+    return _precompute(params, cfg)
+
+
+_precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
 def _members(

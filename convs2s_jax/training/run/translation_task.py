@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
@@ -83,15 +82,12 @@ def predict(
       name: of this work, different each time; see `distributed.barrier`.
       progress: called with the number of lines done since the call before.
     """
-    whole = _precompute(distributed.local(mesh, params), model)
+    whole = distributed.local(mesh, params)
     sources = [split.src[i] for i in distributed.local_share(len(split.src))]
     devices = distributed.own_devices(mesh)
     found = translate(whole, model, cfg.search, sources, devices=devices, progress=progress)
     lines = [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
     return distributed.collect(lines, len(split.src), name=name)
-
-
-_precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
