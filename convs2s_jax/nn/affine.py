@@ -1,4 +1,4 @@
-"""The record of a kernel and a bias, shared by linear maps and convolutions, and the linear map itself."""
+"""Linear maps, and the records of kernels and biases that convolutions share with them."""
 
 from typing import Any
 
@@ -13,8 +13,10 @@ from convs2s_jax.nn.types import Array, Key
 class Affine:
     """Parameters of y = x w + b.
 
-    w: [C, D] of a linear map or [K, C, D] of a convolution (while it is trained, its direction and length:
-    weight_norm.Normed); b: [D].
+    Attributes:
+      w: kernel, [C, D] of a linear map or [K, C, D] of a convolution. During training it is a `weight_norm.Normed`,
+        direction and length.
+      b: bias [D].
     """
 
     w: Any
@@ -23,7 +25,11 @@ class Affine:
 
 @flax.struct.dataclass
 class Kernel:
-    """A kernel without a bias, trained as those of `Affine` are: w [K, C] of a depthwise convolution."""
+    """A kernel without a bias.
+
+    Attributes:
+      w: [K, C] of a depthwise convolution; during training a `weight_norm.Normed`, as in `Affine`.
+    """
 
     w: Any
 
@@ -32,10 +38,10 @@ def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
     """Linear map with w ~ N(0, sqrt(keep / C)) and b = 0 (section 3.5).
 
     Args:
-      key: of the kernel.
+      key: for the kernel.
       inputs: C.
       outputs: D.
-      keep: share of the inputs that dropout retains; the paper's p.
+      keep: probability that dropout keeps an input; the paper's p.
     """
     std = (keep / inputs) ** 0.5
     return Affine(w=std * jax.random.normal(key, (inputs, outputs)), b=jnp.zeros(outputs))
@@ -45,10 +51,10 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
     """Linear map with w ~ U(-r, r), r = gain sqrt(6 / (C + D)), and b = 0 (Glorot and Bengio 2010, equation 16).
 
     Args:
-      key: of the kernel.
+      key: for the kernel.
       inputs: C.
       outputs: D.
-      gain: factor on the deviation.
+      gain: factor on the standard deviation.
     """
     bound = gain * (6.0 / (inputs + outputs)) ** 0.5
     return Affine(w=jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound), b=jnp.zeros(outputs))
@@ -60,5 +66,5 @@ def linear(params: Affine, x: Array) -> Array:
 
 
 def bias(b: Array, ndim: int) -> Array:
-    """A bias [D] with leading axes of length 1, to be added to an array of `ndim` axes."""
+    """A bias [D] with leading axes of length 1, so that it adds to an array with `ndim` axes."""
     return jax.lax.expand_dims(b, range(ndim - 1))

@@ -1,8 +1,8 @@
-"""Multi-step attention (section 3.3): each decoder layer attends to the source anew.
+"""Multi-step attention (section 3.3): every decoder layer attends to the source.
 
-One equation is computed in two ways. `attend` is the equation as it stands: maps of the target, then products with the
-source. `attend_projected` has moved the maps to the side of the source (`project_source`): a sentence is mapped once
-and not each hypothesis at each step, which is what decoding token by token needs. Results are equal up to rounding.
+There are two ways to compute it, equal up to rounding. `attend` follows the equations: it maps the target states and
+multiplies them with the source. `attend_projected` applies the same maps to the source instead (`project_source`). Then
+they run once per sentence rather than once per hypothesis and step, which makes decoding token by token fast.
 """
 
 import flax.struct
@@ -20,7 +20,7 @@ class MultiStepAttention:
 
     Attributes:
       query: [C -> E], W_d and b_d of equation 1.
-      context: [E -> C], W_c and b_c: what was read, mapped to the channels of the layer.
+      context: [E -> C], W_c and b_c: maps the context vector to the channels of the layer.
     """
 
     query: Affine
@@ -40,12 +40,13 @@ def attend(
 ) -> tuple[Array, Array]:
     """Equations 1 and 2:  d = W_d h + b_d + g;  a = softmax(d . z);  c = sum_j a_j (z_j + e_j).
 
-    As fairseq computes them: d is multiplied by sqrt(0.5), c by sqrt(m), m the real source length with its end symbol
-    (m * sqrt(1/m) in the paper, section 3.4), and c is mapped back to the channels of the layer and averaged with h.
+    Scaled as in fairseq: d is multiplied by sqrt(0.5), and c by sqrt(m), where m is the real source length including
+    the end symbol (m * sqrt(1/m) in the paper, section 3.4). Then c is mapped to the channels of the layer, h is added,
+    and the sum is multiplied by sqrt(0.5).
 
     Args:
       params: maps.
-      h: [N, T, C], output of the layer's GLU; N = B * W, the W hypotheses of a sentence side by side.
+      h: [N, T, C], output of the layer's GLU. N = B * W, the W hypotheses of a sentence side by side.
       g: [N, T, E], embedded target tokens.
       keys: z [B, S, E].
       values: [B, S, E], embeddings already added.
@@ -63,9 +64,9 @@ def attend(
 
 @flax.struct.dataclass
 class ProjectedSource:
-    """A source for `attend_projected`: scores are  h . keys_j + g . z_j + offset_j,  and  sum_j a_j values_j  is read.
+    """A source for `attend_projected`: scores  h . keys_j + g . z_j + offset_j,  context  sum_j a_j values_j.
 
-    Source positions are the last axis of keys and z, so that the small product of a step reads them as they lie.
+    Source positions are the last axis of keys and z, so that a decoding step reads them in memory order.
 
     Attributes:
       keys: [B, C, S].
@@ -79,19 +80,19 @@ class ProjectedSource:
 
 
 def scaled_keys(params: MultiStepAttention, keys: Array) -> Array:
-    """z * sqrt(0.5) [B, E, S] of z [B, S, E], in the dtype of the maps: the same for all layers."""
+    """z * sqrt(0.5), transposed from [B, S, E] to [B, E, S], in the dtype of the maps. All layers share it."""
     return jnp.swapaxes(keys, 1, 2).astype(params.query.w.dtype) * SQRT_HALF
 
 
 def project_source(params: MultiStepAttention, z: Array, values: Array) -> ProjectedSource:
-    """Move the maps of equations 1 and 2 from the target's side to the source's.
+    """Apply the maps of equations 1 and 2 to the source instead of the target.
 
-    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j), so that there
-    are S products of C * E in place of W * T.
+    (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j). So a sentence
+    takes S products of C * E instead of W * T.
 
     Args:
       params: maps.
-      z: [B, E, S] of `scaled_keys`.
+      z: [B, E, S], as `scaled_keys` returns it.
       values: [B, S, E], as `attend` takes them.
     """
     w, b = params.query.w, params.query.b
@@ -104,7 +105,7 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
 def attend_projected(
     params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
 ) -> tuple[Array, Array]:
-    """`attend` with z of `scaled_keys` and a source of `project_source` in place of keys and values."""
+    """`attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
     dtype = wide(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
@@ -134,11 +135,11 @@ def fetch(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
 
 
 def mix(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-    """a = softmax(scores);  c = sum_j a_j values_j; arguments and results as of `fetch`."""
+    """a = softmax(scores);  c = sum_j a_j values_j. Arguments and results as for `fetch`."""
     a = softmax(scores, mask[:, None])
     return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values), a
 
 
 def softmax(scores: Array, mask: Array) -> Array:
-    """Softmax over the last axis where `mask` holds; exactly zero elsewhere; uniform, not NaN, if it holds nowhere."""
+    """Softmax over the last axis where `mask` is True, exactly zero elsewhere. Uniform, not NaN, if it is all False."""
     return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)

@@ -1,10 +1,10 @@
-"""Convolutions over time (section 3.2): padding for all kinds, and the dense kind.
+"""Convolutions over time (section 3.2): padding for all kinds, and dense convolutions.
 
-A convolution is a function of an input that is already padded, and its result is shorter by the padding (a "valid"
-convolution). `centred` and `causal` pad for it: encoders look at both sides, decoders at the past only. Tap j reads
-position t + j of the padded input (a cross-correlation, as in every framework).
+A convolution here takes an input that is already padded, and its output is shorter by the padding (a "valid"
+convolution). `centred` and `causal` add the padding: encoders see both sides, decoders only the past. Tap j reads
+position t + j of the padded input (a cross-correlation, as in other frameworks).
 
-`dense` has two forms of equal results: see `DENSE_FORMS`. Convolutions of single channels are in `nn.depthwise`.
+`dense` has two forms with equal results: see `DENSE_FORMS`. Depthwise convolutions are in `nn.depthwise`.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from convs2s_jax.nn.types import Array, Key, wide
 DenseForm = Literal["xla", "products"]
 
 Valid = Callable[[Array], Array]
-"""A convolution of a padded input, [B, T + R, C] -> [B, T, D]: R is its reach, the positions it sees besides one."""
+"""A convolution of a padded input, [B, T + R, C] -> [B, T, D]. An output sees R + 1 positions; R is the reach."""
 
 
 def centred(convolve: Valid, x: Array, reach: int) -> Array:
-    """A convolution that keeps the length (section 3.2): R // 2 zeros on the left, one more on the right for odd R.
+    """A convolution that keeps the length (section 3.2): R // 2 zeros on the left, R - R // 2 on the right.
 
     For odd K and R = K - 1 both sides get K // 2 zeros, as in the paper; for even K the split is fairseq's.
 
     Args:
-      convolve: such as `partial(dense, params)`.
+      convolve: a valid convolution, such as `partial(dense, params)`.
       x: [B, S, C].
       reach: R = (K - 1) r for width K and dilation r.
 
@@ -43,12 +43,12 @@ def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
     """A convolution that sees the past only: it reads [history; x] (section 3.3).
 
     Args:
-      convolve: such as `partial(dense, params)`.
+      convolve: a valid convolution, such as `partial(dense, params)`.
       history: [B, R, C], the inputs before x, oldest first; zeros at the start of the sequence.
       x: [B, T, C], any T >= 1.
 
     Returns:
-      Output [B, T, D] and the history for what follows x.
+      Output [B, T, D] and the history for the inputs after x.
     """
     padded = jnp.concatenate([history, x], axis=1)
     return convolve(padded), padded[:, x.shape[1] :]
@@ -60,11 +60,11 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
     The factor 4 makes up for the gate, which passes a quarter of the variance (appendix A of the paper).
 
     Args:
-      key: of the kernel.
+      key: for the kernel.
       width: K.
       inputs: C.
-      outputs: D, twice the channels that leave the GLU.
-      keep: share of the inputs that dropout retains.
+      outputs: D, twice the output channels of the GLU.
+      keep: probability that dropout keeps an input.
     """
     std = (4 * keep / (width * inputs)) ** 0.5
     return Affine(w=std * jax.random.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
@@ -73,7 +73,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     """y_t = b + sum_j x_{t+j} w_j: every output channel sees every input channel.
 
-    One output position, as in decoding, is one matrix product in every form.
+    A single output position, as in decoding, is one matrix product in both forms.
 
     Args:
       params: w [K, C, D], b [D].
@@ -101,10 +101,10 @@ def xla(w: Array, x: Array) -> Array:
 
 @jax.custom_jvp
 def products(w: Array, x: Array) -> Array:
-    """The same by matrix products, its gradients too:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
+    """The same by matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
 
-    Only x is kept for the gradients, not its windows. Of the forms measured in docs/performance.md these three are the
-    fastest.
+    The gradients keep x, not its windows. These three formulas are the fastest of those measured in
+    docs/performance.md.
     """
     return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]))
 
@@ -118,8 +118,8 @@ def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array
 def _linear_in_tangents(w: Array, x: Array, dw: Array, dx: Array) -> Array:
     """dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
 
-    The transpose adds the taps in float32 or better, in the opposite order: so the last comes first here. XLA would
-    merge the transposition of dw with its product and choose a slow layout; the barrier keeps the two apart.
+    The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
+    XLA would fuse the transposition of dw with its product and choose a slow layout; the barrier keeps them apart.
     """
     width, _, outputs = w.shape
     directions = jax.lax.optimization_barrier(dw.reshape(-1, outputs).T)
@@ -131,7 +131,7 @@ def _linear_in_tangents(w: Array, x: Array, dw: Array, dx: Array) -> Array:
 
 
 def _windows(x: Array, width: int) -> Array:
-    """[B, T + K - 1, C] -> [B, T, K * C], what each output position sees."""
+    """[B, T + K - 1, C] -> [B, T, K * C], the inputs that each output position sees."""
     count = x.shape[1] - width + 1
     return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
 

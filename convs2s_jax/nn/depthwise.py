@@ -1,4 +1,4 @@
-"""Convolutions of single channels along time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
+"""Depthwise convolutions along time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
 
 A channel c of C belongs to head h = c // (C / H), and the channels of a head share their taps; H = C is the depthwise
 convolution. The input is already padded (`nn.convolution.centred`, `causal`): tap j reads position t + j r, r the
@@ -18,17 +18,17 @@ from convs2s_jax.nn.types import Array, wide
 DepthwiseForm = Literal["auto", "shifts", "products"]
 
 WIDE = 8
-"""From this width on `auto` takes products: at width 7 the two are about even, at 15 products are faster."""
+"""From this width on `auto` takes products: at width 7 both are about equally fast, at 15 products are faster."""
 
 BLOCK = 64
-"""Matrix products take blocks of this many positions, at most twice as many: their arithmetic grows with the block."""
+"""Positions per block of the matrix products, at most twice as many: the arithmetic grows with the block."""
 
 
 def depthwise(w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto") -> Array:
-    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, or with w_{t,j,h(c)} where each position has taps of its own.
+    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, with w_{t,j,h(c)} where each position has its own taps.
 
     Args:
-      w: [K, H], or [B, T, K, H] with taps for each position; C is a multiple of H.
+      w: [K, H], or [B, T, K, H] with its own taps for each position; C is a multiple of H.
       x: [B, T + (K - 1) r, C].
       dilation: r.
       form: how it is computed, one of `DEPTHWISE_FORMS`; "auto" chooses by K.
@@ -52,7 +52,7 @@ def depthwise(w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto
 
 @partial(jax.checkpoint, static_argnums=(2,), prevent_cse=False)
 def shifts(w: Array, x: Array, dilation: int) -> Array:
-    """A sum of K shifted copies of the input, each multiplied by its tap. They are not kept for the gradients.
+    """A sum of K shifted copies of the input, each multiplied by its tap. The copies are not kept for the gradients.
 
     Args:
       w: [K, H] or [B, T, K, H].
@@ -72,9 +72,9 @@ def shifts(w: Array, x: Array, dilation: int) -> Array:
 
 @partial(jax.checkpoint, static_argnums=(2,))
 def products(w: Array, x: Array, dilation: int) -> Array:
-    """The same by matrix products: the kernels as a band of a matrix [L, L + (K - 1) r] for each block of L positions.
+    """The same by matrix products: for each block of L positions, the taps form a band matrix [L, L + (K - 1) r].
 
-    Arguments and result as of `shifts`; nothing but the arguments is kept for the gradients.
+    Arguments and result as for `shifts`. Only the arguments are kept for the gradients.
     """
     K, H = w.shape[-2:]
     B, R = x.shape[0], x.shape[3]
@@ -94,11 +94,11 @@ def products(w: Array, x: Array, dilation: int) -> Array:
 
 
 DEPTHWISE_FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "products": products}
-"""Shifts are less arithmetic, but the gradient of their kernels reads the input K times (docs/performance.md)."""
+"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance.md)."""
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
-    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; `reach` is no longer than one."""
+    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; reach <= length."""
     if count == 1:
         return x
     B, U, *rest = x.shape
@@ -109,9 +109,10 @@ def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
 
 
 def _band(w: Array, dilation: int) -> Array:
-    """Kernels [..., L, K] of L positions as a matrix [..., L, L + (K - 1) r]: that of row t begins in column t.
+    """Taps [..., L, K] of L positions as a band matrix [..., L, L + (K - 1) r]: the taps of row t start in column t.
 
-    Written one after another, each with L zeros after it, and read as rows one column shorter, they begin there.
+    Each row of taps is padded with L zeros, which makes it one longer than a row of the matrix. Reading the flat array
+    in rows of the matrix therefore shifts each row of taps one column further right.
     """
     *rest, L, K = w.shape
     columns = L + (K - 1) * dilation

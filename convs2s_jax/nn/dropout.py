@@ -7,9 +7,9 @@ import numpy as np
 from convs2s_jax.nn.types import Array, Key
 
 LEVELS = 2**16
-"""Probabilities are multiples of 1 / LEVELS: two draws from each 32 random bits, which are what dropout costs."""
+"""Probabilities are multiples of 1 / LEVELS. So 32 random bits, the main cost of dropout, serve two elements."""
 GOLDEN = np.uint32(0x9E3779B9)
-"""2^32 over the golden ratio: the first number of a key of zeros is not mixed from zero, which would stay zero."""
+"""2^32 over the golden ratio, added before mixing: the mixing function maps zero to zero, and a key may be zero."""
 
 
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
@@ -18,7 +18,7 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     Args:
       x: [B, ..., C].
       rate: rounded to a multiple of 1 / 65536.
-      key: one for all rows, or [B] of `row_keys`: then what a row loses depends on no other row.
+      key: one key for all rows, or the keys [B] of `row_keys`; then the mask of a row depends on no other row.
 
     Returns:
       The shape and dtype of x.
@@ -33,9 +33,9 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
 
 
 def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
-    """A key for each of `count` rows, made of `key` and the row's number, counted from `first`: [count].
+    """One key per row, [count], derived from `key` and the row's number, which counts from `first`.
 
-    A batch that is spread over devices drops the same elements as on one.
+    With these keys a batch that is spread over devices drops the same elements as on one device.
     """
     key = typed(key)
     numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
@@ -43,7 +43,7 @@ def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
 
 
 def split_key(key: Key | None, count: int) -> list[Key | None]:
-    """`count` keys from one (or `count` times [B] from [B]), or as many times no key."""
+    """Split a key, or each of the keys [B], into `count`; without a key, return None `count` times."""
     if key is None:
         return [None] * count
     key = typed(key)
@@ -53,7 +53,7 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
 
 
 def typed(key: Key) -> Key:
-    """A typed key [...] of `jax.random.key`, made of a raw one of `jax.random.PRNGKey`, uint32 [..., 2], if need be."""
+    """A typed key [...], as from `jax.random.key`. Raw keys (`jax.random.PRNGKey`, uint32 [..., 2]) are wrapped."""
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"key is {key!r}: make one with jax.random.key(seed)")
     return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
@@ -75,7 +75,7 @@ def _levels(key: Key, shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(x: Array) -> Array:
-    """Each bit of the result hangs on each bit of x; no two x have one result (Wellons, hash-prospector: lowbias32)."""
+    """A bijective hash in which each bit of x affects every bit of the result (Wellons, hash-prospector: lowbias32)."""
     x = (x ^ x >> 16) * jnp.uint32(0x7FEB352D)
     x = (x ^ x >> 15) * jnp.uint32(0x846CA68B)
     return x ^ x >> 16

@@ -8,15 +8,17 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn.types import Array, Key
 
 STD = 0.1
-"""Standard deviation of fresh embeddings (section 4.2 of the paper)."""
+"""Standard deviation of newly initialised embeddings (section 4.2 of the paper)."""
 
 
 @flax.struct.dataclass
 class Embedding:
-    """Tables of an input embedding.
+    """Tables of an input embedding, in fairseq's layout.
 
-    table: [V, E]; positions: [P, E], or None where the model does without them. Row PAD of both is zero and row 0 of
-    `positions` is never read: the layout of fairseq, so that P = 1024 gives 1022 usable positions.
+    Attributes:
+      table: [V, E], one row per word; row PAD is zero.
+      positions: [P, E], one row per position, or None without position embeddings. Row PAD is zero and row 0 is never
+        read, so P = 1024 gives 1022 usable positions.
     """
 
     table: Array
@@ -27,7 +29,7 @@ def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std:
     """Tables with entries ~ N(0, std) and zero rows for padding (section 3.5).
 
     Args:
-      key: of both tables.
+      key: for both tables.
       vocabulary: V.
       dim: E.
       max_positions: P, or None for no position embedding.
@@ -43,12 +45,12 @@ def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std:
 def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     """e = w + p: token plus absolute position.
 
-    Positions count real tokens only, so padding on either side shifts nothing; the first real token has row PAD + 1.
+    Positions count real tokens only, so padding on either side has no effect. The first real token reads row PAD + 1.
 
     Args:
       params: tables.
-      tokens: [B, U] ids, PAD where there is none.
-      start: [B], how many real tokens of the sequence came before `tokens`.
+      tokens: [B, U] ids, PAD at padded positions.
+      start: [B], number of real tokens of the sequence before `tokens`.
 
     Returns:
       [B, U, E]; zero at PAD.
@@ -58,7 +60,7 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
 
 def places(tokens: Array, start: Array) -> Array:
-    """The row of each token's position, [B, U]; arguments as of `embed`."""
+    """The row of `Embedding.positions` that each token reads, [B, U]. Arguments as for `embed`."""
     real = (tokens != PAD).astype(tokens.dtype)
     return (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
 

@@ -1,4 +1,4 @@
-"""Convolutions in two factors: first along time, each channel for itself, then a linear map of the channels.
+"""Convolutions in two factors: a depthwise one along time, then a linear map of the channels.
 
     y_t = b + (sum_j w_{j,h(c)} x_{t+jr,c}) P        w the taps (`nn.taps`), P [C, D]
 
@@ -24,7 +24,7 @@ class Factored:
     """Parameters of both factors.
 
     Attributes:
-      taps: of a kind of `nn.taps.TAPS`.
+      taps: parameters of an entry of `nn.taps.TAPS`.
       pointwise: P [C, D] and b [D].
     """
 
@@ -35,12 +35,12 @@ class Factored:
 def init(
     key: Key, kind: TapKind[Any], draw: Draw, *, width: int, inputs: int, outputs: int, heads: int, keep: float
 ) -> Factored:
-    """Fresh parameters: taps as `draw` gives them, P ~ N(0, sqrt(keep / C)).
+    """New parameters: taps from `draw`, P ~ N(0, sqrt(keep / C)).
 
     Args:
-      key: of both factors.
-      kind: of the taps.
-      draw: the numbers of the taps.
+      key: for both factors.
+      kind: an entry of `nn.taps.TAPS`.
+      draw: initialiser of the taps.
       width: K.
       inputs: C.
       outputs: D.
@@ -55,13 +55,13 @@ def init(
 
 
 def convolution(params: Factored, kind: TapKind[Any], x: Array, dilation: int = 1) -> Valid:
-    """The convolution for an input x [B, T, C] without padding, from which dynamic taps are predicted."""
+    """The convolution for x [B, T, C]; dynamic taps are predicted from x before it is padded."""
     w = kind.taps(params.taps, x, 0.0, None)
     return lambda padded: linear(params.pointwise, depthwise(w, padded, dilation))
 
 
 def dense(params: Factored, kind: TapKind[Any]) -> Affine | None:
-    """The dense convolution of equal results, w_j P for each tap, without dilation; None where taps depend on x."""
+    """The equivalent dense convolution, w_j P for each tap, without dilation; None where the taps depend on x."""
     w = kind.fixed(params.taps)
     if w is None:
         return None

@@ -11,8 +11,8 @@ from convs2s_jax.nn.types import Array
 def scale_gradient(x: Array, scale: float) -> Array:  # noqa: ARG001 - the rule below uses it
     """Return x; its derivative is multiplied by `scale`.
 
-    The encoder of a model with n attentions receives n gradients; the paper scales it by their number, fairseq by twice
-    that number, since keys and values both carry it.
+    The encoder of a model with n attention layers receives n gradients. The paper divides their sum by n, fairseq by
+    2 n, since both keys and values carry a gradient.
 
     Reverse mode (`jax.grad`) multiplies the cotangent, forward mode (`jax.jvp`) the tangent, so that both agree. The
     result is not the derivative of any function of x: with `scale` other than 1 a Hessian need not be symmetric.

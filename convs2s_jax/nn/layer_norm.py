@@ -8,24 +8,32 @@ from convs2s_jax.nn.affine import bias
 from convs2s_jax.nn.types import Array, wide
 
 EPSILON = 1e-5
-"""Added to the variance; PyTorch's and so fairseq's."""
+"""Added to the variance; the default of PyTorch, which fairseq uses."""
 
 
 @flax.struct.dataclass
 class LayerNorm:
-    """Deviation and mean of what leaves a normalisation: `scale` [C] and `bias` [C]."""
+    """Parameters of a layer normalisation.
+
+    Attributes:
+      scale: [C], the factor after normalising.
+      bias: [C], added last.
+    """
 
     scale: Array
     bias: Array
 
 
 def init(channels: int) -> LayerNorm:
-    """Deviation one, mean zero."""
+    """Scale one, bias zero."""
     return LayerNorm(scale=jnp.ones(channels), bias=jnp.zeros(channels))
 
 
 def normalise(params: LayerNorm, x: Array) -> Array:
-    """scale (x - mean) / sqrt(variance + 1e-5) + bias over the last axis of [..., C], in float32 inside; same dtype."""
+    """scale (x - mean) / sqrt(variance + 1e-5) + bias over the last axis of x [..., C].
+
+    Computed in float32 or better and returned in the dtype of x.
+    """
     z = x.astype(wide(x.dtype))
     z = z - jnp.mean(z, axis=-1, keepdims=True)
     z = z * jax.lax.rsqrt(jnp.mean(jnp.square(z), axis=-1, keepdims=True) + EPSILON)

@@ -13,13 +13,13 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 @flax.struct.dataclass
 class Multihead:
-    """Parameters of one attention: maps [E -> E]. A head has a block of E / H channels.
+    """Parameters of one attention: four maps [E -> E]. Each head has a block of E / H channels.
 
     Attributes:
-      query: of the target.
-      key: of the source, for the scores.
-      value: of the source, for what is read.
-      out: of what all heads read.
+      query: maps target states to queries.
+      key: maps the encoder's keys to the keys of the heads.
+      value: maps the encoder's values to the values of the heads.
+      out: maps the concatenated heads to the output.
     """
 
     query: Affine
@@ -30,7 +30,7 @@ class Multihead:
 
 @flax.struct.dataclass
 class SourceHeads:
-    """A source, mapped for the heads of one attention.
+    """Keys and values of a source, mapped for the heads of one attention.
 
     Attributes:
       keys: [B, H, E / H, S].
@@ -42,14 +42,14 @@ class SourceHeads:
 
 
 def init(key: Key, dim: int) -> Multihead:
-    """Fresh maps as fairseq's: uniform of Xavier, smaller by sqrt(1/2) for queries, keys and values; biases zero."""
+    """New maps as in fairseq: Xavier uniform, with gain sqrt(1/2) for queries, keys and values; biases are zero."""
     keys = jax.random.split(key, 4)
     query, key_map, value = (affine.xavier(k, dim, dim, gain=0.5**0.5) for k in keys[:3])
     return Multihead(query=query, key=key_map, value=value, out=affine.xavier(keys[3], dim, dim))
 
 
 def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> SourceHeads:
-    """Map what the encoder left, [B, S, E] both, once for all queries."""
+    """Map the encoder's keys and values, both [B, S, E], once for all queries."""
     shape = (*keys.shape[:2], heads, -1)
     return SourceHeads(
         keys=jnp.transpose(linear(params.key, keys).reshape(shape), (0, 2, 3, 1)),
@@ -64,11 +64,11 @@ def attend(
 
     Args:
       params: maps.
-      source: of `map_source`.
+      source: as `map_source` returns it.
       x: [N, T, E]; N = B * W, the W hypotheses of a sentence side by side.
       mask: [B, S], True at real source positions.
-      rate: dropout, on the weights.
-      key: for dropout; None evaluates.
+      rate: dropout rate of the weights.
+      key: for dropout; None for no dropout.
 
     Returns:
       [N, T, E] and the mean of the heads' weights [N, T, S] in float32, before dropout.

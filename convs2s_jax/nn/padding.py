@@ -1,4 +1,4 @@
-"""Padding counts as nothing: what stands at padded positions is set to zero."""
+"""Zeros at padded positions."""
 
 import jax.numpy as jnp
 
@@ -6,5 +6,5 @@ from convs2s_jax.nn.types import Array
 
 
 def zero_padding(x: Array, mask: Array) -> Array:
-    """X [B, S, C] where mask [B, S] holds, zero elsewhere."""
+    """Keep x [B, S, C] where mask [B, S] is True and set it to zero elsewhere."""
     return jnp.where(mask[:, :, None], x, jnp.zeros_like(x))

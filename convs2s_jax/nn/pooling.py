@@ -1,4 +1,4 @@
-"""Pooling over time: one vector of a text, whatever its length (Collobert et al. 2011; Kim 2014)."""
+"""Pooling over time: a text of any length becomes one vector (Collobert et al. 2011; Kim 2014)."""
 
 import jax.numpy as jnp
 
@@ -7,10 +7,11 @@ from convs2s_jax.nn.types import Array, wide
 
 
 def maximum(x: Array, mask: Array) -> Array:
-    """The largest x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does.
+    """Maximum of x [B, S, E] over the positions where mask [B, S] is True: [B, E]; zero in rows without any.
 
-    It is read at its position, the first of equal ones, and the gradient goes there. That of `jnp.max` looks for x that
-    equal the largest: where XLA computes x twice and rounds it in two ways there is none, and 0 / 0 is what comes out.
+    The maximum is gathered at its argmax, the first one among ties, and the gradient flows there alone. The gradient of
+    `jnp.max` instead compares x with the maximum. XLA may compute x twice and round it differently; then no element is
+    equal, and the gradient is 0 / 0.
     """
     least = jnp.full_like(x, jnp.finfo(x.dtype).min)
     place = jnp.argmax(jnp.where(mask[:, :, None], x, least), axis=1, keepdims=True)
@@ -19,7 +20,7 @@ def maximum(x: Array, mask: Array) -> Array:
 
 
 def mean(x: Array, mask: Array) -> Array:
-    """The mean of x [B, S, E] where mask [B, S] holds: [B, E]; zero in rows where it never does."""
+    """Mean of x [B, S, E] over the positions where mask [B, S] is True: [B, E]; zero in rows without any."""
     dtype = wide(x.dtype)
     total = jnp.sum(zero_padding(x, mask), axis=1, dtype=dtype)
     count = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(dtype)

@@ -1,4 +1,4 @@
-"""Sinusoidal positions (Vaswani et al. 2017, section 3.5): a table that is computed, not trained."""
+"""Sinusoidal position embeddings (Vaswani et al. 2017, section 3.5): a fixed table that is not trained."""
 
 import math
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from convs2s_jax.core.tokens import PAD
 
 
 def sinusoidal(rows: int, dim: int) -> np.ndarray:
-    """p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)), as fairseq has it.
+    """p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)), as in fairseq.
 
-    The paper takes sines and cosines in turn and E/2 in the exponent. Row n is of place n (`nn.embedding.places`); row
-    PAD, of padding, is zero.
+    The paper interleaves sines and cosines, and divides by E/2 in the exponent. Row n belongs to position n
+    (`nn.embedding.places`). Row PAD is zero.
 
     Args:
       rows: P.
       dim: E, even and at least 4.
 
     Returns:
-      [P, E] in float32, the angles in float32 too.
+      [P, E] in float32; the angles are computed in float32 too.
     """
     half = dim // 2
     step = np.float32(math.log(10000) / (half - 1))
@@ -31,5 +31,5 @@ def sinusoidal(rows: int, dim: int) -> np.ndarray:
 
 
 def _rounded(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """The function of float32 numbers, rounded once: it is the same on all machines."""
+    """Apply a function in float64 and round once to float32, so that all machines agree."""
     return function(x.astype(np.float64)).astype(np.float32)

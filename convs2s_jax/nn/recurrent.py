@@ -1,7 +1,7 @@
-"""Recurrent cells and their loop over time. A kind of cell is a record: its gates, its state and its equations.
+"""Recurrent cells and their loop over time. A kind of cell is a record of its gates, state and equations.
 
-Every cell reads its input and the state before through one product each, x = W x_t + b and s = U h_{t-1} + b', with all
-G gates side by side. W x_t + b does not depend on the state: it is one product over all positions, outside the loop.
+Every cell computes two products, x = W x_t + b of its input and s = U h_{t-1} + b' of the previous state, each with all
+G gates side by side. W x_t + b does not depend on the state, so one product outside the loop covers all positions.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 CellName = Literal["gru", "lstm"]
 CellState = tuple[Array, ...]
-"""The state of a cell: (h,) or (h, c), each [N, U] in float32 or better, since it adds up small changes."""
+"""The state of a cell: (h,) or (h, c), each [N, U] in float32 or better, since it accumulates small changes."""
 
 
 @flax.struct.dataclass
@@ -50,12 +50,12 @@ class CellKind(NamedTuple):
 
 
 def gru(x: Array, s: Array, state: CellState) -> CellState:
-    """Gated recurrent unit (Cho et al. 2014, equations 5 to 8), reset after the product, in the order r, z, n.
+    """Gated recurrent unit (Cho et al. 2014, equations 5 to 8), reset after the product; gates in the order r, z, n.
 
     r = sigmoid(x_r + s_r);  z = sigmoid(x_z + s_z);  n = tanh(x_n + r * s_n);  h' = (1 - z) * n + z * h
 
-    Cho et al. reset before the product, U (r * h), which makes a second product wait for the first; this is the form of
-    cuDNN and PyTorch (and of the first version of their paper).
+    Cho et al. reset before the product, U (r * h), so that it has to wait for r. This form is that of cuDNN, PyTorch
+    and the first version of their paper.
     """
     (h,) = state
     x_r, x_z, x_n = jnp.split(x, 3, axis=-1)
@@ -66,7 +66,9 @@ def gru(x: Array, s: Array, state: CellState) -> CellState:
 
 
 def lstm(x: Array, s: Array, state: CellState) -> CellState:
-    """Long short-term memory (Hochreiter and Schmidhuber 1997) with the forget gate of Gers et al. 2000: i, f, g, o.
+    """Long short-term memory (Hochreiter and Schmidhuber 1997) with a forget gate (Gers et al. 2000).
+
+    Gates are in the order i, f, g, o.
 
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g);  h' = sigmoid(o) * tanh(c')  where  [i f g o] = x + s
     """
@@ -84,14 +86,14 @@ CELLS: dict[str, CellKind] = {
 
 
 def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0) -> Cell:
-    """W ~ N(0, sqrt(keep / C)), each gate's U orthogonal (Bahdanau et al. 2015, appendix B.1), biases of the kind.
+    """W ~ N(0, sqrt(keep / C)); an orthogonal U per gate (Bahdanau et al. 2015, appendix B.1); biases from the kind.
 
     Args:
       key: for both kernels.
       kind: an entry of `CELLS`.
       inputs: C.
       units: U.
-      keep: share of the inputs that dropout retains.
+      keep: probability that dropout keeps an input.
     """
     input_key, state_key = jax.random.split(key)
     w = affine.init(input_key, inputs, kind.gates * units, keep=keep).w
@@ -134,7 +136,7 @@ def run(
 
 
 def products(params: Affine, x: Array) -> Array:
-    """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w: time comes first for the loop."""
+    """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w. Time comes first, for the loop."""
     return jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w) + bias(params.b, 3)
 
 

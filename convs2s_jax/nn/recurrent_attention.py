@@ -1,4 +1,4 @@
-"""Attention of recurrent states over a memory: each kind has its own scores, the rest is shared.
+"""Attention of recurrent states over a memory. Kinds of attention differ in their scores and share the rest.
 
     a_t = softmax_j score(s_t, h_j);   c_t = sum_j a_tj v_j
 
@@ -22,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 P = TypeVar("P")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
-"""Queries of a sentence scored at once: each needs tanh(W_s s + W_h h), A numbers per source position."""
+"""Queries of a sentence scored at once: tanh(W_s s + W_h h) takes A numbers per query and source position."""
 
 
 @flax.struct.dataclass
@@ -30,7 +30,7 @@ class MappedMemory:
     """A memory as one attention reads it.
 
     Attributes:
-      keys: [B, S, A], mapped where the kind has a map for them.
+      keys: [B, S, A], mapped where the kind maps them.
       values: [B, S, E].
       mask: [B, S], True at real positions.
       summary: [B, E].
@@ -77,7 +77,7 @@ class Scoring(NamedTuple, Generic[P]):
     Attributes:
       init: (key, U, E) -> params, for queries of U channels and a memory of E.
       keys: (params, keys [B, S, E]) -> [B, S, A], the part of the score that depends on the memory alone.
-      score: (params, queries [B, Q, U], keys [B, S, A]) -> [B, Q, S] in float32 or better; None compares nothing: the
+      score: (params, queries [B, Q, U], keys [B, S, A]) -> [B, Q, S] in float32 or better. None for no attention: the
         context is the memory's summary and all weights are zero.
     """
 
@@ -108,7 +108,8 @@ def no_init(_key: Key, _units: int, _dim: int) -> None:
 def additive(params: Additive, queries: Array, keys: Array) -> Array:
     """score = v . tanh(W_s s + b + W_h h) (Bahdanau et al. 2015, section 3.1 and appendix A.1.2).
 
-    Queries go in chunks and gradients compute the scores again, so that A numbers per pair of positions are not kept.
+    Queries are processed in chunks and the gradients recompute the scores, so that the A numbers per pair of positions
+    are never kept in memory.
     """
     mapped = jnp.swapaxes(linear(params.query, queries), 0, 1)
 
@@ -124,7 +125,7 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
 
 
 def product(_params: General | None, queries: Array, keys: Array) -> Array:
-    """score = s . h, with keys mapped or as they are (Luong et al. 2015, section 3.1: general and dot)."""
+    """score = s . h (Luong et al. 2015, section 3.1): "general" with mapped keys, "dot" with keys as they are."""
     return jnp.einsum("BQA,BSA->BQS", queries.astype(keys.dtype), keys, preferred_element_type=wide(keys.dtype))
 
 
@@ -156,8 +157,8 @@ def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) ->
 
     Args:
       kind: an entry of `ATTENTIONS`.
-      params: made by its `init`.
-      memory: of B sentences.
+      params: from the `init` of the kind.
+      memory: B sentences.
       queries: [N, T, U], N = B * W, the hypotheses of a sentence side by side.
 
     Returns:

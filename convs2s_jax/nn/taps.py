@@ -1,10 +1,10 @@
-"""The taps of convolutions along time (`nn.depthwise`), which arise in three ways.
+"""The taps (kernel weights) of depthwise convolutions (`nn.depthwise`). There are three kinds.
 
-    separable    w                          one kernel for each channel, H = C (Chollet 2017)
-    lightweight  softmax_K(u)               one for each head, whose taps sum to one (Wu et al. 2019, section 3)
-    dynamic      softmax_K(sum_c Q_c x_tc)  one for each head and position (Wu et al. 2019, section 4, equation 5)
+    separable    w                          one kernel per channel, H = C (Chollet 2017)
+    lightweight  softmax_K(u)               one per head; its taps sum to one (Wu et al. 2019, section 3)
+    dynamic      softmax_K(sum_c Q_c x_tc)  one per head and position (Wu et al. 2019, section 4, equation 5)
 
-A kind is one line of `TAPS`, for all families of models.
+Each kind is an entry of `TAPS`, which all families of models share.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 P = TypeVar("P")
 Draw = Callable[[Key, tuple[int, ...]], Array]
-"""Fresh numbers of a shape: `normal(deviation)` or `uniform(bound)`. Families of models differ in it."""
+"""An initialiser, (key, shape) -> array: `normal(deviation)` or `uniform(bound)`, depending on the family."""
 
 
 @flax.struct.dataclass
@@ -47,12 +47,12 @@ class PredictedTaps:
 
 
 class TapKind(NamedTuple, Generic[P]):
-    """How taps arise.
+    """A kind of taps.
 
     Attributes:
       init: (key, K, C, H, draw) -> parameters.
-      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H], or [N, T, K, H] with taps for each position.
-      fixed: parameters -> the taps [K, H] of every position without dropout, or None where they depend on x.
+      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H], or [N, T, K, H] with its own taps for each position.
+      fixed: parameters -> taps [K, H] without dropout, the same at all positions; None where they depend on x.
     """
 
     init: Callable[[Key, int, int, int, Draw], P]
@@ -71,20 +71,20 @@ def uniform(bound: float) -> Draw:
 
 
 def softmax(scores: Array) -> Array:
-    """Taps that sum to one: softmax over K of [..., K, H], same dtype."""
+    """Softmax over K of scores [..., K, H]; same dtype."""
     return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
 def predicted(maker: Array, x: Array) -> Array:
-    """The taps of each position, softmax_K(sum_c Q_{c,k,h} x_{t,c}): [N, T, K, H] of x [N, T, C].
+    """The taps of each position, softmax_K(sum_c Q_{c,k,h} x_{t,c}): x [N, T, C] -> [N, T, K, H].
 
-    Only the channels of the position itself choose its taps, so this is no attention.
+    Unlike attention, the taps of a position depend on the channels of that position alone.
     """
     return softmax(jnp.einsum("NTC,CKH->NTKH", x.astype(maker.dtype), maker))
 
 
 def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: float, key: Key | None) -> Array:
-    """Taps [K, H]; with dropout, each row of x loses taps of its own, the same at all positions: [N, T, K, H]."""
+    """Taps [K, H]; with dropout [N, T, K, H], where each row of x has its own mask, the same at all positions."""
     w = fixed(params)
     if key is None or rate == 0.0:
         return w

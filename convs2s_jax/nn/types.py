@@ -1,7 +1,7 @@
 """Axis letters and array names used everywhere in the package.
 
 B batch, T target time, S source time, U any time, K kernel width, C channels in, D channels out, E embedding,
-O last layer before the softmax, V vocabulary, W beam width, N = B * W rows, Q = W * T queries a sentence.
+O last layer before the softmax, V vocabulary, W beam width, N = B * W rows, Q = W * T queries per sentence.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ Array = jax.Array
 Key = jax.Array
 Initializer = Callable[[Key, tuple[int, ...]], Array]
 Tree = Any
-"""A pytree of arrays. The function does not depend on its records."""
+"""A pytree of arrays, for functions that accept any structure."""
 
 SQRT_HALF = 0.5**0.5
 """Halves the variance of a sum of two equally distributed terms (section 3.4)."""
 
 
 def wide(dtype: Any) -> Any:
-    """The dtype of softmax and sums: float32 for float32 and below, float64 for float64."""
+    """The dtype in which softmax and sums are computed: float64 for float64, float32 for all others."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32

@@ -1,9 +1,10 @@
-"""Weight normalisation as a change of parameters (Salimans and Kingma 2016; section 3.5 and 4.2 of the paper).
+"""Weight normalisation as a reparametrisation (Salimans and Kingma 2016; sections 3.5 and 4.2 of the paper).
 
     w = g v / ||v||
 
-The layers know nothing of it: `split` turns every kernel of a tree into direction v and length g for the optimiser to
-train, `merge` gives the kernels back inside the loss, and once before decoding. Tables, biases and a tied output stay.
+The layers only see kernels w. `split` turns every kernel of a tree into a direction v and a length g, which the
+optimiser trains. `merge` computes the kernels again: inside the loss, and once before decoding. Embedding tables,
+biases and a tied output are left as they are.
 """
 
 import dataclasses
@@ -20,9 +21,11 @@ from convs2s_jax.nn.types import Array, Tree
 class Normed:
     """A kernel as direction and length.
 
-    v: the kernel's shape; g: as many axes, of length 1 where the norm is taken: [1, D] or [1, 1, D], one length for
-    each output channel; [1, C] of a depthwise kernel, its norm over the taps. (Checkpoints of fairseq before version 2
-    hold [K, 1, 1] in the decoder: `merge` reads both.)
+    Attributes:
+      v: direction, in the shape of the kernel.
+      g: length, with the same number of axes; those over which the norm is taken have length 1. [1, D] or [1, 1, D]
+        holds one length per output channel, [1, C] one per channel of a depthwise kernel. (Decoders of fairseq
+        checkpoints before version 2 have [K, 1, 1]; `merge` reads that too.)
     """
 
     v: Array
@@ -30,7 +33,7 @@ class Normed:
 
 
 def split(params: Tree) -> Tree:
-    """Replace each kernel w of the tree by Normed(v=w, g=||w||), the norm over all axes but the last."""
+    """Replace each kernel w of the tree with Normed(v=w, g=||w||), the norm over all axes but the last."""
 
     def normed(layer: Tree) -> Tree:
         if not isinstance(layer, Affine | Kernel):
@@ -42,14 +45,14 @@ def split(params: Tree) -> Tree:
 
 
 def merge(params: Tree) -> Tree:
-    """Replace each Normed by w = g v / ||v||; other leaves stay. Trees without any come back as they are."""
+    """Replace each Normed with w = g v / ||v||. Other leaves are unchanged."""
     return jax.tree.map(
         lambda x: kernel(x) if isinstance(x, Normed) else x, params, is_leaf=lambda x: isinstance(x, Normed)
     )
 
 
 def kernel(normed: Normed) -> Array:
-    """w = g v / ||v||, the norm over the axes in which g has length 1."""
+    """w = g v / ||v||, the norm over the axes where g has length 1."""
     v, g = normed.v, normed.g
     axes = [axis for axis, size in enumerate(g.shape) if size == 1]
     return v * (g / jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True)))
