@@ -1,4 +1,4 @@
-"""What a loss reads and what it returns."""
+"""The input and the output of a loss."""
 
 import flax.struct
 
@@ -20,10 +20,10 @@ class Batch:
 
 @flax.struct.dataclass
 class LossSums:
-    """Sums over target tokens: added over batches and devices, and divided once.
+    """Sums over target tokens. They are added over batches and devices, and divided once.
 
     Attributes:
-      loss: what is minimised, in nats.
+      loss: the objective, in nats.
       nll: negative log-likelihood without smoothing, in nats.
       tokens: number of real target tokens, end symbols included.
     """

@@ -1,4 +1,4 @@
-"""Devices as a mesh of three axes, whatever there is: one CPU, the GPUs of a machine, several slices of a TPU pod."""
+"""The devices as a mesh with three axes: one CPU, the GPUs of a machine, or several slices of a TPU pod."""
 
 import math
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from convs2s_jax.core.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
-"""The axes over which the rows of a batch are spread."""
+"""The axes over which the rows of a batch are sharded."""
 Parallel = Literal["jit", "pmap"]
-"""How a program is spread; see `training.parallel`."""
+"""How an update is spread over devices; see `training.parallel`."""
 
 
 @record
 class MeshConfig:
-    """How many devices lie along each axis; -1, at most once, for all that remain.
+    """Number of devices along each mesh axis. One axis may be -1: it takes all remaining devices.
 
     Attributes:
-      data: devices that each hold all parameters and a part of each batch.
-      fsdp: the same, but between steps parameters and optimiser state are cut over these devices (after fully sharded
-        data parallelism, Zhao et al. 2023); within a step kernels and gradients are whole.
-      tensor: devices over which the outputs of each layer and the vocabulary are cut.
+      data: devices along the data axis; each holds all parameters and a part of each batch.
+      fsdp: devices that split the batch like `data`, and between steps also shard parameters and optimiser state (after
+        fully sharded data parallelism, Zhao et al. 2023). Within a step kernels and gradients are whole.
+      tensor: devices over which the outputs of each layer and the vocabulary are sharded.
     """
 
     data: int = -1
@@ -43,10 +43,10 @@ class MeshConfig:
 
 
 def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
-    """Devices along (data, fsdp, tensor).
+    """Number of devices along (data, fsdp, tensor).
 
     Raises:
-      UserError: they cannot be laid out on `devices` devices.
+      UserError: the sizes do not fit the number of devices.
     """
     given = [getattr(cfg, axis) for axis in AXES]
     product = math.prod(size for size in given if size != -1)
@@ -62,14 +62,14 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
 
 
 def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Lay devices out as (data, fsdp, tensor), neighbours along the last axes, those of other slices along the first.
+    """Arrange devices as (data, fsdp, tensor): neighbours along the last axes, different slices along the first.
 
     Args:
       cfg: sizes.
-      devices: all of this training, None for all there are; the first ones are used where fewer are asked for.
+      devices: devices to use, None for all. If the config asks for fewer, the first ones are used.
 
     Raises:
-      UserError: more are asked for than there are; or fewer, where several processes would each have to have some.
+      UserError: the config asks for more devices than there are, or for fewer while there are several processes.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = shape(cfg, len(devices))
@@ -87,5 +87,5 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Parts into which the rows of a batch are cut."""
+    """Number of shards of the rows of a batch."""
     return int(np.prod([mesh.shape[axis] for axis in ROWS]))

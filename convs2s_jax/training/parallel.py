@@ -1,8 +1,8 @@
 """An update on any mesh, compiled in one of two ways.
 
-`jit`: the program is written for the whole batch, and XLA's partitioner spreads it by the shardings of its arguments.
-`pmap`: each device runs the program on its rows, and gradients are summed over devices; data parallel only. Both give
-the update of one device with the same batch, dropout included.
+`jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
+`pmap`: each device runs the program on its rows, and gradients are summed over devices; data parallel only.
+Both give the same update as one device with the whole batch, dropout included.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,19 @@ def compile_steps(
     clip: float = 0.0,
     skip_bad_steps: bool = False,
 ) -> Step[B, S]:
-    """Compiled functions of an update. Gradients compile once for each batch shape, the rest once.
+    """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
     Args:
       loss: (params, batch, key) -> sums; see `step.Loss`.
-      optimizer: any optax transformation, with a learning rate of its own or without one; see `step.apply_gradients`.
-      mesh: over which state and batches lie, as `sharding` says; None for one device.
+      optimizer: any optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
+      mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
       parallel: "jit" or "pmap".
-      clip: norm to which larger gradients are renormalised; 0 does not clip.
-      skip_bad_steps: whether an update whose loss or gradient is not finite changes nothing.
+      clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
 
     Raises:
-      UserError: pmap with a mesh that cuts parameters.
-      ValueError: another word than "jit" or "pmap".
+      UserError: pmap with a mesh that shards parameters.
+      ValueError: `parallel` is neither "jit" nor "pmap".
     """
     if parallel not in _WAYS:
         raise ValueError(f'parallel is {parallel!r}: use "jit" or "pmap"')
@@ -57,7 +57,7 @@ def compile_steps(
 
 
 def loss_shards(mesh: Mesh, parallel: Parallel) -> int:
-    """Parts in which the rows that one call of the loss sees are spread over devices."""
+    """Number of shards of the rows that one call of the loss sees."""
     return row_shards(mesh) if parallel == "jit" else 1
 
 
@@ -93,11 +93,11 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     each = partial(jax.pmap, axis_name="data", devices=devices)
 
     def cut(batch: B) -> B:
-        """[B, ...] -> [devices, B / devices, ...]: no element moves."""
+        """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
         return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
 
     def public(tree: Tree) -> Tree:
-        """What is the same on all devices, as an array over all of them: pmap's results know those of a process."""
+        """Replicated results as arrays over all devices: those of pmap only cover the devices of this process."""
         return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
 
     def summed(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
@@ -113,7 +113,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     return Step(
         first=first,
         add=lambda total, params, batch, key: add_compiled(total, first(params, batch, key)),
-        finish=jax.jit(finish, donate_argnums=0),  # nothing in it differs from device to device
+        finish=jax.jit(finish, donate_argnums=0),  # its inputs are the same on all devices
     )
 
 

@@ -1,4 +1,4 @@
-"""Learning rates. They live on the host: a change recompiles nothing, and their state is a line of JSON."""
+"""Learning rate schedules. They run on the host: a new rate never recompiles, and their state is one line of JSON."""
 
 import dataclasses
 import math
@@ -14,9 +14,9 @@ class PlateauConfig:
 
     Attributes:
       rate: the learning rate at the start.
-      shrink: factor that the rate is multiplied by.
+      shrink: factor by which the rate is reduced.
       minimum: training stops when the rate falls below this.
-      patience: validations without improvement until the rate is reduced.
+      patience: number of validations without improvement after which the rate is reduced.
     """
 
     kind: Literal["plateau"] = "plateau"
@@ -37,10 +37,10 @@ class FixedConfig:
     """fairseq's `fixed`: a rate for each epoch; from epoch `force_anneal` on it shrinks every epoch.
 
     Attributes:
-      rates: the learning rate of each epoch; the last one is that of all later epochs.
-      force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`, once more in each
-        epoch after it; None for never.
-      shrink: factor that the rate is multiplied by.
+      rates: the learning rate of each epoch; the last one also holds for all later epochs.
+      force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`; each later epoch
+        multiplies it once more. None for never.
+      shrink: factor by which the rate is reduced.
     """
 
     kind: Literal["fixed"] = "fixed"
@@ -63,7 +63,7 @@ class InverseSqrtConfig:
 
     Attributes:
       rate: the highest learning rate.
-      warmup: steps until it is reached.
+      warmup: number of warm-up steps.
       initial: the rate before the first step.
     """
 
@@ -82,12 +82,12 @@ class InverseSqrtConfig:
 class CosineConfig:
     """Linear warm-up to `rate`, then half a cosine down to `minimum` at `steps` (Loshchilov and Hutter 2017, eq. 5).
 
-    One period, without restarts; afterwards the rate stays at `minimum`. Wu et al. 2019 train so on WMT.
+    One period, without restarts; afterwards the rate stays at `minimum`. Wu et al. 2019 use this schedule on WMT.
 
     Attributes:
       rate: the highest learning rate.
-      warmup: steps until it is reached.
-      steps: steps in all, those of the warm-up included.
+      warmup: number of warm-up steps.
+      steps: total number of steps, including the warm-up.
       initial: the rate before the first step.
       minimum: the rate at the end.
     """
@@ -109,12 +109,12 @@ class CosineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleState:
-    """What a schedule remembers.
+    """State of a schedule.
 
     Attributes:
       rate: the current learning rate.
-      best: least validation loss so far, in nats.
-      waiting: number of validations since then.
+      best: lowest validation loss so far, in nats.
+      waiting: number of validations since the best one.
       stopped: why training stops, or "".
     """
 
@@ -130,7 +130,7 @@ class Schedule(NamedTuple):
     Attributes:
       config: its config class.
       initial: cfg -> rate at the start.
-      rate: (cfg, state, step, epoch) -> rate of that step; both are counted from 1.
+      rate: (cfg, state, step, epoch) -> rate of that step; steps and epochs count from 1.
       validated: (cfg, state, loss) -> state after a validation, and a sentence for the user or "".
     """
 
@@ -203,10 +203,10 @@ def start(cfg: Any) -> ScheduleState:
 
 
 def rate(cfg: Any, state: ScheduleState, *, step: int, epoch: int) -> float:
-    """Learning rate of an update; step and epoch are counted from 1."""
+    """Learning rate of an update; steps and epochs count from 1."""
     return SCHEDULES[cfg.kind].rate(cfg, state, step, epoch)
 
 
 def validated(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
-    """State after a validation with this loss (nats per token), and a sentence for the log where the rate changed."""
+    """State after a validation with this loss (nats per token), and a sentence for the log or ""."""
     return SCHEDULES[cfg.kind].validated(cfg, state, loss)

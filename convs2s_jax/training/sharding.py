@@ -1,4 +1,4 @@
-"""Which axis of which parameter is cut over which axis of the mesh: one table, by name."""
+"""How parameters are sharded over the mesh: one table of rules, by parameter name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,23 +27,23 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
 )
-"""The end of a parameter's path, and a mesh axis for each of its own; the first that fits counts.
+"""The end of a parameter's path, and the mesh axis for each of its axes. The first rule that matches is used.
 
-Parts of a normalised kernel, .../w/v and .../w/g, follow the kernel's rule, and the state of an optimiser the rule of
-its parameter. What a mesh axis does not divide is not cut along it.
+The parts of a weight-normalised kernel, .../w/v and .../w/g, follow the kernel's rule. An optimiser's state follows the
+rule of its parameter. An axis whose length the mesh axis does not divide is not sharded.
 """
 
 
 def spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """How a parameter, or what an optimiser keeps of it, is cut.
+    """The partition spec of a parameter, or of an optimiser's state for it.
 
     Args:
       name: its path, such as "encoder/blocks/0/conv/w/v".
-      shape: of the array; single numbers are not cut.
-      mesh: of `mesh.make`.
+      shape: shape of the array; scalars are not sharded.
+      mesh: as `mesh.make` returns it.
 
     Raises:
-      ValueError: no rule fits; a new kind of parameter needs its line in RULES.
+      ValueError: no rule matches; a new kind of parameter needs a line in RULES.
     """
     if not shape:
         return P()
@@ -64,11 +64,11 @@ def shardings(abstract: Tree, mesh: Mesh) -> Tree:
 
 
 def gatherer(mesh: Mesh) -> Callable[[Tree], Tree]:
-    """A function, for use under `jit`, that puts together what is cut over `fsdp`, as it is just before its use.
+    """A function, for use under `jit`, that gathers parameters sharded over `fsdp` just before they are used.
 
-    A convolution whose kernel is cut over `fsdp` along its inputs has wrong gradients where the batch is cut over
-    `data` and `fsdp` and the kernel over `tensor` as well: XLA's partitioner exchanges parts of the cotangent and does
-    not bring them back (jax 0.10 to 0.12). Gathered kernels are not concerned, and products need them gathered anyway.
+    This also avoids a bug. A convolution has wrong gradients if its kernel is sharded over `fsdp` along its inputs and
+    over `tensor`, and the batch over `data` and `fsdp`: XLA's partitioner exchanges parts of the cotangent and does not
+    restore their order (jax 0.10 to 0.12). Gathered kernels are not affected, and matrix products need them anyway.
     """
 
     def gathered(path: tuple[Any, ...], leaf: Array) -> Array:
@@ -79,10 +79,10 @@ def gatherer(mesh: Mesh) -> Callable[[Tree], Tree]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch over `data` and `fsdp`."""
+    """The sharding of a batch: rows over `data` and `fsdp`."""
     return NamedSharding(mesh, P(ROWS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device."""
+    """The sharding of an array that is the same on every device."""
     return NamedSharding(mesh, P())

@@ -1,7 +1,7 @@
-"""Checkpoints by Orbax: asynchronous, atomic, the last few and the best, each verified when it is read.
+"""Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
 
-A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: where training stands, and a digest of every
-array and of itself).
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, a digest of every
+array and one of the position itself).
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from convs2s_jax.training.run.digest import digest, digest_of_record
 from convs2s_jax.training.step import TrainState
 
 BEFORE = ".before"
-"""Ends the name of a checkpoint that is being written again."""
+"""Suffix of the earlier copy of a checkpoint while it is being written again."""
 FORMAT = 1
-"""Raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
+"""Version of the format. It is raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
 def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
-    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one of least validation loss.
+    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss.
 
     Raises:
-      UserError: a validation loss in there cannot be read.
+      UserError: the validation loss of a checkpoint cannot be read.
     """
     if not read_only:
         if distributed.is_primary():
@@ -48,8 +48,8 @@ def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.Checkpoi
         read_only=read_only,
     )
     made = ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
-    # It would ask JAX's preemption service with the number of an older step once a save is done. The service then takes
-    # that for the step this process is at, and processes agree on one that it has passed.
+    # After a save, the manager would ask JAX's preemption service about the saved step. The service would take that for
+    # the current step, and the processes could agree to stop at a step that this one has passed.
     made.reached_preemption = lambda _: False
     return made
 
@@ -57,16 +57,16 @@ def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.Checkpoi
 def save(
     checkpoints: ocp.CheckpointManager, state: TrainState, position: dict[str, Any], *, loss: float | None = None
 ) -> None:
-    """Begin to save; training may go on at once.
+    """Start to save in the background; training may go on at once.
 
     Args:
-      checkpoints: of `manager`.
-      state: its `step` names the checkpoint; one that exists already stays as it is, unless there is now a loss for it.
-      position: JSON.
-      loss: validation loss, for choosing the best; None where none was measured.
+      checkpoints: as `manager` returns it.
+      state: the checkpoint is named by its `step`. An existing one is kept, unless there is now a loss for it.
+      position: the progress of training, as JSON.
+      loss: validation loss, for choosing the best; None if it was not measured.
 
     Raises:
-      UserError: this or the save before it could not be written (a full disk, say).
+      UserError: this or the previous checkpoint could not be written, for example because the disk is full.
     """
     step = int(state.step)
     again = step in checkpoints.all_steps()
@@ -99,9 +99,9 @@ def save(
 
 @contextlib.contextmanager
 def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
-    """Turn an error while a checkpoint is written into a sentence that says which one is still good.
+    """Turn an error in writing a checkpoint into a UserError that says which checkpoint is still good.
 
-    But not where the processes lost each other: `distributed.guarded` has the sentence for that.
+    The loss of another process is left to `distributed.guarded`, which has its own message.
     """
     try:
         yield
@@ -119,19 +119,19 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
 
 
 def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
-    """Wait until everything is on disk; UserError where it could not be written."""
+    """Wait until everything is on disk. Raises UserError if it could not be written."""
     with _writing(checkpoints, step):
         checkpoints.wait_until_finished()
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error, short enough to stand in a sentence."""
+    """The first line of an error, cut to 200 characters for use in a message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
 
 
 def _room(error: BaseException | None) -> str:
-    """What the system says of a full disk, wherever in an error and its causes a library put it, or ""."""
+    """The system's message for a full disk if it occurs anywhere in an error or its causes, else ""."""
     while error is not None:
         for said in map(os.strerror, NO_ROOM):
             if said in str(error):
@@ -141,12 +141,12 @@ def _room(error: BaseException | None) -> str:
 
 
 def _check_losses(folder: Path) -> None:
-    """Orbax reads the losses of all checkpoints at once and cannot pass over a damaged one."""
+    """Raise UserError for a damaged loss: Orbax reads the losses of all checkpoints at once and cannot skip one."""
     for path in sorted(folder.glob("*/metrics/metrics")):
         try:
             float(json.loads(path.read_text(encoding="utf-8"))["loss"])
         except FileNotFoundError:
-            continue  # removed by a training that goes on
+            continue  # removed by a training that is still running
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is damaged ({reason(error)}): delete {path.parent}; "
@@ -155,12 +155,12 @@ def _check_losses(folder: Path) -> None:
 
 
 def finished(checkpoints: ocp.CheckpointManager) -> list[int]:
-    """Steps on disk, read from the folder itself: the manager counts one that it is still writing."""
+    """Steps of the finished checkpoints, read from the folder: the manager also counts the one it is still writing."""
     return sorted(int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit())
 
 
 def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> None:
-    """Rename a checkpoint to its step and this ending."""
+    """Rename a checkpoint by adding a suffix to its name."""
     folder = Path(checkpoints.directory)
     aside = folder / f"{step}{ending}"
     if distributed.is_primary():
@@ -171,7 +171,7 @@ def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> Non
 
 
 def _bring_back(folder: Path) -> None:
-    """Where a run ended while it wrote a checkpoint again, the one before counts."""
+    """If a run ended while it rewrote a checkpoint, restore the earlier copy."""
     for aside in folder.glob(f"*{BEFORE}"):
         whole = folder / aside.name.removesuffix(BEFORE)
         if whole.is_dir():

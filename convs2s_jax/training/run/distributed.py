@@ -1,4 +1,4 @@
-"""Several processes as one training: they work in turn or in shares, agree, and end together."""
+"""Coordination of several processes: barriers, shared decisions, division of work, and a common end."""
 
 import contextlib
 import functools
@@ -29,11 +29,11 @@ T = TypeVar("T")
 LOST = 75
 """Exit status where another process was lost (EX_TEMPFAIL): the same command continues the run."""
 PATIENCE = 24 * 3600
-"""Seconds to wait for the others where one has long work to do. A process that dies ends the waiting much earlier."""
+"""Seconds to wait at a barrier while one process has long work to do. If a process dies, the wait ends much earlier."""
 LINGER = 10
-"""Seconds that who leaves by an error waits for others who come to the same end."""
+"""Grace period before a failing process exits, in seconds: others may be failing for the same reason."""
 SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connection", "heartbeat", "barrier")
-"""What errors say where another process was lost, whatever network noticed it."""
+"""Words in the error messages of all network layers that mean another process was lost."""
 
 
 def several() -> bool:
@@ -42,16 +42,16 @@ def several() -> bool:
 
 
 def is_primary() -> bool:
-    """Whether this is process 0, which alone writes text files and talks to the user."""
+    """Whether this is process 0, the only one that writes text files and prints messages."""
     return jax.process_index() == 0
 
 
 def barrier(name: str, *, patience: int = PATIENCE) -> None:
-    """Wait for all processes, however long one of them works: collectives of arrays are not that patient.
+    """Wait until all processes are here. Unlike collectives of arrays, this may take hours.
 
     Args:
-      name: of this meeting; no two of a run have the same.
-      patience: seconds.
+      name: unique within a run.
+      patience: timeout in seconds.
     """
     if several():
         everyone = set(range(jax.process_count()))
@@ -59,17 +59,17 @@ def barrier(name: str, *, patience: int = PATIENCE) -> None:
 
 
 def primary_first(name: str, work: Callable[[], T]) -> T:
-    """Process 0 works first, then the others, who find its files. `name` is as in `barrier`.
+    """Run `work` on process 0 first, then on the others, which find its files. `name` is as in `barrier`.
 
     Raises:
-      UserError: on all processes where it is raised on process 0.
+      UserError: on all processes, if process 0 raises it.
     """
     done = primary_only(name, work)
     return cast(T, done) if is_primary() else work()
 
 
 def primary_only(name: str, work: Callable[[], T]) -> T | None:
-    """Process 0 works and the others wait; they get None. Errors are as in `primary_first`."""
+    """Run `work` on process 0 while the others wait; they get None. Errors are as in `primary_first`."""
     done, refused = None, None
     if is_primary():
         try:
@@ -83,7 +83,7 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
 
 
 def agree_on_folder(folder: Path) -> None:
-    """Raise UserError on all processes where not all see the same folder."""
+    """Raise UserError on all processes unless all see the same folder."""
     if not several():
         return
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
@@ -96,7 +96,7 @@ def agree_on_folder(folder: Path) -> None:
 
 
 def agree(what: str, value: int) -> None:
-    """Raise UserError on all processes where not all have the same value, in [0, 2^32)."""
+    """Raise UserError on all processes unless all have the same value, in [0, 2^32)."""
     if several():
         values = multihost_utils.process_allgather(np.uint32(value))
         odd = [i for i, other in enumerate(values) if other != values[0]]
@@ -104,39 +104,39 @@ def agree(what: str, value: int) -> None:
 
 
 def all_of(flag: bool) -> bool:
-    """Whether it holds on all processes."""
+    """Whether the flag is True on all processes."""
     return bool(np.all(multihost_utils.process_allgather(np.array(flag)))) if several() else flag
 
 
 def from_primary(flag: bool) -> bool:
-    """What process 0 says."""
+    """The flag of process 0."""
     return bool(multihost_utils.broadcast_one_to_all(np.array(flag))) if several() else flag
 
 
 def local(mesh: Mesh, tree: Tree) -> Tree:
-    """Arrays that lie over the whole mesh, whole on a device of this process: [...] -> [...]."""
+    """Copy arrays that are sharded over the whole mesh to one device of this process: [...] -> [...]."""
     return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
 
 
 @functools.cache
 def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
-    """Compiled once, however often it is used."""
+    """A function that gathers a tree on every device, compiled once per mesh."""
     return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
 def own_devices(mesh: Mesh) -> list[jax.Device] | None:
-    """Those of a mesh that belong to this process; None where they are all that it has."""
+    """The devices of a mesh that belong to this process; None if these are all devices of the process."""
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     return None if set(devices) == set(jax.local_devices()) else devices
 
 
 def local_share(count: int) -> range:
-    """The share of this process in `count` pieces of work: every n-th."""
+    """The indices of `count` pieces of work that this process does: every n-th, n the number of processes."""
     return range(jax.process_index(), count, jax.process_count())
 
 
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
-    """All `count` lines, where each process gives those of its share (`local_share`). `name` is as in `barrier`."""
+    """All `count` lines, in order, from the lines of each process's `local_share`. `name` is as in `barrier`."""
     if not several():
         return list(lines)
     barrier(name)
@@ -150,23 +150,23 @@ def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
 
 
 def reached_signal(step: int) -> bool:
-    """Whether a signal came to any process: all are told at the same step. To be asked at every step."""
+    """Whether a signal arrived at any process; all learn it at the same step. To be called at every step."""
     return several() and multihost_utils.reached_preemption_sync_point(step)
 
 
 def pass_on() -> None:
-    """Treat another signal as SIGTERM, which JAX's service passes on to all processes."""
+    """Send SIGTERM to this process; JAX's preemption service passes it on to all processes."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(status: int) -> NoReturn:
-    """End this process. Others at work are not waited for: they notice, and end as well.
+    """End this process, without waiting for processes that are still at work: they notice, and end as well.
 
-    Neither are threads, where the user wants the end at once: they save, or compile, and Python would wait for the one
-    and may crash on the other.
+    If other processes fail for the same reason, all first meet at a barrier and disconnect in order. They are connected
+    through process 0, and if that ended first, it would abort the others.
 
-    But other processes may be about to leave for the same reason: all meet then and part in order, since they find
-    each other through process 0, whose sudden end would abort those who have not left yet.
+    After an interrupt, threads that save or compile are not awaited either: Python would wait for a save to finish, and
+    may crash during a compilation.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -186,7 +186,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def guarded(work: Callable[[], None]) -> None:
-    """Run a training; where another process is lost, say so and end with status `LOST`."""
+    """Run a training. If another process is lost, say so and exit with status `LOST`."""
     try:
         work()
     except Exception as error:

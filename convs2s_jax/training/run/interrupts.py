@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM: finish the step, save, leave.
+"""SIGINT and SIGTERM: finish the step, save and exit.
 
-With several processes a signal to one of them ends all at the same step: JAX's service hears SIGTERM and tells the
-others; SIGINT is passed on as one.
+With several processes, a signal to one of them stops all at the same step. JAX's preemption service notices SIGTERM and
+tells the other processes; SIGINT is turned into SIGTERM.
 """
 
 import signal
@@ -15,13 +15,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptedWorkError(Exception):
-    """Long work that can be left was left, because a signal came."""
+    """A signal arrived during long work that can be interrupted."""
 
 
 class Interrupts:
-    """While it is entered, the first signal is only noted; a second one ends the program at once.
+    """Context manager: inside, the first signal is only recorded; a second one ends the program at once.
 
-    received: the name of the signal, or "". With several processes it is set by `at_step` alone, so that all agree.
+    Attributes:
+      received: name of the signal, or "". With several processes only `at_step` sets it, so that all agree.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Interrupts:
         return self
 
     def at_step(self, step: int) -> None:
-        """To be called by all processes at every step."""
+        """Ask whether a signal arrived; all processes must call this at every step."""
         if distributed.reached_signal(step):
             self.received = signal.SIGTERM.name
 
@@ -46,7 +47,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def check(self, *_: object) -> None:
-        """Raise InterruptedWorkError if a signal came; for long work, once in a while."""
+        """Raise InterruptedWorkError if a signal arrived; long work calls this from time to time."""
         if self.received:
             raise InterruptedWorkError
 

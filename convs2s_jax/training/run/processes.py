@@ -1,4 +1,4 @@
-"""How the processes of a training find each other: by flags, the environment, or what a cluster tells."""
+"""How the processes of a training find each other: from flags, the environment, or the cluster."""
 
 import dataclasses
 import socket
@@ -18,9 +18,9 @@ class Processes:
 
     Attributes:
       coordinator_address: host:port of process 0, a free port there (or JAX_COORDINATOR_ADDRESS).
-      num_processes: how many processes there are (or JAX_NUM_PROCESSES).
-      process_id: which of them this is, from 0 (or JAX_PROCESS_ID).
-      distributed: find all three in what Slurm, Open MPI, Kubernetes or a TPU pod provide.
+      num_processes: number of processes (or JAX_NUM_PROCESSES).
+      process_id: number of this process, from 0 (or JAX_PROCESS_ID).
+      distributed: read all three from Slurm, Open MPI, Kubernetes or a TPU pod.
       initialization_timeout: seconds to wait for the other processes to start.
       heartbeat_timeout: seconds after which a silent process counts as lost and all others end.
     """
@@ -59,7 +59,7 @@ class Processes:
 
 
 def from_environment(processes: Processes, environment: dict[str, str]) -> Processes:
-    """What flags leave open, from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
+    """Fill in what the flags leave out from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
     address = processes.coordinator_address or environment.get("JAX_COORDINATOR_ADDRESS") or None
 
     def number(given: int | None, name: str) -> int | None:
@@ -76,10 +76,10 @@ def from_environment(processes: Processes, environment: dict[str, str]) -> Proce
 
 
 def join(processes: Processes) -> None:
-    """Find the others, before any use of a device; a training of one process finds nobody and goes on.
+    """Connect to the other processes, before any device is used; does nothing in a training of one process.
 
     Raises:
-      UserError: no cluster is found where one was promised, or the others do not come.
+      UserError: --distributed is given and no cluster is found, or the other processes do not start in time.
     """
     address = processes.coordinator_address
     if not processes.distributed and address is None:
@@ -87,7 +87,7 @@ def join(processes: Processes) -> None:
     who = "this process" if processes.process_id is None else f"process {processes.process_id}"
     where = "where the cluster says" if address is None else f"at {address}"
     seconds = processes.initialization_timeout
-    # where the others do not come, JAX's service ends the process itself: it has to be said before
+    # if the others do not come, JAX ends this process itself, so the message has to come first
     sys.stderr.write(f"{who} looks for the others {where}, for {seconds} s at most\n")
     if address is not None and processes.process_id:
         _await_primary(address, seconds)
@@ -108,11 +108,11 @@ def join(processes: Processes) -> None:
             ) from error
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
     jax.devices()
-    distributed.barrier("joined")  # who leaves from here on leaves nobody who is still looking
+    distributed.barrier("joined")  # no process may exit while another is still connecting
 
 
 def _await_primary(address: str, seconds: float) -> None:
-    """Wait until process 0 listens."""
+    """Wait until process 0 accepts connections."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, TensorBoard events, a log, and a progress bar."""
+"""The reports of a run: metrics.jsonl, TensorBoard events, a log and a progress bar."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from convs2s_jax.core.files import replace_file
 
 
 def _without_torch(name: str) -> ModuleType:
-    """Import a module that imports torch where it is installed, which takes seconds and does nothing for us."""
+    """Import a module with torch hidden: it would import torch if installed, which takes seconds and is not needed."""
     if "torch" in sys.modules:
         return importlib.import_module(name)
     sys.modules["torch"] = None  # type: ignore[assignment]  # now its import fails, as where it is not installed
@@ -29,14 +29,14 @@ tensorboardX = _without_torch("tensorboardX")
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), infinite instead of an overflow."""
+    """exp(loss), or infinity where that would overflow."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 class Reports:
-    """Writes the records of one run into its workdir and shows its progress on standard error.
+    """Writes the metrics of one run into its workdir and shows progress on standard error.
 
-    metrics.jsonl has a line for each report; when a run is continued from an earlier step, lines beyond it are dropped.
+    metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped.
     """
 
     def __init__(self, workdir: Path, *, step: int) -> None:
@@ -57,14 +57,14 @@ class Reports:
             file.close()
 
     def tell(self, sentence: str) -> None:
-        """A sentence for the user and the log."""
+        """Show a sentence to the user and write it to the log."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._log.write(f"{stamp} {sentence}\n")
         self._log.flush()
         tqdm.write(sentence, file=sys.stderr)
 
     def rewind(self, step: int) -> None:
-        """Begin after `step` after all: the checkpoint found there is older than the newest, which was damaged."""
+        """Resume from an earlier `step` than given at first, because newer checkpoints were damaged."""
         if step == self._bar.n:
             return
         for file in (self._metrics, self._events):
@@ -81,7 +81,7 @@ class Reports:
         return any((line["split"], line["step"]) == (split, step) for line in map(json.loads, lines))
 
     def expect(self, total: int | None) -> None:
-        """How many updates the run will have had at its end, for the time left; None: unknown."""
+        """Set the total number of updates, from which the bar estimates the time left; None if unknown."""
         self._bar.total = total
         self._bar.refresh()
 
@@ -90,14 +90,14 @@ class Reports:
         self._bar.update(step - self._bar.n)
 
     def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
-        """One line of metrics.
+        """Write one line of metrics.
 
         Args:
-          step, epoch: where training stands.
+          step, epoch: current step and epoch.
           split: train, valid or test.
           loss: nats per target token.
-          others: what applies of bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since the last
-            report), padding (share), compilations, ...
+          others: further metrics, such as bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since
+            the last report), padding (as a share) or compilations.
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
         line = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
@@ -115,7 +115,7 @@ class Reports:
 
 
 class Silence(Reports):
-    """Reports of a process that does not lead: nothing is written and nothing is shown."""
+    """The reports of all processes but the primary one: nothing is written or shown."""
 
     def __init__(self) -> None:
         """Begin."""
@@ -130,7 +130,7 @@ class Silence(Reports):
         """Nothing."""
 
     def has(self, *, split: str, step: int) -> bool:
-        """Nothing is known here."""
+        """Return False: only the primary process knows."""
         del split, step
         return False
 
@@ -145,12 +145,12 @@ class Silence(Reports):
 
 
 def _finite(value: float | int) -> float | int | None:
-    """JSON has no infinities: null."""
+    """A number as JSON can hold it: None for infinity and NaN."""
     return value if math.isfinite(value) else None
 
 
 def _drop_beyond(path: Path, step: int) -> None:
-    """Keep the lines up to `step`: the run continues there and writes the others again. A torn last line goes too."""
+    """Keep the lines up to `step`: a resumed run writes the others again. Drop an incomplete last line too."""
     if not path.exists():
         return
     kept = []

@@ -1,4 +1,4 @@
-"""Checkpoints back from disk, each verified: a damaged one is told from one of another model, and passed over."""
+"""Reading checkpoints. Each is verified; a damaged one is skipped, one of another model is an error."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,12 +28,12 @@ RENAMED: tuple[tuple[str, str], ...] = (
     ("convolution/taps/scores", "convolution/kernel/scores"),
     ("convolution/taps/maker", "convolution/kernel/maker"),
 )
-"""Parts of the paths of parameters, as they are called now and as checkpoints of before 23 November 2026 call them.
+"""Parts of parameter paths: the current name, and the name in checkpoints from before 23 November 2026.
 
-A checkpoint whose paths are not those of the model is read by the old ones."""
+The old names are tried when the paths in a checkpoint are not those of the model."""
 
 DAMAGED = ".damaged"
-"""Ends the name of a checkpoint that could not be read: it may still be of use."""
+"""Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
 
 def restore(
@@ -43,19 +43,19 @@ def restore(
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
 ) -> tuple[TrainState, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, or None where there is none.
+    """Read the newest intact checkpoint; None if there are no checkpoints.
 
-    A damaged one is named to `tell` and put aside as <step>.damaged, so that training can write it anew, and the one
-    before is tried.
+    A damaged checkpoint is reported to `tell` and renamed to <step>.damaged, so that training can write it again. Then
+    the previous one is tried.
 
     Args:
-      checkpoints: of `manager`.
+      checkpoints: as `checkpoint.manager` returns it.
       abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
-      check: gets the position before any array is read, and raises UserError where it does not belong to this run.
-      tell: gets a sentence for each damaged checkpoint.
+      check: is called with the position before any array is read; raises UserError if it does not belong to this run.
+      tell: is called with a sentence for each damaged checkpoint.
 
     Raises:
-      UserError: checkpoints exist and none is whole.
+      UserError: there are checkpoints, but none is intact.
     """
     steps = sorted(checkpoints.all_steps(), reverse=True)
     for step in steps:
@@ -80,18 +80,18 @@ def restore_params(
     tell: Callable[[str], None],
     item: str = "params",
 ) -> tuple[Tree, dict[str, Any]]:
-    """Parameters for decoding, and their position.
+    """Read parameters for decoding, and their position.
 
     Args:
-      folder: of checkpoints.
+      folder: folder of the checkpoints.
       abstract: shapes and dtypes of the parameters.
-      item: "params", or "optimizer" for the state of the optimiser, which `abstract` then describes.
-      step: a step, or None for the best, and the others from the newest on where that one is damaged.
-      check: gets the position before any array is read, and raises UserError where it does not belong to this model.
-      tell: gets a sentence for each damaged checkpoint.
+      step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
+      check: is called with the position before any array is read; raises UserError if it does not belong to this model.
+      tell: is called with a sentence for each damaged checkpoint.
+      item: "params", or "optimizer" to read the optimiser's state, which `abstract` then describes.
 
     Raises:
-      UserError: no checkpoint, not that step, or none that is whole.
+      UserError: there is no checkpoint, no checkpoint of that step, or none that is intact.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
@@ -110,7 +110,7 @@ def restore_params(
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """What was read, or None and why it is damaged."""
+    """The result of `read`, or None and the reason why the checkpoint is damaged."""
     try:
         return read(), ""
     except (UserError, MemoryError, jax.errors.JaxRuntimeError):
@@ -120,13 +120,13 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _everywhere(read: Callable[[], T]) -> T:
-    """What each process reads. Where one cannot, all raise ValueError: what comes next they can only do together."""
+    """Call `read` on each process. If one fails, all raise ValueError, since the next steps need all of them."""
     found, why, refused = None, "", None
     try:
         found = read()
     except UserError as error:
         refused = error
-    except Exception as error:  # of this file, whatever a library makes of it
+    except Exception as error:  # a damaged file; libraries raise all kinds of errors
         why = reason(error)
     if not distributed.all_of(found is not None):
         raise refused or ValueError(why or "another process cannot read its part")
@@ -156,7 +156,7 @@ def _whole(
 def _part(
     checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
 ) -> tuple[Tree, dict[str, Any]]:
-    """One item and the position."""
+    """One item of a checkpoint, and its position."""
     position = _position(checkpoints, step)
     check(position)
     return _arrays(checkpoints, step, item, abstract, position), position
@@ -179,7 +179,7 @@ def _read_position(folder: Path) -> dict[str, Any]:
 
 
 def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
-    """One item of a checkpoint; ValueError where its digest differs, UserError where it is of another model."""
+    """One item of a checkpoint. Raises ValueError if a digest differs, UserError if it is of another model."""
     expected = position["digests"][item]
     leaves, structure = jax.tree.flatten_with_path(abstract)
     names = [path_of(path) for path, _ in leaves]
@@ -188,7 +188,7 @@ def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: 
     if set(names) != set(expected):
         odd = sorted(set(names) ^ set(expected))
         raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
-    # not through the manager, which would wait for all processes where one has failed to read its part
+    # not through the manager: it would wait for all processes even if one has failed to read its part
     folder = checkpoints.directory / str(step) / item
     placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
     restored = _everywhere(lambda: _read_arrays(folder, placed))
@@ -202,7 +202,7 @@ def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: 
 
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
-    """An item as it lies on disk, in dictionaries and lists; each array as `placed` describes it, by its path."""
+    """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
     handler = ocp.StandardCheckpointHandler()
     lies = handler.metadata(folder).tree
     item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
@@ -210,13 +210,13 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
 
 
 def _old_name(name: str) -> str:
-    """The path of a parameter, or of what an optimiser keeps of it, before it was renamed."""
+    """The former path of a parameter or of an optimiser's state for it."""
     for new, old in RENAMED:
         name = re.sub(rf"(^|/){new}(/|$)", rf"\1{old}\2", name)
     return name
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
-    """A description that says where the array shall lie: on the first device, not on those it was saved from."""
+    """A description of an array with its sharding; without one, the first device instead of those it was saved from."""
     where = leaf.sharding or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

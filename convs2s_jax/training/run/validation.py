@@ -27,7 +27,12 @@ SHAPES = 4
 
 
 class Evaluation(NamedTuple):
-    """Negative log-likelihood in nats per target token, without smoothing, over `tokens` target tokens."""
+    """Result of a validation.
+
+    Attributes:
+      loss: negative log-likelihood in nats per target token, without smoothing.
+      tokens: number of target tokens.
+    """
 
     loss: float
     tokens: int

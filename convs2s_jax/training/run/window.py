@@ -1,4 +1,4 @@
-"""What happened since the last report."""
+"""Metrics of the updates since the last report."""
 
 import contextlib
 import math
@@ -13,11 +13,17 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.step import StepSums
 
 BEHIND = 2
-"""Updates the host may run ahead of the device, and by which it learns late that one was not finite."""
+"""Updates the host may run ahead of the device. A loss that is not finite is noticed this many updates late."""
 
 
 class Update(NamedTuple):
-    """One update: its number, its learning rate, what it reports (on the device)."""
+    """One update.
+
+    Attributes:
+      step: its number, from 1.
+      rate: its learning rate.
+      sums: its loss and gradient norm, on the device.
+    """
 
     step: int
     rate: float
@@ -25,18 +31,20 @@ class Update(NamedTuple):
 
 
 class Window:
-    """Collects the sums of updates on the device and fetches them a little later, together.
-
-    names: paths of the parameters, in the order of `StepSums.finite`.
-    skip: updates in a row that may be skipped because their loss or gradient is not finite (the step itself left the
-      parameters as they were); 0 for none.
-    last_good: says which checkpoint is good, for the message.
-    tell: gets a sentence for each skipped update.
-    """
+    """Collects the sums of updates on the device and fetches them later, several at once."""
 
     def __init__(
         self, *, names: Sequence[str], skip: int, last_good: Callable[[], str], tell: Callable[[str], None]
     ) -> None:
+        """Begin an empty window.
+
+        Args:
+          names: paths of the parameters, in the order of `StepSums.finite`.
+          skip: most updates in a row that may be skipped because their loss or gradient is not finite; 0 for none. The
+            update itself has left the parameters unchanged.
+          last_good: returns which checkpoint is good, for the error message.
+          tell: is called with a sentence for each skipped update.
+        """
         self._names, self._skip, self._last_good, self._tell = names, skip, last_good, tell
         self._pending: list[Update] = []
         self._compiled: set[tuple[int, ...]] = set()
@@ -46,14 +54,14 @@ class Window:
         self._since = time.perf_counter()
 
     def restart(self) -> None:
-        """Begin to measure time here: what passed since the last report was no training."""
+        """Start the clock again: the time since the last report was not spent on training."""
         self._since, self._waited = time.perf_counter(), 0.0
 
     @contextlib.contextmanager
     def update_of(self, shapes: Iterable[tuple[int, ...]]) -> Iterator[None]:
-        """The call of an update of batches of these shapes; where one of them is new, it compiles and is not timed.
+        """Enclose the call of an update on batches of these shapes; a call that compiles is not timed.
 
-        Updates before it are waited for, so that the device does none in time that does not count.
+        Earlier updates are awaited first, so that the device does not work on them while the clock is stopped.
         """
         new = set(shapes) - self._compiled
         if not new:
@@ -70,16 +78,16 @@ class Window:
         self._waited += seconds
 
     def add(self, step: int, rate: float, sums: StepSums) -> None:
-        """Note one update; look at the one `BEHIND` it.
+        """Add one update, and check the one that is `BEHIND` updates older.
 
         Raises:
-          UserError: that one was not finite, and too many were not before it.
+          UserError: the loss or the gradient of that one was not finite, and no more updates may be skipped.
         """
         self._pending.append(Update(step, rate, sums))
         self._look(keep=BEHIND)
 
     def close(self) -> dict[str, float]:
-        """Metrics since the last report, and begin the next. Means are over updates that were not skipped.
+        """Return the metrics since the last report and begin anew. Means are over updates that were not skipped.
 
         Raises:
           UserError: as `add`.
@@ -102,7 +110,7 @@ class Window:
         return metrics
 
     def _look(self, keep: int) -> None:
-        """Fetch all updates but the last `keep`, and judge them."""
+        """Fetch all updates but the last `keep`, and check that they are finite."""
         seen, self._pending = self._pending[: len(self._pending) - keep], self._pending[len(self._pending) - keep :]
         for update in seen:
             fetched = update._replace(sums=jax.device_get(update.sums))
