@@ -29,8 +29,8 @@ class ModelConfig:
     Attributes:
       kind: an encoder with a decoder.
       embedding_dim: E, of both sides.
-      dropout: one rate for all places.
-      dtype: of products and activations; parameters, softmax and norms stay in float32.
+      dropout: dropout rate, the same everywhere.
+      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
       encoder: any kind of encoder.
       decoder: any kind of decoder.
       share_embeddings: one table of words for encoder, decoder and softmax (fairseq's share_all_embeddings). It needs

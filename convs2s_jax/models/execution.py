@@ -11,10 +11,9 @@ class ExecutionConfig:
     """What changes the time and memory of compiling and running, but neither results nor parameters.
 
     Attributes:
-      scan_layers: this many or more neighbouring layers of equal shape are compiled once, as the body of a `lax.scan`;
-        0 for never (decision 0008).
-      remat: whether gradients compute each layer again from its input (`jax.checkpoint`) instead of storing what is
-        inside it.
+      scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
+        never (decision 0008).
+      remat: whether gradients recompute each layer from its input (`jax.checkpoint`), which saves memory.
       convolution: how dense convolutions are computed, "xla" or "products" (`nn.convolution`); "auto" takes products
         inside a loop and XLA's convolution elsewhere. Other kinds of convolution choose for themselves.
     """

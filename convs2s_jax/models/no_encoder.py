@@ -1,4 +1,4 @@
-"""No encoder: each word depends on the words before it alone, a language model (Dauphin et al. 2016)."""
+"""No encoder: the decoder is a language model, whose words depend on the words before them (Dauphin et al. 2016)."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""The softmax layer of a decoder (equation 3): a kernel of its own, or the embedding table."""
+"""The softmax layer of a decoder (equation 3), with its own kernel or with the embedding table as kernel."""
 
 import jax
 import jax.numpy as jnp

@@ -57,7 +57,7 @@ DECODERS: dict[str, Decoder[Any, Any, Any, Any]] = {
 FAST_DECODERS: dict[str, FastDecoder[Any, Any, Any, Any, Any]] = {
     "conv": _fast_decoder(ConvDecoderConfig, conv_lookup),
 }
-"""For decoding token by token, in the kinds where something can be computed once for all steps."""
+"""Kinds with a faster decoder for decoding token by token, which computes some of its work once for all steps."""
 
 AnyEncoder = ConvEncoderConfig | LightEncoderConfig | RecurrentEncoderConfig | SliceNetEncoderConfig | NoEncoderConfig
 """The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""

@@ -30,7 +30,13 @@ class Request:
 
 
 class Sizes(NamedTuple):
-    """Axes of a request: P, C and K."""
+    """Axes of a request.
+
+    Attributes:
+      prefix: P, tokens of a prefix.
+      phrases: C, phrases of a sentence.
+      phrase: K, tokens of a phrase.
+    """
 
     prefix: int
     phrases: int

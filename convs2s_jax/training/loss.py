@@ -14,19 +14,20 @@ from convs2s_jax.nn.types import Array, Key, wide
 from convs2s_jax.training.batch import Batch, LossSums
 
 CHUNKS = 8
-"""Parts in which the output projection is computed: logits are recomputed and never stored (docs/performance.md)."""
+"""Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient, never stored
+(docs/performance.md)."""
 
 
 def cross_entropy(logits: Array, targets: Array, smoothing: float, *, real: Array | None = None) -> tuple[Array, Array]:
     """Label-smoothed cross entropy and plain negative log-likelihood, summed over real targets.
 
-    As fairseq:  loss = (1 - s - s_i) nll + s_i sum_v(-log p_v),  s_i = s / (V - 1), the sum over all V entries.
+    As in fairseq:  loss = (1 - s - s_i) nll + s_i sum_v(-log p_v),  s_i = s / (V - 1), with the sum over all V entries.
 
     Args:
       logits: [..., V].
       targets: [...] ids.
       smoothing: s in [0, 1).
-      real: [...], which targets count; None for those that are not PAD.
+      real: [...], True where a target counts; None for all targets except PAD.
 
     Returns:
       Two sums in nats.
@@ -57,9 +58,9 @@ def loss(
       params: merged kernels.
       cfg: model.
       batch: sentence pairs.
-      smoothing: of labels.
-      shards: devices over which the rows are spread, a divisor of B.
-      key: for dropout, one or [B] of `nn.dropout.row_keys`; None evaluates.
+      smoothing: label smoothing, in [0, 1).
+      shards: number of shards of the rows, a divisor of B.
+      key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
 
     Raises:
       ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range.
@@ -85,10 +86,10 @@ def loss(
 def _projected(
     params: Params, cfg: ModelConfig, features: Array, targets: Array, smoothing: float, shards: int
 ) -> tuple[Array, Array]:
-    """Cross entropy of logits(features) in chunks: the logits of a chunk live only while they are used.
+    """Cross entropy of logits(features), computed in chunks so that only the logits of one chunk are in memory.
 
-    Chunk i has the rows i, i + count, ...: where rows are spread over devices each device has some of every chunk. Few
-    rows, which are long ones, are cut along time in the same way.
+    Chunk i has the rows i, i + count, ..., so that every device has rows of every chunk. If there are few rows, which
+    are then long, they are cut along time in the same way.
     """
     B, T = targets.shape
     rows = math.gcd(CHUNKS, B // shards)

@@ -1,6 +1,6 @@
-"""Optimisers: gradient transformations without a learning rate, which the host gives to each step.
+"""Optimisers: gradient transformations without a learning rate, which the host passes to each step.
 
-A transformation returns directions u; the step makes params - rate * u of them (`step.apply_gradients`).
+A transformation returns directions u, and the step computes params - rate * u (`step.apply_gradients`).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class NesterovConfig:
     """Nesterov's accelerated gradient (Sutskever et al. 2013), as in section 4.2; fairseq's `nag`.
 
     Attributes:
-      momentum: share of the last step that is kept, from 0 to below 1.
+      momentum: factor of the previous step, in [0, 1).
       weight_decay: before each update every trained array is multiplied by 1 - learning rate * weight_decay: kernels as
         directions and lengths, biases, tables. 0 for none.
     """
@@ -61,8 +61,8 @@ class AdamConfig:
 class AdamWConfig:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) as optax has it, with the usual values.
 
-    The decay is multiplied by the learning rate, as in PyTorch and optax; the paper's own factor leaves that to the
-    schedule. Every trained array decays, as with `adam`.
+    The decay is multiplied by the learning rate, as in PyTorch and optax; in the paper it only follows the schedule.
+    Every trained array decays, as with `adam`.
 
     Attributes:
       b1: decay of the mean of gradients, from 0 to below 1.
@@ -144,10 +144,10 @@ def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
 def decayed(inner: optax.GradientTransformation, weight_decay: float) -> optax.GradientTransformation:
     """Decoupled weight decay: u + d p, so that p - rate (u + d p) = (1 - rate d) p - rate u.
 
-    The gradient, its clipping and what `inner` remembers of it know nothing of the decay. The state is that of `inner`.
+    The decay affects neither the gradient nor its clipping nor the state, which is that of `inner`.
 
     Args:
-      inner: gives directions u.
+      inner: transformation that returns directions u.
       weight_decay: d; 0 returns `inner`.
     """
     if weight_decay == 0.0:

@@ -1,4 +1,4 @@
-"""One update: gradients of a summed loss, divided by the count, clipped, handed to an optimiser.
+"""One update: gradients of a summed loss are divided by the count, clipped, and passed to an optimiser.
 
 The loss and the optimiser are arguments. Nothing here knows what is trained, on which data, or how runs are organised;
 `training.parallel` compiles these functions for a mesh.
@@ -19,11 +19,11 @@ from convs2s_jax.training.optimizer import clip_gradients
 
 
 class Sums(Protocol):
-    """What a loss returns: a pytree of sums over the rows of a batch, such as `training.batch.LossSums`."""
+    """The result of a loss: a pytree of sums over the rows of a batch, such as `training.batch.LossSums`."""
 
     @property
     def loss(self) -> Array:
-        """The sum to be minimised, a scalar."""
+        """The sum to minimise, a scalar."""
 
     @property
     def tokens(self) -> Array:
@@ -40,10 +40,10 @@ Loss = Callable[[Tree, B, Key | None], S]
 
 @flax.struct.dataclass
 class TrainState:
-    """What an update changes.
+    """State of training, which an update replaces.
 
     Attributes:
-      params: what is trained, kernels split into direction and length where weight norm is used.
+      params: trained parameters; with weight normalisation, kernels are split into direction and length.
       optimizer: state of the optax transformation.
       step: number of updates done.
     """
@@ -55,7 +55,7 @@ class TrainState:
 
 @flax.struct.dataclass
 class StepSums(Generic[S]):
-    """What an update reports.
+    """The report of an update.
 
     Attributes:
       loss: the sums of the loss over all rows of the update.
@@ -83,15 +83,15 @@ def gradients(
     gather: Callable[[Tree], Tree] = lambda params: params,
     key: Key | None,
 ) -> tuple[Tree, S]:
-    """Gradient of the summed loss with respect to what is trained, and the sums.
+    """Gradient of the summed loss with respect to the trained parameters, and the sums.
 
     Args:
       loss: called with merged kernels.
-      params: what is trained.
+      params: trained parameters.
       batch: rows of a batch, all or a part.
       first: number of the first of these rows in the whole batch.
       gather: applied to merged kernels before their use; see `training.sharding`.
-      key: for dropout; each row gets its own key, made of `key` and the row's number in the whole batch. None for none.
+      key: for dropout; each row gets its own key, from `key` and the row's number in the whole batch. None: no dropout.
 
     Raises:
       ValueError: the leaves of the batch do not have the same number of rows.
@@ -119,17 +119,17 @@ def apply_gradients(
     clip: float = 0.0,
     skip_bad_steps: bool = False,
 ) -> tuple[TrainState, StepSums[S]]:
-    """Divide by the count of all batches summed, clip, and let the optimiser change the parameters.
+    """Divide by the total count, clip, and apply the optimiser.
 
     Args:
       state: before the update.
       optimizer: any optax transformation.
       grads: summed gradients.
-      sums: their sums; `tokens` is the divisor (at least 1).
-      rate: the learning rate, for a transformation that gives directions u, as those of `training.optimizer` do:
-        params - rate * u. None for one with a rate of its own, as `optax.adam(1e-3)` is: params + u.
-      clip: norm to which larger gradients are renormalised; 0 does not clip.
-      skip_bad_steps: whether an update whose loss or gradient is not finite changes nothing but the count of updates.
+      sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
+      rate: the learning rate, for a transformation that returns directions u, as those of `training.optimizer` do: the
+        result is params - rate * u. None for one with its own rate, such as `optax.adam(1e-3)`: params + u.
+      clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      skip_bad_steps: whether an update whose loss or gradient is not finite only raises the step count.
     """
     count = jnp.maximum(sums.tokens, 1)
     grads = jax.tree.map(lambda g: g / count.astype(g.dtype), grads)
@@ -152,9 +152,9 @@ class Step(NamedTuple, Generic[B, S]):
 
     Attributes:
       first: (params, batch, key) -> gradients and sums of one batch.
-      add: (total, params, batch, key) -> the same, added to those of the batches before; consumes the total.
-      finish: (state, total, rate) -> the update made from them; consumes the state. It is a program of its own, which
-        no batch shape compiles again; nothing is lost by that, since clipping waits for all gradients anyway.
+      add: (total, params, batch, key) -> `total` plus gradients and sums of one more batch; consumes the total.
+      finish: (state, total, rate) -> the updated state and its report; consumes the state. It is a separate program, so
+        new batch shapes do not compile it again. That costs no time: clipping has to wait for all gradients anyway.
     """
 
     first: Callable[[Tree, B, Key | None], tuple[Tree, S]]
@@ -165,14 +165,14 @@ class Step(NamedTuple, Generic[B, S]):
 def update(
     step: Step[B, S], state: TrainState, batches: Sequence[B], rate: Array | None, key: Key | None
 ) -> tuple[TrainState, StepSums[S]]:
-    """One update from one batch or several: the same as from all their rows at once.
+    """One update from one or several batches, equal to an update from all their rows at once.
 
     Args:
-      step: made by `parallel.compile_steps`.
+      step: as `parallel.compile_steps` returns it.
       state: consumed.
       batches: one or more, of any shapes.
-      rate: learning rate, float32; None for an optimiser with a rate of its own (`apply_gradients`).
-      key: of this update, from which each batch gets its own; None for no dropout.
+      rate: learning rate, float32; None for an optimiser with its own rate (`apply_gradients`).
+      key: for dropout; each batch gets its own key from it. None for no dropout.
 
     Raises:
       ValueError: no batch is given.

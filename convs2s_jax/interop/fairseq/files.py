@@ -18,7 +18,12 @@ from convs2s_jax.core.errors import UserError
 
 
 class Inert:
-    """What stands for an object of fairseq or omegaconf: its arguments and its state, and no behaviour."""
+    """A placeholder for an object of fairseq or omegaconf, without behaviour.
+
+    Attributes:
+      args: the arguments it was created with.
+      state: the state it was restored with, or None.
+    """
 
     args: tuple[Any, ...] = ()
     state: Any = None

@@ -72,7 +72,14 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
-    """All that a workdir holds."""
+    """The contents of a workdir.
+
+    Attributes:
+      cfg: the configuration.
+      vocabularies: vocabularies of both sides.
+      state: parameters and optimiser state.
+      position: progress of training.
+    """
 
     cfg: Config
     vocabularies: Vocabularies

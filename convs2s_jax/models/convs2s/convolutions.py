@@ -42,7 +42,11 @@ class _EveryLayerAlike:
 @jax.tree_util.register_static
 @record
 class DenseConfig(_EveryLayerAlike):
-    """Dense convolutions, in which nothing can be chosen."""
+    """Dense convolutions, without options.
+
+    Attributes:
+      kind: dense convolutions.
+    """
 
     kind: Literal["dense"] = "dense"
 

@@ -1,6 +1,6 @@
-"""The first layer's products of every word and every position, computed once so that decoding looks them up.
+"""Tables of the first layer's products for every word and every position, which decoding looks up.
 
-What enters the first convolution is linear in the embedding, x = (w + p) W + b, and so are the products of its taps:
+The input of the first convolution is linear in the embedding, x = (w + p) W + b, and so are the products of its taps:
 
     y_t = b' + sum_j x_{t-K+1+j} w'_j = b' + sum_j (word_j[token_{t-K+1+j}] + position_j[place_{t-K+1+j}])
 """
@@ -15,11 +15,11 @@ from convs2s_jax.nn.types import Array, wide
 
 @flax.struct.dataclass
 class Table:
-    """Of words or of positions. The last row stands for what comes before the first word: zeros.
+    """A table with one row per word or position. The last row stands for the zeros before the first word.
 
     Attributes:
-      inputs: [R + 1, C], what enters the convolution.
-      products: [R + 1, K, D], of its taps.
+      inputs: [R + 1, C], inputs of the convolution.
+      products: [R + 1, K, D], their products with each tap.
     """
 
     inputs: Array
@@ -28,12 +28,12 @@ class Table:
 
 @flax.struct.dataclass
 class Tables:
-    """What is looked up.
+    """The tables of a first layer.
 
     Attributes:
-      words: of every word.
-      positions: of every position, None in a model without.
-      bias: [D], of the convolution.
+      words: one row per word.
+      positions: one row per position; None without position embeddings.
+      bias: [D], bias of the convolution.
     """
 
     words: Table
@@ -76,20 +76,20 @@ def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
 
 
 def start(tables: Tables, rows: int) -> Words:
-    """The K - 1 words before the first, of N rows."""
+    """The history before the first word: K - 1 words for each of N rows."""
     shape = (rows, tables.words.products.shape[1] - 1)
     before = [0 if table is None else len(table.inputs) - 1 for table in (tables.words, tables.positions)]
     return Words(*(jnp.full(shape, row, jnp.int32) for row in before))
 
 
 def read(tables: Tables, words: Words) -> Array:
-    """What enters the first convolution, [N, T, C]."""
+    """The input of the first convolution, [N, T, C]."""
     x = _rows(tables.words.inputs, words.tokens)
     return x if tables.positions is None else x + _rows(tables.positions.inputs, words.places)
 
 
 def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
-    """`nn.convolution.causal` of what `read` gives.
+    """The same as `nn.convolution.causal` of the inputs that `read` returns.
 
     Args:
       tables: of the layer.

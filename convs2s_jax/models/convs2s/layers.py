@@ -17,10 +17,10 @@ class ConvLayer:
     """One convolution and GLU. Written (channels, width) or (channels, width, skip) in configs.
 
     Attributes:
-      channels: of what leaves the GLU.
-      width: K, the positions that the convolution sees.
-      skip: how many layers back the residual connection starts, 0 for none (fairseq's third number; the paper has 1
-        everywhere).
+      channels: output channels of the GLU.
+      width: K, the kernel width.
+      skip: how many layers back the residual connection starts, 0 for none (fairseq's third number; always 1 in the
+        paper).
     """
 
     channels: int
@@ -44,11 +44,11 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
 
 
 class LayerChannels(NamedTuple):
-    """Channels around one layer.
+    """Numbers of channels around one layer.
 
     Attributes:
-      inputs: of what enters it.
-      residual: of what its residual connection starts from, None without one.
+      inputs: channels of its input.
+      residual: channels where its residual connection starts, None without one.
     """
 
     inputs: int
@@ -56,7 +56,7 @@ class LayerChannels(NamedTuple):
 
 
 def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
-    """Channels that enter each layer; the first input has the channels of the first layer."""
+    """Input and residual channels of each layer. The first input has the channels of the first layer."""
     outputs = [layers[0].channels]
     result = []
     for layer in layers:

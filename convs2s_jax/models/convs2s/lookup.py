@@ -32,7 +32,7 @@ from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.types import Array, Key
 
 MOST_BYTES = 2**27
-"""Most bytes of the tables: larger ones are not made, and the first layer computes."""
+"""Largest size of the tables in bytes. Larger ones are not built, and the first layer is computed at each step."""
 
 
 @flax.struct.dataclass

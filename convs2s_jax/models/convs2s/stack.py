@@ -1,4 +1,4 @@
-"""How a stack of layers is executed: one after another, or equal ones as the body of a loop. Results are the same."""
+"""Executing a stack of layers: one after another, or runs of equal layers as a `lax.scan`. Results are the same."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,22 +14,22 @@ from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.types import Array, Tree
 
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
-"""One layer: (its entry in the list, the form of its convolution, its parameters and its own inputs, the outputs
-of the layers before) -> its output and its own other results."""
+"""One layer: (its entry in the list, the form of its convolution, its item, the outputs of the layers before) -> its
+output, and a tree of further results. The item holds its parameters and further inputs."""
 PlacedLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
-"""A `Layer` whose place and form are given already."""
+"""A `Layer` with its first two arguments bound."""
 
 
 def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
     """Cut a layer list into runs of equal neighbours, each of which can be one loop, and single layers.
 
-    In a run of several, all have the same channels, width and inputs, take their residual from the layer before or have
-    none, and no later layer reaches back to an output inside the run: only the last one leaves the loop.
+    All layers of a run have the same channels, width and inputs. Each takes its residual from the layer just below or
+    has none. No later layer takes its residual from inside the run, because a loop only returns its last output.
 
     Args:
       layers: the list.
-      marks: for each layer what else has to be equal in a run, such as whether it attends.
-      shortest: layers of the shortest run that is not cut into single ones; 0 cuts all.
+      marks: one value per layer that must also be equal within a run, such as whether the layer attends.
+      shortest: runs with fewer layers are cut into single layers; 0 cuts all runs.
     """
     size = sizes(layers)
     reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
@@ -50,17 +50,17 @@ def _single(run: range) -> list[range]:
 def through(
     layer: Layer, layers: Sequence[ConvLayer], items: Sequence[Tree], x: Array, cfg: ExecutionConfig
 ) -> tuple[Array, list[Tree]]:
-    """Send x through all layers.
+    """Apply all layers to x.
 
     Args:
-      layer: the function of a layer, the same inside and outside a loop.
+      layer: the function of one layer, used inside and outside a loop.
       layers: the list.
-      items: for each layer what `layer` takes as its third argument.
-      x: [B, T, C], what enters the first layer.
-      cfg: how.
+      items: for each layer the third argument of `layer`.
+      x: [B, T, C], input of the first layer.
+      cfg: whether to use loops and recomputation.
 
     Returns:
-      The output of the last layer, and for each layer what else came of it.
+      The output of the last layer, and the further results of each layer.
     """
     outputs: list[Any] = [x]
     made: list[Tree] = []

@@ -51,7 +51,12 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
 
 @flax.struct.dataclass
 class SourceAttention:
-    """Parameters of the part that reads the source."""
+    """Parameters of the part that reads the source.
+
+    Attributes:
+      heads: the multi-head attention.
+      norm: layer normalisation of the part.
+    """
 
     heads: Multihead
     norm: LayerNorm
@@ -59,7 +64,13 @@ class SourceAttention:
 
 @flax.struct.dataclass
 class LightDecoderBlock:
-    """Parameters of one layer: its three parts."""
+    """Parameters of one layer: its three parts.
+
+    Attributes:
+      convolution: the part that reads the target.
+      attention: the part that reads the source.
+      feed_forward: the last part.
+    """
 
     convolution: LightConvolution
     attention: SourceAttention

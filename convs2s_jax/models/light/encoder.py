@@ -29,7 +29,12 @@ class LightEncoderConfig(LightConfig, EncoderConfig):
 
 @flax.struct.dataclass
 class LightEncoderBlock:
-    """Parameters of one layer: its two parts."""
+    """Parameters of one layer: its two parts.
+
+    Attributes:
+      convolution: the first part.
+      feed_forward: the last part.
+    """
 
     convolution: LightConvolution
     feed_forward: FeedForward

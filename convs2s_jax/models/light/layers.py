@@ -1,4 +1,4 @@
-"""Layers of lightweight and dynamic convolutions, on both sides (Wu et al. 2019, sections 3 and 4)."""
+"""Layers of lightweight and dynamic convolutions, for encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
 
 from collections.abc import Callable
 from functools import partial

@@ -40,7 +40,12 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
 
 @flax.struct.dataclass
 class SliceNetBlock:
-    """Parameters of one module, its four steps, and of the attention after it."""
+    """Parameters of one module and of the attention after it.
+
+    Attributes:
+      steps: the four steps of the module.
+      attention: the attention.
+    """
 
     steps: tuple[SliceNetStep, ...]
     attention: SliceNetAttention
@@ -67,7 +72,12 @@ class SliceNetDecoderParams:
 
 @flax.struct.dataclass
 class SliceNetBlockCache:
-    """Histories of the steps of a module (of the merging step in the mixer) and of its attention."""
+    """Histories of one module, or of the mixer.
+
+    Attributes:
+      steps: one for each step of the module; in the mixer, of the merging step.
+      attention: one for each step of its attention.
+    """
 
     steps: tuple[Array, ...]
     attention: tuple[Array, ...]
@@ -80,7 +90,7 @@ class SliceNetDecoderCache:
     Attributes:
       length: [N], real tokens read.
       mixer: histories of the mixer.
-      blocks: of the modules and their attention.
+      blocks: histories of the modules and their attention.
     """
 
     length: Array

@@ -24,7 +24,12 @@ from convs2s_jax.nn.types import Array, Key
 
 @record
 class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
-    """Six modules in the published code, one and a half for each of the decoder."""
+    """SliceNet's encoder.
+
+    Attributes:
+      kind: SliceNet.
+      modules: number of modules; six in the published code, one and a half for each of the decoder.
+    """
 
     kind: Literal["slicenet"] = "slicenet"
     modules: int = 6
@@ -32,7 +37,12 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
 
 @flax.struct.dataclass
 class SliceNetEncoderParams:
-    """Parameters: the embedding and the four steps of each module."""
+    """Parameters of the encoder.
+
+    Attributes:
+      embedding: of source tokens.
+      modules: the four steps of each module.
+    """
 
     embedding: Embedding
     modules: tuple[tuple[SliceNetStep, ...], ...]

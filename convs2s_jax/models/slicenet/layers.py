@@ -1,4 +1,4 @@
-"""What SliceNet is made of (Kaiser, Gomez and Chollet 2018, section 3): steps, modules, attention.
+"""The parts of SliceNet (Kaiser, Gomez and Chollet 2018, section 3): steps, modules, attention.
 
     step(x)      = LN(separable(relu(x)))
     module(x)    = dropout(x + step4(step3(h))),  h = x + step2(step1(x))
@@ -43,9 +43,9 @@ class SliceNetConfig:
     """What encoder and decoder have in common.
 
     Attributes:
-      modules: how many.
+      modules: number of modules.
       kernels: widths of the four steps of each module.
-      dilations: of the same steps.
+      dilations: dilations of the same steps.
       max_positions: two more than the longest sequence with its end symbol.
     """
 
@@ -81,7 +81,12 @@ class SliceNetConfig:
 
 @flax.struct.dataclass
 class SliceNetStep:
-    """Parameters of one separable convolution and of its normalisation."""
+    """Parameters of one step.
+
+    Attributes:
+      conv: the separable convolution.
+      norm: the normalisation after it.
+    """
 
     conv: Factored
     norm: LayerNorm
@@ -89,7 +94,12 @@ class SliceNetStep:
 
 @flax.struct.dataclass
 class SliceNetAttention:
-    """Parameters of the two steps that make the queries, and of the normalisation of the result."""
+    """Parameters of one attention.
+
+    Attributes:
+      steps: the two steps that compute the queries.
+      norm: the normalisation of the result.
+    """
 
     steps: tuple[SliceNetStep, ...]
     norm: LayerNorm
@@ -167,7 +177,7 @@ def attend(
     values: Array,
     mask: Array,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
-    """Look at the source from each position of the target.
+    """Attend to the source from each position of the target.
 
     Args:
       params: steps and normalisation.

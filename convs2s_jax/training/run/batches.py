@@ -14,9 +14,9 @@ from convs2s_jax.training.run.dataset import Split
 
 
 def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Batch:
-    """A planned batch, its rows spread over the mesh; rows of padding are added until all devices have as many.
+    """A planned batch, its rows spread over the mesh; rows of padding make the number of rows divisible.
 
-    Padded rows count nothing in sums, so that nothing is dropped: not the last batch of an epoch or a validation set.
+    Rows of padding add nothing to sums. So the last batch of an epoch or a validation set need not be dropped.
     """
     shape, shards = plan.shapes[planned.shape], row_shards(mesh)
     rows = round_up(shape.rows, shards)

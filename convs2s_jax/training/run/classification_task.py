@@ -1,7 +1,7 @@
-"""Classification as a task: a classifier, trained on texts with their labels, judged by the labels it gives.
+"""The classification task: a classifier is trained on labelled texts and evaluated by the labels it predicts.
 
 A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the end symbol, PAD in rows of padding. Ids
-of labels begin after the special symbols; the softmax layer has labels only.
+of labels begin after the special symbols; the softmax layer covers the labels only.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from convs2s_jax.training.run.dataset import Split
 
 
 def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:
-    """Fresh parameters for vocabularies of so many entries, the special ones included."""
+    """New parameters for vocabularies of these sizes, special symbols included."""
     return classifier.init(key, cfg, vocabulary=source, labels=target - len(SPECIAL))
 
 
 def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
-    """What is trained; see `classifier.split`."""
+    """The trained parameters; see `classifier.split`."""
     return classifier.split(params, cfg)
 
 
@@ -58,7 +58,7 @@ def batch_loss(
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
-    """Of the texts, and the labels."""
+    """Learn the vocabulary of the texts, and list the labels."""
     return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 

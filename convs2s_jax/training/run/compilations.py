@@ -1,4 +1,4 @@
-"""How often XLA compiled: each batch shape should cost one compilation, and a counter proves it."""
+"""A counter of XLA compilations, to show that each batch shape compiles only once."""
 
 import jax
 
@@ -6,7 +6,12 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class CompileCounter:
-    """Counts compilations of this process while it is entered. count: so far; seconds: spent on them."""
+    """Context manager that counts the compilations of this process.
+
+    Attributes:
+      count: number of compilations so far.
+      seconds: time spent on them.
+    """
 
     def __init__(self) -> None:
         self.count = 0

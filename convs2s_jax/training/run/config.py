@@ -22,19 +22,19 @@ class TrainingConfig:
     Attributes:
       optimizer: kind of optimiser and its constants.
       schedule: kind of learning rate schedule and its constants.
-      clip: gradients are scaled down to this norm where theirs is larger; 0 does not clip.
+      clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       label_smoothing: share of the target distribution that is spread over the vocabulary.
-      max_steps: updates after which training ends; None for no bound.
-      max_epochs: epochs after which training ends; None for no bound.
+      max_steps: updates after which training ends; None for no limit.
+      max_epochs: epochs after which training ends; None for no limit.
       report_every: updates between two lines of metrics.
       validate_every: updates between validations; None validates after each epoch.
-      validate_bleu: at each validation translate the validation set, or label its texts, and score that.
+      validate_bleu: whether each validation also translates (or labels) the validation set and scores the result.
       metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
-      save_every: updates between checkpoints besides those of validations; None saves at validations only.
-      keep: how many of the last checkpoints are kept, besides the best.
-      skip_bad_steps: how many updates in a row may be skipped because their loss or gradient is not finite; they change
-        nothing and are counted. One more ends training; with 0 the first one does.
+      save_every: updates between checkpoints, in addition to one at each validation; None for validations only.
+      keep: number of latest checkpoints to keep, besides the best.
+      skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
+        change nothing and are counted. One more ends training; with 0 the first one does.
     """
 
     optimizer: AnyOptimizer = NesterovConfig()
@@ -68,7 +68,7 @@ class TrainingConfig:
 
 @record
 class Config:
-    """A run: its data, its model, how it is trained, and the search used for validation and as decoding's default.
+    """A run: its data, its model, how it is trained, and the search for validation, also the default in decoding.
 
     Attributes:
       data: the corpus, its vocabularies and batches.
@@ -77,7 +77,7 @@ class Config:
       search: beam search, for validation and as the default of decoding.
       seed: of initialisation, batch order, dropout and the sample that vocabularies are learned from.
       mesh: how the devices are laid out (docs/distributed.md).
-      parallel: jit spreads batches and parameters over the mesh, pmap batches only. Neither changes what is computed.
+      parallel: jit spreads batches and parameters over the mesh, pmap batches only. The results are the same.
     """
 
     data: DataConfig

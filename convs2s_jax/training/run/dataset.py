@@ -1,4 +1,4 @@
-"""One part of a corpus, tokenised: what is trained on, validated or tested with."""
+"""A tokenised split of a corpus, for training, validation or test."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ class Split:
       text: the lines.
       src: token ids of the sources.
       tgt: token ids of the targets.
-      longest: sources are cut to so many tokens, the end symbol included; None leaves them whole.
+      longest: sources are cut to this number of tokens, end symbol included; None for no cut.
     """
 
     text: ParallelText
@@ -25,6 +25,6 @@ class Split:
     longest: int | None = None
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each source, as far as it is used, and of each target, end symbols counted."""
+        """Tokens of each source, after the cut, and of each target, end symbols included."""
         src = self.src.lengths + 1
         return src if self.longest is None else np.minimum(src, self.longest), self.tgt.lengths + 1

@@ -14,7 +14,8 @@ from convs2s_jax.nn.types import Array, Tree
 def digest(tree: Tree) -> dict[str, int]:
     """A number in [0, 2^32) for each array, by its path.
 
-    It changes with any change of one element, and with others but for a chance of 2^-32; not with the array's layout.
+    A change of a single element always changes the digest; other changes are missed with probability 2^-32. The layout
+    of an array over devices has no effect.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     sums = jax.device_get([_mixed_sum(leaf) for _, leaf in leaves])

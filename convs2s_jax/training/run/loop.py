@@ -42,7 +42,7 @@ def train(cfg: Config, workdir: Path) -> None:
         state, position = _begin(session)
         window = _window(session, state)
         bounds, interrupts = cfg.training, session.interrupts
-        if _due(bounds, position) and position.validated < position.step:  # a signal had come before it
+        if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
             state, position = _epoch(session, window, state, position)
@@ -56,7 +56,7 @@ def train(cfg: Config, workdir: Path) -> None:
 
 
 def _open(cfg: Config, workdir: Path, stack: ExitStack) -> Session:
-    """Everything that the loop works with; what has to be closed at the end goes onto the stack."""
+    """Open the resources of the loop; those that have to be closed at the end go onto the exit stack."""
     mesh, primary = make(cfg.mesh), distributed.is_primary()
     step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
@@ -76,7 +76,7 @@ def _open(cfg: Config, workdir: Path, stack: ExitStack) -> Session:
 
 
 def _devices(cfg: Config, mesh: Mesh) -> str:
-    """What the training runs on, in words."""
+    """A description of the devices for the user."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
     where = f" in {jax.process_count()} processes" if distributed.several() else ""
@@ -84,7 +84,7 @@ def _devices(cfg: Config, mesh: Mesh) -> str:
 
 
 def _updates(run: Run) -> int | None:
-    """Updates of the whole run as far as its bounds tell."""
+    """Number of updates in the whole run, as far as its limits tell; None if unknown."""
     cfg = run.cfg.training
     if cfg.max_epochs is None:
         return cfg.max_steps
@@ -93,7 +93,7 @@ def _updates(run: Run) -> int | None:
 
 
 def _begin(session: Session) -> tuple[TrainState, Position]:
-    """A fresh state, or that of the newest checkpoint that is whole."""
+    """A new state, or that of the newest intact checkpoint."""
     run = session.run
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
 
@@ -126,7 +126,7 @@ def _begin(session: Session) -> tuple[TrainState, Position]:
 
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:
-    """Whether the configuration wants a validation here."""
+    """Whether a validation is scheduled here."""
     if cfg.validate_every is None:
         return position.step > 0 and position.batch == 0
     return position.step > 0 and position.step % cfg.validate_every == 0
@@ -142,7 +142,7 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
 
 
 def _window(session: Session, state: TrainState) -> Window:
-    """Of the whole run: updates that are skipped follow each other from one epoch to the next."""
+    """The window of the whole run: skipped updates are counted in a row across epochs."""
     return Window(
         names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
@@ -152,7 +152,7 @@ def _window(session: Session, state: TrainState) -> Window:
 
 
 def _epoch(session: Session, window: Window, state: TrainState, position: Position) -> tuple[TrainState, Position]:
-    """Updates to the end of the epoch, or to where something ends training within it."""
+    """Run the updates up to the end of the epoch or of training."""
     run, cfg = session.run, session.run.cfg.training
     epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
 
@@ -196,7 +196,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
 
 
 def _tell_rate(session: Session, position: Position) -> None:
-    """Say where the schedule itself changes the rate from one epoch to the next."""
+    """Tell the user when the schedule changes the rate from one epoch to the next."""
     cfg, step = session.run.cfg.training.schedule, position.step + 1
     now = schedule.rate(cfg, position.schedule, step=step, epoch=position.epoch)
     before = schedule.rate(cfg, position.schedule, step=step, epoch=max(1, position.epoch - 1))
@@ -205,7 +205,7 @@ def _tell_rate(session: Session, position: Position) -> None:
 
 
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
-    """A line of metrics since the last; stops at a loss that is not finite."""
+    """Write the metrics since the last report. Raises UserError for a loss that is not finite."""
     summary = window.close()
     session.reports.metrics(
         step=position.step,

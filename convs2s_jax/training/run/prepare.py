@@ -25,7 +25,7 @@ from convs2s_jax.training.schedule import PlateauConfig
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """All that training needs and that does not change.
+    """The constants of a run: configuration, data, vocabularies and shapes.
 
     Attributes:
       cfg: the configuration.

@@ -1,4 +1,4 @@
-"""A workdir: what a run leaves on disk, enough to continue it and to decode.
+"""A workdir: the files of a run, enough to continue it and to decode.
 
 config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/
 """
@@ -35,8 +35,8 @@ FREE = (
     "mesh",
     "parallel",
 )
-"""What may change when a run is continued: bounds, reports, how layers are executed and on which devices, and where
-data lie (their content is compared)."""
+"""Fields that may change when a run is continued: limits, reports, execution of layers, devices, and the paths of the
+data (the content is compared)."""
 
 
 def checkpoints(workdir: Path) -> Path:
@@ -50,7 +50,7 @@ def vocabulary(workdir: Path) -> Path:
 
 
 def begun(workdir: Path) -> bool:
-    """Whether there is a checkpoint: what came before one may still be changed."""
+    """Whether there is a checkpoint. Before the first one, the configuration and the vocabularies may still change."""
     folder = checkpoints(workdir)
     return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
 
@@ -74,7 +74,7 @@ def load_config(workdir: Path) -> Config:
 
 
 def fingerprints(vocabularies: Vocabularies) -> list[str]:
-    """What a checkpoint remembers of the vocabularies it was trained with."""
+    """Fingerprints of the vocabularies, which a checkpoint stores."""
     return [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
 
 

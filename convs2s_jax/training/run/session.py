@@ -1,4 +1,4 @@
-"""A run under way: what it works with, and what is done with a state between updates."""
+"""A run in progress: its resources, and the work between updates (validation, test scores, checkpoints)."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from convs2s_jax.training.step import Step, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where training stands; with the configuration it fixes all that follows.
+    """Progress of training. Together with the configuration it determines all later updates.
 
     Attributes:
       schedule: state of the learning rate's schedule.
@@ -45,7 +45,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What the loop works with.
+    """The resources of the training loop.
 
     Attributes:
       run: configuration, data and vocabularies.
@@ -54,7 +54,7 @@ class Session:
       evaluate: the compiled loss of a batch, without dropout and smoothing.
       reports: where metrics and messages go.
       checkpoints: Orbax's manager of the run's checkpoints.
-      interrupts: signals that came.
+      interrupts: signals received.
       compiled: counter of compilations.
     """
 
@@ -69,10 +69,10 @@ class Session:
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
-    """Loss and scores on the validation set, the schedule's turn, a checkpoint. Left undone when a signal comes.
+    """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
 
-    Without a validation set there is only the checkpoint. A validation that is not `scheduled`, at the end of a run,
-    does not count for the learning rate: a run that is continued from there has the rate of one that never ended.
+    Without a validation set only the checkpoint is saved. A validation at the end of a run that is not `scheduled` does
+    not affect the learning rate, so a run continued from there has the rate of one that never ended.
     """
     run, cfg = session.run, session.run.cfg
     if run.valid is None:
@@ -119,12 +119,12 @@ def score_test(session: Session, state: TrainState) -> None:
 
 
 def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple[float, dict[str, float], list[str]]:
-    """Loss of a split, and where the configuration asks for it, what the model makes of it and the scores of that.
+    """Loss of a split; where the configuration asks for it, also the model's outputs and their scores.
 
-    `name` is of this measurement; see `distributed.barrier`.
+    `name` is unique to this call; see `distributed.barrier`.
 
     Raises:
-      InterruptedWorkError: a signal came meanwhile.
+      InterruptedWorkError: a signal arrived meanwhile.
     """
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
@@ -146,7 +146,7 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
 
 
 def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
-    """A checkpoint of this position; parameters that are not finite are refused."""
+    """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
     run = session.run
     if not validation.all_finite(state.params):
         raise UserError(
@@ -173,7 +173,7 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
 
 
 def last_good(session: Session) -> str:
-    """Which checkpoint is good, in words; one that is being written is waited for."""
+    """A phrase that names the last good checkpoint; waits for one that is being written."""
     with contextlib.suppress(Exception):
         session.checkpoints.wait_until_finished()
     step = max(checkpoint.finished(session.checkpoints), default=None)

@@ -1,4 +1,4 @@
-"""The task interface: what a run has to know of a kind of model. Each task is a module with these functions."""
+"""The task interface: what a run needs of a kind of model. Each task is a module with these functions."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -18,13 +18,13 @@ M = TypeVar("M", contravariant=True)
 
 
 class Task(Protocol[M]):
-    """How models of one kind are made, trained and judged."""
+    """How models of one kind are initialised, trained and evaluated."""
 
     def init(self, key: Key, cfg: M, *, source: int, target: int) -> Tree:
-        """Fresh parameters for vocabularies of `source` and `target` entries."""
+        """New parameters for vocabularies of `source` and `target` entries."""
 
     def split(self, params: Tree, cfg: M) -> Tree:
-        """What is trained: kernels as direction and length where the model trains them so."""
+        """The trained parameters: with weight normalisation, kernels are split into direction and length."""
 
     def batch_loss(
         self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., shards: int = ..., key: Key | None = ...
@@ -32,10 +32,10 @@ class Task(Protocol[M]):
         """The loss of a batch, summed; arguments as of `training.loss.loss`."""
 
     def build_vocabularies(self, cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
-        """Learned from the training text."""
+        """Learn the vocabularies from the training text."""
 
     def check_targets(self, split: Split, vocabularies: Vocabularies) -> None:
-        """Raise UserError where a line of a split cannot be a target."""
+        """Raise UserError if a line of a split cannot be a target."""
 
     def predict(
         self,
@@ -49,10 +49,10 @@ class Task(Protocol[M]):
         name: str,
         progress: Callable[[int], None],
     ) -> list[str]:
-        """What the model makes of each line of a split, as text; each process does its share, and all get all."""
+        """The model's output for each line of a split, as text. Each process computes its share, and all get all."""
 
     def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-        """The numbers of a validation, by name."""
+        """The scores of a validation, by name."""
 
     def details(self, split: Split, outputs: list[str]) -> dict[str, float]:
-        """More numbers, for the final test."""
+        """Further scores, for the final test."""

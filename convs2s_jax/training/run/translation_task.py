@@ -1,4 +1,4 @@
-"""Translation as a task: an encoder-decoder, trained on pairs of sentences, judged by its translations."""
+"""The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
 
 from collections.abc import Callable
 
@@ -23,12 +23,12 @@ from convs2s_jax.training.run.dataset import Split
 
 
 def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
-    """Fresh parameters for vocabularies of so many entries."""
+    """New parameters for vocabularies of these sizes."""
     return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
-    """What is trained; see `encoder_decoder.split`."""
+    """The trained parameters; see `encoder_decoder.split`."""
     return encoder_decoder.split(params, cfg)
 
 
@@ -46,7 +46,7 @@ def batch_loss(
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
-    """Of both sides, or of the target for both where it is the only one."""
+    """Learn the vocabularies of both sides; in a corpus of targets alone, that of the target serves both."""
     return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
 
 
@@ -74,13 +74,13 @@ def predict(
 
     Args:
       params: merged kernels.
-      model: its config.
-      cfg: of the run, with the search.
-      mesh: whose devices translate.
-      split: what is translated.
-      vocabularies: of both sides.
-      name: of this work, different each time; see `distributed.barrier`.
-      progress: called with the number of lines done since the call before.
+      model: config of the model.
+      cfg: config of the run, with the search.
+      mesh: the devices to use.
+      split: the lines to translate.
+      vocabularies: vocabularies of both sides.
+      name: unique name of this call; see `distributed.barrier`.
+      progress: called with the number of lines done since the previous call.
     """
     whole = distributed.local(mesh, params)
     sources = [split.src[i] for i in distributed.local_share(len(split.src))]
@@ -91,12 +91,12 @@ def predict(
 
 
 def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
-    """What the configuration asks for, against the split's targets."""
+    """The scores that the configuration asks for, with the split's targets as references."""
     asked = cfg.training
     found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
     return {key: s.value for key, s in found.items()}
 
 
 def details(_split: Split, _outputs: list[str]) -> dict[str, float]:
-    """Nothing more."""
+    """No further scores."""
     return {}
