@@ -19,7 +19,13 @@ def check_params(params: Any, record: type) -> None:
         raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
     leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed))
     if any(isinstance(leaf, Normed) for leaf in leaves):
-        raise ValueError("parameters are split into direction and length: call nn.weight_norm.merge first")
+        raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
+
+
+def check_config(cfg: Any, record: type) -> None:
+    """Refuse what is no config of this model, such as its parameters in the wrong place."""
+    if not isinstance(cfg, record):
+        raise TypeError(f"cfg is a {type(cfg).__name__}: expected {record.__name__}")
 
 
 def check_tokens(name: str, tokens: Any) -> None:

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.models.checks import check_cache, check_features, check_memory, check_params, check_tokens
+from convs2s_jax.models.checks import (
+    check_cache,
+    check_config,
+    check_features,
+    check_memory,
+    check_params,
+    check_tokens,
+)
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.execution import ExecutionConfig
@@ -17,6 +24,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Array, Key, Tree
 
 T = TypeVar("T")
@@ -118,12 +126,13 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     Raises:
       ValueError: a shared table for vocabularies of different sizes.
     """
+    check_config(cfg, ModelConfig)
     if cfg.share_embeddings and source_vocabulary != target_vocabulary:
         raise ValueError(
             f"vocabularies of {source_vocabulary} and {target_vocabulary} entries cannot share one table: both sides "
             "need the same vocabulary"
         )
-    encoder_key, decoder_key = jax.random.split(key)
+    encoder_key, decoder_key = jax.random.split(typed(key))
     dim, rate = cfg.embedding_dim, cfg.dropout
     encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
     params = Params(
@@ -151,6 +160,8 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
 
 def split(params: Params, cfg: ModelConfig) -> Params:
     """What is trained: the kernels as direction and length (`nn.weight_norm`), in kinds that use it."""
+    check_params(params, Params)
+    check_config(cfg, ModelConfig)
     encoder, decoder = params.encoder, params.decoder
     return Params(
         encoder=weight_norm.split(encoder) if cfg.encoder.normalised else encoder,
@@ -203,6 +214,7 @@ def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, An
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
     """Source tokens [B, S], end symbol included, to a memory of B sentences."""
     check_params(params, Params)
+    check_config(cfg, ModelConfig)
     check_tokens("src", src)
     scale = cfg.decoder.gradient_scale
     params = with_shared_table(params, cfg)
@@ -272,5 +284,6 @@ def decode(
 
 def decoder_inputs(tgt: Array) -> Array:
     """The target [B, T] shifted right: the end symbol first, PAD where the target ends."""
+    check_tokens("tgt", tgt)
     shifted = jnp.concatenate([jnp.full_like(tgt[:, :1], EOS), tgt[:, :-1]], axis=1)
     return jnp.where(tgt == PAD, PAD, shifted)

@@ -26,6 +26,10 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     if key is None or rate == 0.0:
         return x
     key = typed(key)
+    if key.ndim and key.shape != x.shape[:1]:
+        raise ValueError(
+            f"keys have shape {key.shape} for {len(x)} rows: give one key, or one for each row (`row_keys`)"
+        )
     kept = min(max(round((1.0 - rate) * LEVELS), 1), LEVELS - 1)
     draw = jax.vmap(_levels, (0, None)) if key.ndim else _levels
     keep = draw(key, x.shape[key.ndim :]) < jnp.uint16(kept)

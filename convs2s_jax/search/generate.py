@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -152,9 +152,14 @@ def coverage_penalty(coverage: Array, mask: Array) -> Array:
 
 _Shared = tuple[tuple[Params, ...], Numbers]
 """What all devices get whole: parameters and the numbers of the search."""
+_Rows = TypeVar("_Rows")
+"""A tree with the sentences on axis 0 of every leaf."""
+_Results = TypeVar("_Results")
+_Local = Callable[[_Shared, Array, _Rows], _Results]
+"""What one device computes, of what is shared, the sources and another tree of its sentences."""
 
 
-def _spread(local: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+def _spread(local: _Local[_Rows, _Results], mesh: Mesh | None) -> _Local[_Rows, _Results]:
     """A function of what is shared and two trees of sentences that runs on each device's share of the sentences."""
     if mesh is None:
         return local

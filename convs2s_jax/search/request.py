@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -65,7 +66,12 @@ def request(
 
     What is given as arrays of JAX, traced ones too, is taken as it is: max_lengths [B], prefixes [B, P], phrases
     [B, C, K], keys [B].
+
+    Raises:
+      ValueError, TypeError: not one of each for every sentence, or something else than integers.
     """
+    if not np.ndim(max_lengths):
+        raise ValueError(f"max_lengths is {max_lengths}: expected a length for each sentence")
     count = len(max_lengths)
     texts = _listed("prefixes", prefixes, count)
     wanted = _listed("lists of phrases", phrases, count)
@@ -76,6 +82,10 @@ def request(
     for name, array, rank in (("max_lengths", lengths, 1), ("prefixes", begins, 2), ("phrases", holds, 3)):
         if array.ndim != rank or array.shape[0] != count:
             raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
+        if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"{name} have dtype {array.dtype}: lengths and token ids are integers, such as int32")
+    if keys is not None and keys.shape[:1] != (count,):
+        raise ValueError(f"keys have shape {keys.shape}: one key for each of {count} sentences")
     # device_put without a compilation, unlike jnp.asarray
     lengths, begins, holds = jax.device_put((lengths.astype(np.int32), begins, holds))
     return Request(max_lengths=lengths, prefixes=begins, phrases=holds, keys=keys)

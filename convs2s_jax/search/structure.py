@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.config import SearchConfig, Stop
 
-Stop = Literal["exact", "fairseq", "all"]
 LengthPenalty = Literal["none", "power", "gnmt"]
 
 
@@ -16,8 +15,7 @@ class Structure:
     Attributes:
       beam_size: hypotheses kept alive and returned for each sentence, in all groups together.
       groups: G, groups of hypotheses that are searched side by side.
-      stop: "exact" and "fairseq" as in `SearchConfig`; "all" when W hypotheses have finished, of which none displaces
-        another (samples).
+      stop: as in `SearchConfig`.
       length_penalty: what cumulative scores are divided by: nothing, a power of the length, or equation 14 of Wu et al.
         2016.
       coverage: whether a coverage penalty is added to the scores.

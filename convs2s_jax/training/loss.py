@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.checks import check_tokens
+from convs2s_jax.models.checks import check_config, check_params, check_tokens
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.types import Array, Key, wide
@@ -65,6 +65,8 @@ def loss(
     Raises:
       ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range.
     """
+    check_params(params, Params)
+    check_config(cfg, ModelConfig)
     check_tokens("src", batch.src)
     check_tokens("tgt", batch.tgt)
     if len(batch.src) != len(batch.tgt):

@@ -128,20 +128,17 @@ class Schedule(NamedTuple):
     """A kind of schedule.
 
     Attributes:
-      config: its config class.
       initial: cfg -> rate at the start.
       rate: (cfg, state, step, epoch) -> rate of that step; steps and epochs count from 1.
       validated: (cfg, state, loss) -> state after a validation, and a sentence for the user or "".
     """
 
-    config: type
     initial: Callable[[Any], float]
     rate: Callable[[Any, ScheduleState, int, int], float]
     validated: Callable[[Any, ScheduleState, float], tuple[ScheduleState, str]]
 
 
-def _state_rate(cfg: Any, state: ScheduleState, step: int, epoch: int) -> float:
-    del cfg, step, epoch
+def _state_rate(_cfg: Any, state: ScheduleState, _step: int, _epoch: int) -> float:
     return state.rate
 
 
@@ -159,8 +156,7 @@ def _plateau_validated(cfg: PlateauConfig, state: ScheduleState, loss: float) ->
     return state, why
 
 
-def _fixed_rate(cfg: FixedConfig, state: ScheduleState, step: int, epoch: int) -> float:
-    del state, step
+def _fixed_rate(cfg: FixedConfig, _state: ScheduleState, _step: int, epoch: int) -> float:
     rate = cfg.rates[min(epoch, len(cfg.rates)) - 1]
     if cfg.force_anneal is None or epoch < cfg.force_anneal:
         return rate
@@ -171,29 +167,26 @@ def _warming(cfg: InverseSqrtConfig | CosineConfig, step: int) -> float:
     return cfg.initial + (cfg.rate - cfg.initial) * step / cfg.warmup
 
 
-def _inverse_sqrt_rate(cfg: InverseSqrtConfig, state: ScheduleState, step: int, epoch: int) -> float:
-    del state, epoch
+def _inverse_sqrt_rate(cfg: InverseSqrtConfig, _state: ScheduleState, step: int, _epoch: int) -> float:
     return _warming(cfg, step) if step < cfg.warmup else cfg.rate * math.sqrt(cfg.warmup / step)
 
 
-def _cosine_rate(cfg: CosineConfig, state: ScheduleState, step: int, epoch: int) -> float:
-    del state, epoch
+def _cosine_rate(cfg: CosineConfig, _state: ScheduleState, step: int, _epoch: int) -> float:
     if step < cfg.warmup:
         return _warming(cfg, step)
     done = min(1.0, (step - cfg.warmup) / (cfg.steps - cfg.warmup))
     return cfg.minimum + (cfg.rate - cfg.minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
-def _keep_best(cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
-    del cfg
+def _keep_best(_cfg: Any, state: ScheduleState, loss: float) -> tuple[ScheduleState, str]:
     return dataclasses.replace(state, best=min(state.best, loss)), ""
 
 
 SCHEDULES = {
-    "plateau": Schedule(PlateauConfig, lambda cfg: cfg.rate, _state_rate, _plateau_validated),
-    "fixed": Schedule(FixedConfig, lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
-    "inverse_sqrt": Schedule(InverseSqrtConfig, lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
-    "cosine": Schedule(CosineConfig, lambda cfg: cfg.initial, _cosine_rate, _keep_best),
+    "plateau": Schedule(lambda cfg: cfg.rate, _state_rate, _plateau_validated),
+    "fixed": Schedule(lambda cfg: cfg.rates[0], _fixed_rate, _keep_best),
+    "inverse_sqrt": Schedule(lambda cfg: cfg.initial, _inverse_sqrt_rate, _keep_best),
+    "cosine": Schedule(lambda cfg: cfg.initial, _cosine_rate, _keep_best),
 }
 
 

@@ -23,24 +23,6 @@ from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.options import Options, flags
 from convs2s_jax.translation.trained import Trained
 
-_USED = (
-    "workdir",
-    "checkpoint",
-    "dtype",
-    "input",
-    "output",
-    "reference",
-    "split",
-    "show",
-    "format",
-    "batch_size",
-    "batch_tokens",
-    "window",
-    "resume",
-    "interactive",
-)
-"""The options that have a part in labelling."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
@@ -179,7 +161,7 @@ def _check(options: Options) -> None:
         )
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if field.name not in _USED and value and value != field.default:
+        if "translating" in field.metadata and value and value != field.default:
             names = flags(value) if field.name == "search" else f"--{field.name}"
             raise UserError(
                 f"{names}: for translations only, and --workdir={options.workdir[0]} gives labels; leave it out"

@@ -3,12 +3,15 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 
+TRANSLATING = MappingProxyType({"translating": True})
+"""Metadata of options that have no part in labelling."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
@@ -55,28 +58,28 @@ class Options:
     workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
-    lm: str = ""
+    lm: str = dataclasses.field(default="", metadata=TRANSLATING)
     input: str = "-"
     output: str = "-"
     resume: bool = False
     interactive: bool = False
     reference: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    bleu_tokenize: str | None = None
+    metrics: tuple[str, ...] = dataclasses.field(default=(), metadata=TRANSLATING)
+    bleu_tokenize: str | None = dataclasses.field(default=None, metadata=TRANSLATING)
     split: Literal["train", "valid", "test"] | None = None
     show: int = 0
     batch_size: int = 64
     batch_tokens: int = 16384
     window: int = 4096
     format: Literal["text", "json", "fairseq"] = "text"
-    nbest: int = 1
-    prefix: str = ""
-    constraints: str = ""
-    score: str = ""
-    replace_unk: bool = False
-    unk_dictionary: str = ""
-    seed: int | None = None
-    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    nbest: int = dataclasses.field(default=1, metadata=TRANSLATING)
+    prefix: str = dataclasses.field(default="", metadata=TRANSLATING)
+    constraints: str = dataclasses.field(default="", metadata=TRANSLATING)
+    score: str = dataclasses.field(default="", metadata=TRANSLATING)
+    replace_unk: bool = dataclasses.field(default=False, metadata=TRANSLATING)
+    unk_dictionary: str = dataclasses.field(default="", metadata=TRANSLATING)
+    seed: int | None = dataclasses.field(default=None, metadata=TRANSLATING)
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=TRANSLATING)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, whatever the model."""

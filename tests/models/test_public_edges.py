@@ -1,5 +1,6 @@
 """Wrong calls of the public functions of a model are one sentence; both kinds of key are taken alike."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,9 @@ CFG = ModelConfig(
     dropout=0.5,
     encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),)),
     decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),), out_dim=6),
+)
+DEEPER = dataclasses.replace(
+    CFG, encoder=ConvEncoderConfig(layers=[(8, 3)] * 2), decoder=ConvDecoderConfig(layers=[(8, 3)] * 2, out_dim=6)
 )
 KIM = ClassifierConfig(embedding_dim=4, features=KimConfig(widths=(2,), maps=3))
 SRC = jnp.asarray([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
@@ -75,15 +79,15 @@ def test_a_raw_key_gives_what_the_typed_key_of_its_seed_gives(name, made):
 WRONG = {
     "split parameters to encode": (
         lambda made: model.encode(model.split(made.params, CFG), CFG, SRC),
-        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+        "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
     ),
     "split parameters to start": (
         lambda made: model.start(model.split(made.params, CFG), CFG, made.memory, 2),
-        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+        "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
     ),
     "split parameters to the loss": (
         lambda made: loss(model.split(made.params, CFG), CFG, BATCH),
-        "^parameters are split into direction and length: call nn.weight_norm.merge first$",
+        "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
     ),
     "parameters of another record": (
         lambda made: model.encode({"encoder": made.params.encoder}, CFG, SRC),
@@ -140,6 +144,42 @@ WRONG = {
     "features of another layer": (
         lambda made: model.logits(made.params, CFG, jnp.zeros((2, 3, 8))),
         r"^features have shape \(2, 3, 8\) and the softmax layer reads 6 channels: hand over what `advance` returns$",
+    ),
+    "a key for each row of a larger batch": (
+        lambda made: model.encode(made.params, CFG, SRC, key=jax.random.split(jax.random.key(0), 3)),
+        r"^keys have shape \(3,\) for 2 rows: give one key, or one for each row \(`row_keys`\)$",
+    ),
+    "parameters of a model with fewer layers": (
+        lambda made: model.encode(made.params, DEEPER, SRC),
+        "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
+    ),
+    "a decoder of fewer layers": (
+        lambda made: model.start(made.params, DEEPER, made.memory, 2),
+        "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
+    ),
+    "key and cfg exchanged": (
+        lambda _: model.init(CFG, jax.random.key(0), source_vocabulary=V, target_vocabulary=V),
+        r"^cfg is a \w+: expected ModelConfig$",
+    ),
+    "a seed to init": (
+        lambda _: init(3),
+        r"^key is 3: make one with jax.random.key\(seed\)$",
+    ),
+    "params and cfg exchanged": (
+        lambda made: loss(CFG, made.params, BATCH),
+        "^params is a ModelConfig: expected Params, as `init` returns them$",
+    ),
+    "params and cfg exchanged in split": (
+        lambda made: model.split(CFG, made.params),
+        "^params is a ModelConfig: expected Params, as `init` returns them$",
+    ),
+    "the config of a classifier": (
+        lambda made: model.encode(made.params, KIM, SRC),
+        "^cfg is a ClassifierConfig: expected ModelConfig$",
+    ),
+    "floating tokens to be shifted": (
+        lambda _: model.decoder_inputs(SRC.astype(jnp.float32)),
+        "^tgt has dtype float32: token ids are integers",
     ),
     "floating tokens to a classifier": (
         lambda _: classify(SRC.astype(jnp.float32)),

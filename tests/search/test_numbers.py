@@ -120,3 +120,9 @@ def test_a_request_may_be_traced():
         request(MAX_LENGTHS, None, jnp.zeros((3, 2), jnp.int32))
     with pytest.raises(ValueError, match="there are 1 prefixes for 3 sentences"):
         request(MAX_LENGTHS, [[4]])
+    with pytest.raises(ValueError, match=r"^max_lengths is 3: expected a length for each sentence$"):
+        request(3)
+    with pytest.raises(TypeError, match=r"^max_lengths have dtype float32: lengths and token ids are integers"):
+        request(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"^keys have shape \(2,\): one key for each of 3 sentences$"):
+        request(MAX_LENGTHS, keys=jax.random.split(jax.random.key(0), 2))

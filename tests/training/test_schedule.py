@@ -16,6 +16,8 @@ from convs2s_jax.training.schedule import (
     ScheduleState,
 )
 
+CONFIGS = {config.kind: config for config in (PlateauConfig, FixedConfig, InverseSqrtConfig, CosineConfig)}
+
 
 def after(cfg, losses):
     """(rate, stopped or not) after each validation, and the sentences told."""
@@ -108,7 +110,7 @@ def test_inverse_sqrt_begins_at_its_initial_rate():
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_every_schedule_keeps_the_best_loss_and_its_state_is_json(kind):
-    cfg = SCHEDULES[kind].config()
+    cfg = CONFIGS[kind]()
     state = schedule.start(cfg)
     for loss in (3.0, 2.0, 2.5):
         state, _ = schedule.validated(cfg, state, loss)
@@ -118,7 +120,7 @@ def test_every_schedule_keeps_the_best_loss_and_its_state_is_json(kind):
 
 @pytest.mark.parametrize("kind", ["fixed", "inverse_sqrt", "cosine"])
 def test_other_schedules_do_not_heed_validation(kind):
-    cfg = SCHEDULES[kind].config()
+    cfg = CONFIGS[kind]()
     seen, told = after(cfg, [2.0, 3.0, 4.0])
     assert len(set(seen)) == 1
     assert told == ["", "", ""]

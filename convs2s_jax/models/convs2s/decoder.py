@@ -12,7 +12,15 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
+from convs2s_jax.models.convs2s.layers import (
+    ConvLayer,
+    add_residual,
+    check_blocks,
+    check_layers,
+    init_layer,
+    residual,
+    sizes,
+)
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -174,6 +182,7 @@ def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory)
 
 def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
+    check_blocks(params.blocks, cfg.layers)
     dtype = params.map_in.w.dtype
     histories = [
         jnp.zeros((rows, (layer.width - 1) * cfg.convolution.at(i).dilation, size.inputs), dtype)

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig, DenseConfig
-from convs2s_jax.models.convs2s.layers import ConvLayer, add_residual, check_layers, init_layer, residual, sizes
+from convs2s_jax.models.convs2s.layers import (
+    ConvLayer,
+    add_residual,
+    check_blocks,
+    check_layers,
+    init_layer,
+    residual,
+    sizes,
+)
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -128,6 +136,7 @@ def encode(
       key: for dropout; None evaluates.
       execution: of the layers.
     """
+    check_blocks(params.blocks, cfg.layers)
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], src.dtype)

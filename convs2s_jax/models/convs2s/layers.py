@@ -43,6 +43,12 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
         convolution.check_inputs(size.inputs)
 
 
+def check_blocks(blocks: Sequence[object], layers: Sequence[ConvLayer]) -> None:
+    """Refuse parameters that were made with another list of layers."""
+    if len(blocks) != len(layers):
+        raise ValueError(f"layers: {len(blocks)} in params and {len(layers)} in cfg: use the cfg that `init` was given")
+
+
 class LayerChannels(NamedTuple):
     """Numbers of channels around one layer.
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.search import rules
+from convs2s_jax.search.config import Stop
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
-from convs2s_jax.search.structure import Stop, Structure
+from convs2s_jax.search.structure import Structure
 
 State = Any
 """A pytree of a strategy's own, [R, W] on the first two axes of every leaf."""
@@ -106,7 +107,8 @@ class Strategy(NamedTuple):
       start: the strategy's state before the first step, of a request [R, ...] and W.
       follow: the state of hypotheses that continue `parents` [R, X] by `tokens` [R, X].
       check: refuses, with a ValueError, a request that the strategy cannot serve.
-      stop: a stopping rule in the place of the structure's; None to leave that.
+      stop: a stopping rule in the place of the structure's, such as the one for samples, which all have to finish;
+        None to leave that.
       starts_as_one: whether the W hypotheses of a group are the same until the first symbol, so that only one of them
         is continued.
       first_step_on_one_row: whether `choose` may be given one hypothesis of each sentence at the first step, all of

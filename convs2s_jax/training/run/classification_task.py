@@ -45,11 +45,10 @@ def batch_loss(
     batch: Batch,
     *,
     smoothing: float = 0.0,
-    shards: int = 1,
     key: Key | None = None,
+    **_: object,
 ) -> LossSums:
     """Cross entropy of the labels, summed over texts; arguments as of `training.loss.loss`. `tokens` counts texts."""
-    del shards
     labels = batch.tgt[:, 0]
     real = labels != PAD
     ids = jnp.where(real, labels - len(SPECIAL), 0)
@@ -83,7 +82,7 @@ def check_targets(split: Split, vocabularies: Vocabularies) -> None:
 def predict(
     params: ClassifierParams,
     model: ClassifierConfig,
-    cfg: Config,
+    _cfg: Config,
     mesh: Mesh,
     split: Split,
     vocabularies: Vocabularies,
@@ -92,7 +91,6 @@ def predict(
     progress: Callable[[int], None],
 ) -> list[str]:
     """The most probable label of every line; arguments as of `translation_task.predict`."""
-    del cfg
     whole = distributed.local(mesh, params)
     sources = [split.src[i] for i in distributed.local_share(len(split.src))]
     devices = distributed.own_devices(mesh)
@@ -101,9 +99,8 @@ def predict(
     return distributed.collect(lines, len(split.src), name=name)
 
 
-def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+def scores(_cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
     """Accuracy and macro F1, in percent."""
-    del cfg
     return {"accuracy": accuracy(outputs, split.text.tgt), "macro_f1": macro_f1(outputs, split.text.tgt)}
 
 

@@ -51,15 +51,13 @@ class Interrupts:
         if self.received:
             raise InterruptedWorkError
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.received:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
         sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
         if self._sent:
             raise KeyboardInterrupt
         self._sent = True
