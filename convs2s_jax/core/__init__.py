@@ -1,1 +1,1 @@
-"""Floor 0: typed configuration, user errors, the special tokens."""
+"""Typed configuration, command lines, user errors, special tokens."""

@@ -1,4 +1,4 @@
-"""Command lines: flags from the fields of records, configuration files, overrides, and how a mistake is told."""
+"""Command lines: flags from the fields of records, configuration files, overrides, and error messages."""
 
 import errno
 import faulthandler
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 PREFIX = "--config."
 INTERRUPTED = 130
-"""Exit status where the user wanted the end at once: 128 and the number of SIGINT, as shells have it."""
+"""Exit status after an interrupt: 128 plus the number of SIGINT, as in shells."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the errors of a disk that is full, or a share of it."""
+"""Error numbers for a full disk, an exceeded quota and a file that is too large."""
 
 Overrides = list[tuple[str, str]]
 """(path.to.field, text) for each --config.path.to.field=text."""
@@ -37,8 +37,8 @@ class Group(NamedTuple):
     Attributes:
       title: the heading above them in `--help`.
       record: a dataclass that describes its fields in an `Attributes:` section.
-      default: what `--help` says of a flag that is not given, in place of the field's default; None for that default.
-      leave_out: fields that are no flags.
+      default: default shown in `--help` for all flags of the group; None to show the default of each field.
+      leave_out: fields that are not flags.
     """
 
     title: str
@@ -56,11 +56,11 @@ class Command(NamedTuple):
     """A program of the command line.
 
     Attributes:
-      about: what `--help` says first.
-      groups: its flags. A name is that of one flag only.
-      main: the program: (values of the flags that were given, overrides).
-      synonyms: whole arguments that stand for other ones, such as older spellings.
-      topics: texts that `--help=TOPIC` prints.
+      about: the beginning of `--help`.
+      groups: its flags; their names are unique.
+      main: the program, called with the values of the flags that were given and the overrides.
+      synonyms: arguments that are replaced by others, such as older spellings.
+      topics: name -> function that returns the text of `--help=NAME`.
     """
 
     about: str
@@ -73,11 +73,11 @@ class Command(NamedTuple):
 def run(
     command: Command, *, arguments: Sequence[str] | None = None, leave: Callable[[int], NoReturn] = sys.exit
 ) -> None:
-    """Run a command line. A user's mistake is one sentence and exit status 2.
+    """Run a command line. A mistake of the user ends in one sentence and exit status 2.
 
     Args:
       command: the program.
-      arguments: its name and what follows; None for those of this process.
+      arguments: the program's name and its arguments; None for those of this process.
       leave: ends the process with a status other than 0.
     """
     program, *rest = sys.argv if arguments is None else arguments
@@ -91,14 +91,14 @@ def run(
         if not faulthandler.is_enabled():
             faulthandler.enable()
         flags.FLAGS.mark_as_parsed()  # flags of libraries keep their defaults
-        logging.set_verbosity(logging.FATAL)  # what libraries log is not for the user; what matters they raise
+        logging.set_verbosity(logging.FATAL)  # logs of libraries are not for the user; real problems are raised
         command.main(values, overrides)
 
     guard(main, program=program, leave=leave)
 
 
 def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
-    """Run a program. A user's mistake or a full disk is one sentence and exit status 2, an interrupt status 130."""
+    """Run a program. A user's mistake or a full disk ends in one sentence and status 2, an interrupt in status 130."""
 
     def fail(sentence: str) -> NoReturn:
         print(f"{program}: {sentence}", file=sys.stderr)  # noqa: T201
@@ -111,7 +111,7 @@ def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], No
     except KeyboardInterrupt:
         leave(INTERRUPTED)
     except BrokenPipeError:
-        sys.exit(141)  # the reader of our output has gone, as under `head`
+        sys.exit(141)  # the reader of our output has exited, for example `head`
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -122,7 +122,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     """The values of the flags that are given, and the overrides.
 
     Raises:
-      UserError, flags.Error: an argument that is no flag of the command, or a value of another type.
+      UserError, flags.Error: an argument that is not a flag of the command, or a value of the wrong type.
     """
     rest, overrides = split_overrides(arguments)
     values = flags.FlagValues()
@@ -136,13 +136,13 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
 
 
 def options_of(cls: type[T], values: Mapping[str, Any], **others: Any) -> T:
-    """A record from the values of the flags that are its fields."""
+    """Make a record from the values of those flags that are its fields."""
     names = {field.name for field in fields_of(cls)}
     return cls(**{name: value for name, value in values.items() if name in names}, **others)
 
 
 def help_text(command: Command, program: str, topic: str = "") -> str:
-    """What `--help` prints: every flag with its type, default and description; or the text of a topic.
+    """The text of `--help`: every flag with its type, default and description; or the text of a topic.
 
     Raises:
       UserError: there is no such topic.
@@ -178,7 +178,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Overrides]:
 
 
 def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Nested dictionaries of a configuration file's `get_config()`, overrides applied.
+    """The result of a configuration file's `get_config()` as nested dictionaries, with overrides applied.
 
     Args:
       given: the path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
@@ -216,14 +216,14 @@ class _FieldParser(flags.ArgumentParser):
 
 
 def _define(values: flags.FlagValues, field: Field) -> None:
-    """Add a flag for a field, without a default: defaults are the record's."""
+    """Define a flag for a field. It has no default of its own; the record has one."""
     name, boolean = field.name, field.kind is bool
     flag = flags.Flag(_FieldParser(field), flags.ArgumentSerializer(), name, None, field.text, boolean=boolean)
     flags.DEFINE_flag(flag, flag_values=values)
 
 
 def _help_wanted(arguments: Sequence[str]) -> str | None:
-    """The topic of --help, "" for a plain one; None where it is not asked for."""
+    """The topic of --help, "" for --help without a topic; None if it is not among the arguments."""
     for argument in arguments:
         if argument in ("-h", "-help", "--help"):
             return ""

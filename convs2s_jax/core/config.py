@@ -1,7 +1,7 @@
 """Typed configuration: nested dictionaries, overrides and JSON in, frozen dataclasses out.
 
-Configuration files and `config.json` hold plain dictionaries; `build` turns them into the records the program
-works with, once, and refuses what does not fit with a sentence that names the field.
+Configuration files and `config.json` hold plain dictionaries. `build` converts them once into the records that the
+program uses. A value that does not fit raises an error that names the field.
 """
 
 import ast
@@ -29,14 +29,14 @@ def record(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 
 
 def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
-    """Class decorator of config records: a frozen dataclass that reads its values as `build` does.
+    """Class decorator for config records: a frozen dataclass that converts its values as `build` does.
 
-    So `ConvEncoderConfig(layers=[(32, 3)] * 2)` means in Python what it means in a configuration file: lists become
-    tuples, and tuples or dictionaries the records that the annotations name.
+    So `ConvEncoderConfig(layers=[(32, 3)] * 2)` means the same in Python as in a configuration file: lists become
+    tuples, and tuples or dictionaries become the records that the annotations name.
 
     Args:
       cls: the class.
-      kw_only: whether fields are given by name only.
+      kw_only: whether fields can only be given by name.
     """
     if cls is None:
         return functools.partial(record, kw_only=kw_only)
@@ -60,7 +60,7 @@ def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """The types of a record's fields; once for each class, when its module has been read."""
+    """The types of a record's fields, computed once per class, on first use."""
     return typing.get_type_hints(cls)
 
 
@@ -73,13 +73,13 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
       where: path of the record, for messages.
 
     Raises:
-      UserError: an unknown field (the nearest is named), a wrong type, or a value that a record's rules reject.
+      UserError: an unknown field (the message names the closest one), a wrong type, or a value that a rule rejects.
     """
     return convert(cls, values, where)
 
 
 def to_dict(cfg: Any) -> Any:
-    """Nested dictionaries and lists of a config record: what `build` reads, and what JSON can hold."""
+    """Convert a config record to nested dictionaries and lists, which `build` reads and JSON can hold."""
     if dataclasses.is_dataclass(cfg):
         return {field.name: to_dict(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
     if isinstance(cfg, tuple):
@@ -88,10 +88,10 @@ def to_dict(cfg: Any) -> Any:
 
 
 def read_text(kind: Any, text: str, where: str) -> Any:
-    """Convert the text of a flag to the annotated type `kind`; items of a list stand between commas.
+    """Convert the text of a flag to the annotated type `kind`; items of a list are separated by commas.
 
     Raises:
-      UserError: the text is of another type; the message begins with `where`.
+      UserError: the text has the wrong type; the message begins with `where`.
     """
     if typing.get_origin(kind) is tuple:
         items = [item.strip() for item in text.split(",")] if text else []
@@ -105,12 +105,12 @@ def read_text(kind: Any, text: str, where: str) -> Any:
 def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
     """Set one value of nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
 
-    The text is read as a Python literal where it is one (0.3, True, [(256, 3)] * 4), otherwise as a string.
+    Text that is a Python literal (0.3, True, [(256, 3)] * 4) is read as one, any other text as a string.
 
     Args:
       values: a mapping, a config record, or None for an empty one; it is not changed.
-      path: of the value inside `values`.
-      text: as given.
+      path: path of the value inside `values`.
+      text: the value as given.
       where: path of `values`, for messages.
 
     Raises:
@@ -127,13 +127,14 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
 
 
 _LONGEST = 1000
-"""Items of the longest list that a command line can write as a repetition."""
+"""Most items in a list that is written as a repetition, such as [(256, 3)] * 4."""
 
 
 def literal(text: str) -> Any:
-    """Read a Python literal, with `*` and `+` between lists and tuples as fairseq writes layers; else the text itself.
+    """Read a Python literal, in which lists and tuples may be repeated (*) or joined (+), as in fairseq's layer lists.
 
-    Nothing is ever evaluated: only constants, lists, tuples, dictionaries, repetition and concatenation are read.
+    Text that is no such literal is returned as it is. Nothing is evaluated: only constants, lists, tuples,
+    dictionaries, repetition and concatenation are read.
     """
     try:
         return _literal(ast.parse(text.strip(), mode="eval").body)
@@ -160,7 +161,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def check(rule: bool, message: str) -> None:
-    """Raise UserError with `message` unless `rule` holds; for `__post_init__` of config records."""
+    """Raise UserError with `message` unless `rule` is true; for `__post_init__` of config records."""
     if not rule:
         raise UserError(message)
 
@@ -169,7 +170,7 @@ def convert(kind: Any, value: Any, where: str) -> Any:
     """Convert one value to the annotated type `kind`.
 
     Raises:
-      UserError: the value is of another type; the message begins with `where`.
+      UserError: the value has the wrong type; the message begins with `where`.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
@@ -206,7 +207,7 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     converted = {name: convert(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     try:
         return cls(**converted)
-    except UserError as error:  # a rule of the record, which does not know where it stands
+    except UserError as error:  # from a rule of the record, which does not know the record's path
         raise UserError(f"{where}.{error}") from None
 
 
@@ -215,7 +216,7 @@ def _required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """One of several records, told apart by their field `kind` (without it, the first), or an optional value."""
+    """Convert to one of several records, chosen by the field `kind` (default: the first), or to an optional value."""
     if value is None and type(None) in kinds:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
@@ -251,7 +252,7 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # a command line cannot tell the text 2016 from the number
+        return str(value)  # on a command line, the text 2016 looks like a number
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

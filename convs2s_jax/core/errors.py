@@ -1,4 +1,4 @@
-"""What a user is told when something they gave cannot work."""
+"""The error for mistakes of users, and help with its message."""
 
 import contextlib
 import difflib
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: one sentence with where, the value, the rule and the way out.
+    """A mistake of the user. The message is one sentence: the place, the value, the rule and the way out.
 
     The command lines print it without a traceback and end with exit status 2.
     """
@@ -14,7 +14,7 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
-    """Put before a UserError in which file it arose, for what was read of the file does not know: "WHERE: ..."."""
+    """Prefix the message of a UserError with a place, such as a file name: "WHERE: ..."."""
     try:
         yield
     except UserError as error:
@@ -22,7 +22,7 @@ def located(where: str) -> Iterator[None]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name nearest to `name`, else the list of known names."""
+    """Return "; did you mean 'x'?" for the known name closest to `name`; if none is close, list the known names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if near:

@@ -1,7 +1,7 @@
-"""What is known of the fields of a config record: type, default and description, each written once.
+"""The type, default and description of each field of a config record.
 
-A description stands in the `Attributes:` section of the record's docstring. Flags, `--help` and docs/configuration.md
-are made from it.
+Descriptions come from the `Attributes:` section of the record's docstring. Flags, `--help` and docs/configuration.md
+are generated from them.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ class Field(NamedTuple):
     """A field of a record.
 
     Attributes:
-      name: of the field.
+      name: name of the field.
       kind: its annotated type.
-      default: its default; `dataclasses.MISSING` where a value must be given.
-      text: its description, on one line; "" where the record has none.
+      default: its default; `dataclasses.MISSING` if a value is required.
+      text: its description, on one line; "" if the record has none.
     """
 
     name: str
@@ -53,13 +53,13 @@ def fields_of(cls: Any) -> Iterator[Field]:
 
 
 def summary(cls: type) -> str:
-    """What the docstring of a class says before its first section, on one line for each paragraph."""
+    """The docstring of a class up to its first section, one line per paragraph."""
     head = re.split(r"^\w+:$", inspect.cleandoc(cls.__doc__ or ""), maxsplit=1, flags=re.MULTILINE)[0]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in head.strip().split("\n\n"))
 
 
 def type_text(kind: Any) -> str:
-    """A type in the words of the messages: "whole number", "list of numbers", "one of exact, fairseq"."""
+    """A type in words, for messages: "whole number", "list of numbers", "one of exact, fairseq"."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         records: list[Any] = [item for item in arguments if dataclasses.is_dataclass(item)]

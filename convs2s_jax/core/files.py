@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all."""
+"""Atomic writing: a file or folder appears complete or not at all."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file so that its name always stands for the old content or the whole new one.
+    """Write a file atomically: a reader sees the old content or the complete new one.
 
     Args:
       path: of the file; its folder exists.
       content: text is written as UTF-8.
 
     Raises:
-      OSError: it cannot be written; what was there is unchanged.
+      OSError: it cannot be written; an existing file is unchanged.
     """
     with replacing(path) as part:
         part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -24,9 +24,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file under a temporary name beside `path`, to be written in the block; then it takes the place of `path`.
+    """Yield a temporary path beside `path`. The block writes a file there, which then replaces `path`.
 
-    If the block raises an error, the temporary file is removed and `path` is left as it was.
+    If the block raises an error, the temporary file is removed and `path` is unchanged.
     """
     part = _beside(path)
     try:
@@ -38,13 +38,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
-    """An empty folder under a temporary name beside `path`, removed at the end of the block unless it was renamed.
+    """Yield an empty temporary folder beside `path`. The block fills it and renames it, or moves its content.
 
-    The block fills it and moves it, or what is in it, into place.
+    If the folder still exists at the end of the block, it is removed.
 
     Args:
-      path: where it is to be in the end.
-      parents: whether to make the folders that it lies in.
+      path: the final place of the folder.
+      parents: whether to create missing parent folders.
     """
     part = _beside(path)
     try:
@@ -55,5 +55,5 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
 
 
 def _beside(path: Path) -> Path:
-    """A name in the same folder, which is on the same file system, that nothing else has."""
+    """A unique name in the same folder, and so on the same file system."""
     return path.absolute().with_name(f".{path.name}-{uuid.uuid4().hex}")

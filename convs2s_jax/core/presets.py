@@ -1,4 +1,4 @@
-"""The configurations that come with the package: found by name, wherever it is installed."""
+"""Finding the configurations that come with the package, by name."""
 
 import difflib
 from pathlib import Path
@@ -9,13 +9,13 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder() -> Path:
-    """Where they lie: inside an installed package, beside it in a checkout."""
+    """The folder of the configurations: inside an installed package, beside the package in a checkout."""
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
 def names() -> list[str]:
-    """The names of all, sorted."""
+    """The names of all configurations, sorted."""
     return sorted(path.stem for path in folder().glob("*.py") if path.stem != "__init__")
 
 

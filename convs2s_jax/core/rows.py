@@ -1,4 +1,4 @@
-"""Sequences of unequal lengths as rows of one array. Host side, numpy."""
+"""Padding: sequences of unequal lengths become rows of one numpy array on the host."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,10 +10,10 @@ Tokens = Sequence[int] | np.ndarray
 
 
 def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end: bool = True) -> np.ndarray:
-    """Each sequence, its end symbol and then padding: [rows, width] int32.
+    """One row per sequence: its tokens, the end symbol, then padding: [rows, width] int32.
 
     Args:
-      sequences: token ids, at most `rows` of them. None, and the rows that are left over, are PAD throughout.
+      sequences: token ids, at most `rows` sequences. A row for None, and rows without a sequence, are all PAD.
       shape: (rows, width).
       end: whether each sequence is followed by EOS.
 
@@ -34,5 +34,5 @@ def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """The smallest multiple that is not below `count`."""
+    """The smallest multiple of `multiple` that is at least `count`."""
     return -(-count // multiple) * multiple

@@ -1,6 +1,6 @@
 """The four special token ids, in fairseq's order, so that dictionaries and checkpoints can be shared."""
 
-BOS = 0  # never produced and never read: the start symbol of a target is EOS
+BOS = 0  # unused: a target starts with EOS
 PAD = 1
 EOS = 2
 UNK = 3

@@ -1,1 +1,1 @@
-"""Floor 3: corpora, vocabularies, batch plan and loader."""
+"""Corpora, vocabularies, batch plan and loader."""

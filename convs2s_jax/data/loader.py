@@ -1,4 +1,4 @@
-"""Batches from a plan, filled and sent to the device ahead of their use."""
+"""Loading the batches of a plan: a background thread fills them and sends them to the device ahead of their use."""
 
 import dataclasses
 import queue
@@ -18,7 +18,13 @@ AHEAD = 4
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A batch on the device, its index in the plan, and the seconds the caller waited for it."""
+    """A batch that is ready.
+
+    Attributes:
+      batch: the batch, on the device.
+      index: its index in the plan.
+      waited: seconds that the caller waited for it.
+    """
 
     batch: Any
     index: int
@@ -36,21 +42,21 @@ def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.n
 
     Args:
       sentences: token ids without end symbol.
-      rows: which of them, at most B; the remaining rows are PAD throughout.
+      rows: indices of the sentences, at most B; the remaining rows are all PAD.
       shape: (B, length); a longer sentence is cut and keeps its end symbol.
     """
     return pad_rows((sentences[row][: shape[1] - 1] for row in rows), shape)
 
 
 def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:
-    """Yield the plan's batches from `start` on, made by a background thread.
+    """Yield the plan's batches from `start` on; a background thread makes them.
+
+    An error in `make` is raised here. Closing the iterator early ends the thread.
 
     Args:
-      plan: of one epoch.
+      plan: the plan of one epoch.
       make: builds a batch and sends it to the device; called in order, in the background.
-      start: index of the first batch, when an epoch is resumed.
-
-    An error in `make` is raised here; leaving the iterator early ends the thread.
+      start: index of the first batch, to resume an epoch.
     """
     ready: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
     stop = threading.Event()
@@ -69,7 +75,7 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
                     return
                 put((index, make(plan.batches[index])))
             put(None)
-        except BaseException as error:  # handed to the caller, whose mistake or whose disk it is
+        except BaseException as error:  # raised again in the caller's thread
             put(error)
 
     thread = threading.Thread(target=work, name="loader", daemon=True)

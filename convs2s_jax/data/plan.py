@@ -1,7 +1,7 @@
 """The batch plan: which sentence pairs make up each batch, in which of a few shapes.
 
-A pure function of (lengths, budget, number of shapes, seed, epoch). Every process computes the same plan and loads its
-part of it; nothing depends on how many processes or devices there are.
+The plan is a pure function of (lengths, budget, number of shapes, seed, epoch). Every process computes the same plan
+and loads its share. The numbers of processes and devices have no effect on it.
 """
 
 import dataclasses
@@ -13,7 +13,12 @@ from convs2s_jax.data.shapes import Shape, choose_shapes, fitting
 
 
 class PlannedBatch(NamedTuple):
-    """One batch: an index into the plan's shapes and the rows of the corpus it holds, at most shape.rows of them."""
+    """One batch.
+
+    Attributes:
+      shape: index into the plan's shapes.
+      rows: [n], indices of its sentence pairs in the corpus, at most `rows` of the shape.
+    """
 
     shape: int
     rows: np.ndarray
@@ -21,7 +26,12 @@ class PlannedBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """Training pairs left out, by reason."""
+    """Numbers of training pairs that are skipped.
+
+    Attributes:
+      empty: pairs with an empty side.
+      too_long: pairs with a side that is too long.
+    """
 
     empty: int
     too_long: int
@@ -31,7 +41,10 @@ class Skipped:
 class Plan:
     """The batches of one epoch.
 
-    shapes: few; batches: in order of use; padding: share of the batches' cells that hold no token, in [0, 1].
+    Attributes:
+      shapes: the shapes of all batches.
+      batches: the batches, in order of use.
+      padding: share of the batches' cells that are padding, in [0, 1].
     """
 
     shapes: tuple[Shape, ...]
@@ -42,11 +55,11 @@ class Plan:
 def usable(
     src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int, one_sided: bool = False
 ) -> tuple[np.ndarray, Skipped]:
-    """Rows that can be trained on, and what is left out.
+    """Indices of the pairs to train on, and the numbers of skipped ones.
 
     Args:
       src, tgt: lengths [n] in tokens, end symbol included (1 is an empty side).
-      max_source, max_target: the longest that are allowed.
+      max_source, max_target: largest allowed lengths.
       one_sided: sources are empty in this corpus.
     """
     empty = ((src <= 1) & (not one_sided)) | (tgt <= 1)
@@ -60,14 +73,14 @@ def plan_epoch(
 ) -> Plan:
     """Shuffle the rows and cut them into batches.
 
-    Each pair goes to the smallest shape that holds it. What does not fill a batch moves on to the next larger shape
-    that holds it, so that in all few batches are not full.
+    Each pair goes to the smallest shape that holds it. Pairs that do not fill a batch move to the next larger shape, so
+    that few batches are incomplete.
 
     Args:
       src, tgt: lengths [n] of the whole corpus, end symbol included.
       rows: indices of the pairs to use.
-      shapes: of `choose_shapes`, smallest first.
-      seed, epoch: another order for each.
+      shapes: as `choose_shapes` returns them, smallest first.
+      seed, epoch: determine the order.
     """
     rng = np.random.default_rng([seed, epoch])
     batches = _fill(src, tgt, rng.permutation(rows), shapes)

@@ -1,15 +1,21 @@
-"""Few (S, T) rectangles that hold all sentence pairs with little padding."""
+"""Choosing a few (S, T) shapes that hold all sentence pairs with little padding."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 LEVELS = 48
-"""Lengths a side is rounded up to while rectangles are chosen: bounds the work on long-tailed corpora."""
+"""Most distinct lengths per side while shapes are chosen; lengths are rounded up to them. This bounds the work."""
 
 
 class Shape(NamedTuple):
-    """A batch of `rows` pairs, sources padded to `src` and targets to `tgt` tokens."""
+    """The shape of a batch.
+
+    Attributes:
+      src: tokens to which sources are padded.
+      tgt: tokens to which targets are padded.
+      rows: number of pairs.
+    """
 
     src: int
     tgt: int
@@ -21,13 +27,13 @@ class Shape(NamedTuple):
 
 
 def rows_within(tokens: int, longest: int) -> int:
-    """Rows whose longest side stays within the budget: at least 1, and where more than 8 fit a multiple of 8."""
+    """Number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit."""
     rows = max(1, tokens // longest)
     return rows // 8 * 8 if rows > 8 else rows
 
 
 def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.ndarray:
-    """Index of the smallest shape (least S + T) that holds each pair: [n]; ValueError where none does."""
+    """Index of the smallest shape (by S + T) that holds each pair: [n]. Raises ValueError if a pair fits into none."""
     if len(src) == 0:
         return np.zeros(0, np.intp)
     cost = np.array([shape.src + shape.tgt for shape in shapes])
@@ -40,8 +46,8 @@ def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.n
 def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) -> tuple[Shape, ...]:
     """Choose at most `count` rectangles that together hold all pairs, greedily, then improve each in turn.
 
-    A pair costs S + T of the smallest rectangle that holds it. The first rectangle holds everything; each further one
-    is the rectangle that saves most. Then each but the largest is taken out and chosen anew until nothing is gained.
+    The cost of a pair is S + T of the smallest rectangle that holds it. The first rectangle holds all pairs, and each
+    further one is the one that saves most. Then each but the largest is replaced by a better one, until there is none.
 
     Args:
       src, tgt: lengths [n] in tokens, end symbol included.
@@ -78,7 +84,7 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
 
 
 def _levels(lengths: np.ndarray) -> np.ndarray:
-    """Sorted lengths to round up to: all that occur, or quantiles of them where there are too many."""
+    """Sorted lengths to round up to: all lengths that occur, or quantiles if there are more than `LEVELS`."""
     values = np.unique(lengths)
     if len(values) <= LEVELS:
         return values
@@ -86,7 +92,7 @@ def _levels(lengths: np.ndarray) -> np.ndarray:
 
 
 def _best(counts: np.ndarray, size: np.ndarray, chosen: list[tuple[int, int]]) -> tuple[tuple[int, int], float]:
-    """The rectangle (i, j) that saves most beside those chosen, and how many cells it saves."""
+    """The rectangle (i, j) that saves most when added to those chosen, and the number of cells it saves."""
     cost = np.full(counts.shape, np.inf)
     for i, j in chosen:
         cost[: i + 1, : j + 1] = np.minimum(cost[: i + 1, : j + 1], size[i, j])

@@ -52,14 +52,14 @@ class TokenStore:
 def tokenize(
     texts: Sequence[str], vocabulary: Vocabulary, folder: str | Path, name: str, *, progress: bool = True
 ) -> TokenStore:
-    """Encode `texts`, or open what an earlier call encoded.
+    """Encode `texts`, or open the file of an earlier call.
 
     The file name contains a hash of the texts, the vocabulary and the format. An incomplete file is written again.
-    Several processes may write the same file at the same time: each replaces it as a whole.
+    Several processes may write the same file at the same time: each replaces it atomically.
 
     Args:
-      folder: where the files are kept; created if missing.
-      name: start of the file's name, for people, such as "train.de".
+      folder: folder of the files; created if missing.
+      name: readable beginning of the file's name, such as "train.de".
       progress: show a bar on standard error, if that is a terminal.
 
     Raises:
@@ -82,7 +82,7 @@ def tokenize(
 
 
 def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
-    """Write a file under another name, then put it in its place."""
+    """Write a file atomically, with a progress bar."""
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
     with replacing(path) as part, bar, part.open("xb") as file:
         _write(file, key, texts, vocabulary, bar)

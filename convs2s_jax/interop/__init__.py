@@ -1,1 +1,1 @@
-"""Floor 5: other formats in and out."""
+"""Conversion from and to other formats and libraries."""

@@ -1,1 +1,1 @@
-"""Floor 3: how good texts and labels are."""
+"""Scores of texts and labels."""

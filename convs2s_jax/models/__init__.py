@@ -1,1 +1,1 @@
-"""Floor 2: encoders, decoders and the record that joins them."""
+"""Encoders, decoders, classifiers, and the encoder-decoder that joins them."""

@@ -1,1 +1,1 @@
-"""Floor 1: the layers."""
+"""Neural network layers."""

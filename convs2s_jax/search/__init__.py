@@ -1,1 +1,1 @@
-"""Floor 3: search and translation."""
+"""Beam search, sampling, and translation of sentences."""

@@ -1,4 +1,4 @@
-"""Sentences into batches of few shapes, so that little is compiled and little is padded."""
+"""Grouping sentences into batches of few shapes, with little padding and few compilations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,9 +10,9 @@ class Bucket(NamedTuple):
     """One batch.
 
     Attributes:
-      rows: of its arrays.
-      width: columns of its arrays.
-      indices: of its sentences, at most `rows`.
+      rows: number of rows.
+      width: number of columns.
+      indices: indices of its sentences, at most `rows`.
     """
 
     rows: int
@@ -26,22 +26,22 @@ class Bucket(NamedTuple):
 
     @property
     def padded(self) -> list[int | None]:
-        """Its sentences, then None for the rows that hold none."""
+        """Indices of the sentences, then None for each empty row."""
         return [*self.indices, *[None] * (self.rows - len(self.indices))]
 
 
 def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 16) -> list[Bucket]:
-    """Group sentences of like length, longest first.
+    """Group sentences of similar length, longest first.
 
-    The longest come first: what does not fit into memory fails at once, and an estimate of the time left is not too
-    low. Batches of one width have the same number of rows, so they share one shape. A single batch has only as many
-    rows as the next power of two. Rows without a sentence cost little, because the search drops them.
+    With the longest first, a lack of memory shows at once, and estimates of the time left are not too low. Batches of
+    equal width have the same number of rows, so they share one shape. If there is only one batch, its rows are the next
+    power of two. Empty rows cost little, because the search drops them.
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
-      least_width: arrays are no narrower, so that short sentences share one shape.
+      least_width: least width of the arrays, so that short sentences share one shape.
 
     Returns:
       Batches that hold every sentence once; among equal lengths in input order.
@@ -69,12 +69,12 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
 def width_of(length: int) -> int:
     """The width of arrays for sources of this length: multiples of 16, from 128 on in steps of an eighth to a quarter.
 
-    Each width takes seconds to compile; a few columns of padding cost a few hundredths of the work.
+    Each width takes seconds to compile, while a few columns of padding only add a few percent of work.
     """
     step = max(16, _power_of_two(length) // 8)
     return round_up(length, step)
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest power of two that is not below `count`."""
+    """The smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()

@@ -41,9 +41,9 @@ def finish(
     beams: Array,
     coverage: Array | None = None,
 ) -> Finished:
-    """Put the hypotheses that ended at this step among the W best finished ones.
+    """Add the hypotheses that ended at this step to the W best finished ones.
 
-    Under fairseq's rule the places are taken first come, first served; under the exact rule the best keep them.
+    Under fairseq's rule, places go to whoever finishes first; under the exact rule, to the best.
 
     Args:
       structure, numbers: the options.
@@ -74,11 +74,13 @@ def is_done(
 ) -> Array:
     """Whether the search of a sentence is over after this step.
 
-    It is at the longest allowed length, and when all W places are taken (fairseq's rule, and samples) or when no live
-    hypothesis can reach a better score than the worst place has (exact rule). A live cumulative score c can only fall,
-    for log-probabilities are not positive, but for a reward g = max(0, -unk_penalty) for each of the tokens still
-    allowed: c' = c + g * tokens. As c' / l(L) is monotone in L, its largest value over the lengths allowed lies at the
-    shortest or at the longest, whatever the signs. Coverage adds at most 0.
+    It always ends at the longest allowed length. Before that, fairseq's rule (also for samples) ends it when all W
+    places are taken; the exact rule ends it when no live hypothesis can still beat the worst place.
+
+    The bound of the exact rule: log-probabilities are not positive, so a live cumulative score c can only fall, except
+    for a reward g = max(0, -unk_penalty) per token. With all tokens still allowed it is at most c' = c + g * tokens.
+    c' / l(L) is monotone in L, so its maximum over the allowed lengths is at the shortest or the longest, whatever the
+    signs. Coverage adds at most 0.
 
     Args:
       structure, numbers: the options.
@@ -108,5 +110,5 @@ def normalised(structure: Structure, numbers: Numbers, totals: Array, lengths: A
     base = lengths.astype(jnp.float32)
     if structure.length_penalty == "gnmt":
         base = (5 + base) / 6
-    exists = totals > -jnp.inf  # of -inf the derivative by the exponent would be no number
+    exists = totals > -jnp.inf  # at -inf the derivative with respect to the exponent would be NaN
     return jnp.where(exists, jnp.where(exists, totals, 0.0) / base**numbers.length_penalty, -jnp.inf)

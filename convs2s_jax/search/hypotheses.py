@@ -1,4 +1,4 @@
-"""What a search returns, and how it is read off the back-pointers."""
+"""The result of a search, and how it is reconstructed from back-pointers."""
 
 import flax.struct
 import jax

@@ -1,4 +1,4 @@
-"""What is asked of each sentence, besides what the options ask of all of them."""
+"""Requests: the bounds, prefixes and phrases of each single sentence, in addition to the options for all."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 
 @flax.struct.dataclass
 class Request:
-    """What is asked of B sentences.
+    """The requests for B sentences.
 
     Attributes:
       max_lengths: [B] int32, most tokens before the end symbol.

@@ -9,7 +9,7 @@ from convs2s_jax.core.tokens import EOS, PAD, UNK
 from convs2s_jax.search.numbers import Numbers
 
 SPECIAL = UNK + 1
-"""Ids below this have a meaning of their own."""
+"""Ids below this are special symbols."""
 
 
 @flax.struct.dataclass

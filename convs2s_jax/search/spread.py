@@ -1,4 +1,4 @@
-"""Batches over devices, a few at once."""
+"""Running batches on several devices, a few at a time."""
 
 import contextlib
 import threading
@@ -18,16 +18,16 @@ from convs2s_jax.search.hypotheses import Hypotheses
 T = TypeVar("T")
 
 IN_FLIGHT = 2
-"""Batches that run at once: while one does serial work, the matrix products of the other keep the cores busy."""
+"""Batches in progress at once: while one does serial work, the matrix products of the other keep the cores busy."""
 
 
 def put(arrays: Any, mesh: Mesh | None) -> Any:
-    """Arrays on the device, or their rows spread over the devices of a mesh."""
+    """Put arrays on the default device, or spread their rows over the devices of a mesh."""
     return jax.device_put(arrays, None if mesh is None else NamedSharding(mesh, P(AXIS)))
 
 
 def placed(members: T) -> Callable[[Mesh | None], T]:
-    """Parameters, copied to each device of a mesh once."""
+    """A function mesh -> parameters that copies them to the devices of each mesh only once."""
     copies: dict[Mesh, T] = {}
     one_at_a_time = threading.Lock()
 
@@ -48,9 +48,9 @@ def spread(
     devices: Sequence[jax.Device] | None,
     progress: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, Hypotheses, np.ndarray | None]]:
-    """Run all batches, a few at once, each device a batch of its own; yield each sentence with its row of the results.
+    """Run all batches, one per device and a few at a time. Yield each sentence's index and its row of the results.
 
-    The number of devices changes neither the batches nor the program that runs on each.
+    The number of devices changes neither the batches nor the program that runs on each device.
     """
     chosen = list(devices) if devices is not None else jax.local_devices()
     chosen = chosen[: max(1, min(len(chosen), len(plan)))]
@@ -79,7 +79,7 @@ def spread(
 
 
 def _groups(plan: Sequence[Bucket], size: int) -> list[list[Bucket]]:
-    """Neighbouring batches of one shape, `size` together; batches without a sentence fill up the rest."""
+    """Groups of `size` neighbouring batches of equal shape, filled up with empty batches."""
     groups: list[list[Bucket]] = []
     for bucket in plan:
         if groups and len(groups[-1]) < size and groups[-1][0].shape == bucket.shape:

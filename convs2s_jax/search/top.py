@@ -1,4 +1,4 @@
-"""The best continuations of a beam, without sorting the vocabulary."""
+"""Exact top-k over the continuations of a beam, without sorting the vocabulary."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -10,30 +10,30 @@ BLOCK = 128
 
 
 def block_size(vocab_size: int) -> int:
-    """Columns of a block: near 128, and a divisor of the vocabulary's size where there is one.
+    """Columns per block: close to 128 and, if possible, a divisor of the vocabulary's size.
 
-    Else the last block is cut off the others, which costs a copy of all scores.
+    Otherwise the last block is shorter, which costs a copy of all scores.
     """
     near = sorted(range(BLOCK // 2, 2 * BLOCK + 1), key=lambda size: abs(size - BLOCK))
     return next((size for size in near if vocab_size % size == 0), BLOCK)
 
 
 def is_large(vocab_size: int) -> bool:
-    """Whether a vocabulary is searched by blocks: whether it has four."""
+    """Whether a vocabulary is searched by blocks: it needs at least four."""
     return 4 * block_size(vocab_size) <= vocab_size
 
 
 def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Array, Array]:
-    """The k best of the W * V continuations of each sentence, best first; the lower index first where scores are equal.
+    """The k best of the W * V continuations of each sentence, best first; ties in order of their index.
 
-    The vocabulary is cut into blocks; the k best elements lie in the k blocks with the largest maxima. So one
-    vectorised maximum over everything leaves k * block elements to select from. It is exactly
-    `lax.top_k(scores.reshape(B, W * V), k)`, in less than half of its time on a CPU at V = 10,000.
+    The vocabulary is cut into blocks, and the k best elements lie in the k blocks with the largest maxima. So one
+    vectorised maximum over all scores leaves k * block elements to select from. The result is exactly that of
+    `lax.top_k(scores.reshape(B, W * V), k)`, in less than half the time on a CPU at V = 10,000.
 
     Args:
       scores: [B, W, V] float32.
       k: at most W * V.
-      block: size of the blocks, near 128 if not given; vocabularies of fewer than four are selected from at once.
+      block: size of the blocks, close to 128 if not given. A vocabulary of fewer than four blocks is not cut.
 
     Returns:
       values [B, k], beams [B, k] int32 in 0..W-1, tokens [B, k] int32 in 0..V-1.
@@ -54,16 +54,15 @@ def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Arra
 def top_of_logits(
     logits: Array, totals: Array, prices: Prices, k: int, *, temperature: Scalar, block: int | None = None
 ) -> tuple[Array, Array, Array]:
-    """`top` of  log_softmax(logits / temperature) + prices + totals, without writing that out.
+    """`top` of  log_softmax(logits / temperature) + prices + totals, without storing that array.
 
-    The softmax moves all scores of a hypothesis alike, so that its best blocks are those of the logits; only the
-    elements that are looked at get their scores. Two readings of the logits remain, for maxima and for the sum of
-    exponentials.
+    The softmax shifts all scores of a hypothesis by the same amount, so its best blocks are those of the logits. Only
+    elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
 
     Args:
       logits: [B, W, V] float32, V at least four blocks.
       totals: [B, W], cumulative scores.
-      prices: of B sentences.
+      prices: what is added to each symbol's log-probability, for B sentences.
       k: at most W * V.
       temperature: logits are divided by it.
       block: size of the blocks, near 128 if not given.
@@ -73,7 +72,7 @@ def top_of_logits(
     """
     V = logits.shape[-1]
     block = block or block_size(V)
-    logits = lax.optimization_barrier(logits)  # else XLA adds the bias again for each of its readers
+    logits = lax.optimization_barrier(logits)  # otherwise XLA adds the bias again for each use
     maxima = lax.optimization_barrier(_block_maxima(logits, block))
     largest = jnp.max(maxima, axis=-1)
     sums = jnp.sum(jnp.exp((logits - largest[..., None]) / temperature), axis=-1)
@@ -109,7 +108,7 @@ def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
 
 
 def _elements(scores: Array, beams: Array, columns: Array) -> Array:
-    """Scores [B, W, V] at beams and columns [B, X, Y]; anything beyond the vocabulary."""
+    """Scores [B, W, V] at beams and columns [B, X, Y]; columns beyond the vocabulary give arbitrary values."""
     B, W, V = scores.shape
     index = (beams * V + jnp.minimum(columns, V - 1)).reshape(B, -1)
     found = jnp.take_along_axis(scores.reshape(B, W * V), index, axis=1, mode="promise_in_bounds")

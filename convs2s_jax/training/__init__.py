@@ -1,1 +1,1 @@
-"""Floor 4: training."""
+"""Training: the update, and in `run` all that a run needs around it."""

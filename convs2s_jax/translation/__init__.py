@@ -1,1 +1,1 @@
-"""Floor 5: between the search and the user."""
+"""Decoding for users: files, formats, alignments and interactive use."""

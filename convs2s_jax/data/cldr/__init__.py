@@ -1,12 +1,12 @@
-"""The built-in corpus: parallel phrases made from Unicode CLDR, in any two locales, without a download.
+"""The built-in corpus: parallel phrases generated from Unicode CLDR, in any two locales, without a download.
 
-CLDR is the data from which operating systems and browsers write dates, times, numbers, units, currencies, lists and
-the names of countries and languages; the Babel library carries it for several hundred locales. A phrase is drawn once,
-without a language ("5 March 2024, full style"), and written in both locales, so a translation is exact: there is one
-right answer, and exact match is as good a score as BLEU. It is real localisation work (word order, plurals, cases,
-decimal commas, 12 and 24 hours), though no free language.
+CLDR is the data with which operating systems and browsers format dates, times, numbers, units, currencies, lists, and
+the names of countries and languages. The Babel library contains it for several hundred locales. The content of a phrase
+is drawn once, independent of language ("5 March 2024, full style"), and written in both locales. So every source has
+exactly one correct translation, and exact match is as good a score as BLEU. The task is real localisation (word order,
+plurals, cases, decimal commas, 12 and 24 hours), but not free text.
 
-`phrases` holds the kinds of phrase, `corpus` makes train, valid and test out of them.
+`phrases` defines the kinds of phrases, `corpus` generates train, valid and test from them.
 """
 
 from convs2s_jax.data.cldr.corpus import CldrConfig, generate, generate_kinds

@@ -2,10 +2,10 @@
 
 One stream of phrases, drawn by the seed, is cut into splits:
 
-* A pair whose source or target text has occurred before is dropped. What is left is one-to-one: a source has one
-  target, and no text of one split occurs in another, on either side.
-* A pair belongs to the split that a hash of its text says, whatever the seed and the sizes. So valid and test stay as
-  they are when train grows, and nothing of test is ever seen in training, not even with another seed.
+* A pair whose source or target text has occurred before is dropped. So each source has one target, and no text of one
+  split occurs in another, on either side.
+* A hash of its text assigns each pair to a split, independent of the seed and the sizes. So valid and test stay the
+  same when train grows, and no test pair is ever seen in training, even with another seed.
 """
 
 import difflib
@@ -22,18 +22,18 @@ from convs2s_jax.data.cldr.phrases import PHRASES, Phrase
 
 Pairs = tuple[list[str], list[str]]
 
-_PATIENCE = 20_000  # so many phrases in a row without a new one, and there are none left
+_PATIENCE = 20_000  # after this many phrases in a row that are not new, the corpus counts as exhausted
 
 
 @record
 class CldrConfig:
-    """How many pairs of phrases, and which.
+    """Sizes and seed of the built-in corpus. No text of one split occurs in another, on either side.
 
     Attributes:
       train: pairs to train on.
-      valid: pairs for validation, none of which train holds on either side.
-      test: pairs for the final test, none of which the others hold on either side.
-      seed: draws the phrases.
+      valid: pairs for validation.
+      test: pairs for the final test.
+      seed: seed with which phrases are drawn.
     """
 
     train: int = 100_000
@@ -82,7 +82,7 @@ def generate_kinds(
 
 
 def _cut(pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name_of_corpus: str) -> dict[str, Pairs]:
-    """Deal pairs out to the splits until all have as many as asked for."""
+    """Assign pairs to the splits until all have the sizes asked for."""
     sizes = {"train": cfg.train, "valid": cfg.valid, "test": cfg.test}
     splits: dict[str, Pairs] = {name: ([], []) for name in sizes}
     for pair in pairs:
@@ -99,7 +99,7 @@ def _cut(pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name_of_corpus: str)
 def _unseen(
     src: Locale, tgt: Locale, seed: int, phrases: Mapping[str, Callable[[Random], Phrase]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Draw kind, source and target, neither of which has occurred before, until none is left."""
+    """Draw (kind, source, target) with new source and target texts, until there are no new ones."""
     rng, kinds = Random(seed), tuple(phrases)
     sources: set[str] = set()
     targets: set[str] = set()
@@ -125,13 +125,13 @@ def _write(kind: str, phrase: Phrase, locale: Locale) -> str:
 
 
 def _split(pair: tuple[str, str]) -> str:
-    """One sixteenth of all pairs is for valid, one for test, by a hash that is the same on every machine."""
+    """The split of a pair, by a hash that is the same on every machine: 1/16 valid, 1/16 test, the rest train."""
     digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=1).digest()[0]
     return {0: "valid", 1: "test"}.get(digest % 16, "train")
 
 
 def _locale(field: str, name: str) -> Locale:
-    """Parse an identifier such as de, pt_BR or zh-Hant; the message for others knows English names too."""
+    """Parse an identifier such as de, pt_BR or zh-Hant. The error for others suggests one, also for English names."""
     known = {identifier.lower(): identifier for identifier in locale_identifiers()}
     identifier = known.get(name.replace("-", "_").lower())
     if identifier:

@@ -1,9 +1,9 @@
-"""Kinds of phrase: a kind draws a content without a language, and the phrase writes it in any locale.
+"""Kinds of phrases. A kind draws a content that has no language yet; the phrase writes it in any locale.
 
-A kind is one function and one line of `PHRASES`. Nothing that the target shows may be missing in the source, whichever
-the two locales are. So there are no two-digit years, time zones or rounding, and no two styles that one language writes
-alike and another does not: "May 5, 2024" is medium and long in English, but "05.05.2024" and "5. Mai 2024" in German;
-"16 時間" is long and short in Japanese, but "16 hours" and "16 hr" in English.
+A kind is a function and an entry of `PHRASES`. For any two locales, the source must determine the target. So there are
+no two-digit years, time zones or rounding. There are also no two styles that look the same in one language and differ
+in another: "May 5, 2024" is medium and long in English, but "05.05.2024" and "5. Mai 2024" in German; "16 時間" is long
+and short in Japanese, but "16 hours" and "16 hr" in English.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from babel.units import format_compound_unit, format_unit
 from convs2s_jax.data.cldr import names
 
 Phrase = Callable[[Locale], str]
-"""A content, waiting for a locale to be written in."""
+"""A function that writes one content in a given locale."""
 
 STYLES: tuple[Literal["standard", "or"], ...] = ("standard", "or")
 

@@ -1,4 +1,4 @@
-"""What a strategy is, and what it sees at each step.
+"""The strategy interface, and the view of a search step that strategies get.
 
 B sentences, G groups of W hypotheses for each, R = B * G; V symbols.
 """
