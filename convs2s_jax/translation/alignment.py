@@ -94,7 +94,7 @@ def replace_unknown(
         count = text.count(UNKNOWN, begin, stop)
         if not count:
             continue
-        token = int(attention[row : row + count].sum(axis=0).argmax())
+        token = int(np.argmax(np.sum(attention[row : row + count], axis=0)))
         row += count
         span, between = word_of(token, surfaces), text[end:begin]
         if span != before or between.strip():
