@@ -1,1 +1,1 @@
-"""What the console entries call: convs2s-train, convs2s-decode and convs2s with its sub-commands."""
+"""The functions behind the console commands convs2s-train, convs2s-decode and convs2s with its sub-commands."""

@@ -25,7 +25,7 @@ Without a flag it lists the configurations that come with the package.
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is shown.
+    """The flags of `convs2s config`.
 
     Attributes:
       config: print this configuration as JSON with every field, as a run writes it into its workdir.

@@ -27,7 +27,7 @@ SEARCH = Group("Search (each replaces this field of the run's configuration)", S
 
 
 def tell(sentence: str) -> None:
-    """A sentence for the user, beside the translations and the progress bar."""
+    """Print a sentence for the user on standard error, without breaking the progress bar."""
     tqdm.write(sentence, file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""What a search may produce, how it ranks that, and when it stops."""
+"""The options of a search: bounds of the length, ranking, stopping, sampling, constraints."""
 
 import dataclasses
 import math
@@ -35,23 +35,23 @@ class SearchConfig:
       length_penalty_kind: power divides by L ** alpha, gnmt by ((5 + L) / 6) ** alpha; L counts the end symbol.
       normalize: divide scores by the length; otherwise hypotheses are ranked by the plain sum and length_penalty is
         ignored.
-      coverage_penalty: weight of the attention that source positions lack (the GNMT score). It ranks finished
-        hypotheses and has no part in which live ones are kept.
-      min_length: fewest tokens before the end symbol. Where it exceeds the longest allowed, that one counts.
+      coverage_penalty: weight of the coverage term c, which lowers the score of source positions with little attention.
+        It ranks finished hypotheses and does not affect which live ones are kept.
+      min_length: fewest tokens before the end symbol. If it exceeds the longest allowed length, that length is used.
       max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source.
       max_length_b: the constant of that bound.
       temperature: logits are divided by it; above 1 flattens the distribution.
-      unk_penalty: nats taken from each unknown symbol; a negative one is a reward.
-      stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq when W have
-        finished, so that better ones coming later are never seen.
+      unk_penalty: nats subtracted for each unknown symbol; a negative value is a reward.
+      stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq ends it when
+        W have finished, even if better ones could follow.
       no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 allows everything.
       sampling: draw beam_size translations of each sentence instead of searching for the best.
       top_k: sample among the k most probable symbols only; 0 for all.
       top_p: sample among the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
       diverse_groups: G groups of beam_size / G hypotheses, each searched on its own, but each step of a group avoids
         what the groups before it chose at that step (Vijayakumar et al. 2018).
-      diverse_strength: nats by which a token is avoided for each time it was chosen. It steers the choice only; scores
-        stay the model's.
+      diverse_strength: penalty in nats for each time that an earlier group chose a token at this step. It affects the
+        choice only, not the scores.
       lm_weight: lambda of shallow fusion (Gulcehre et al. 2015): each symbol scores  log p(y|x) + lambda log p_lm(y),
         p_lm of a language model beside the model; 0 for none.
     """

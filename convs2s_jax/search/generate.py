@@ -1,4 +1,4 @@
-"""What runs on the device: encode a batch, search it or score given targets, read off the attention."""
+"""The programs on the device: encode a batch, search or score given targets, and return the attention."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The numbers of a search: traced, so that another value compiles nothing and can be mapped or differentiated."""
+"""The traced options of a search: a new value does not recompile, and they can be mapped and differentiated."""
 
 import flax.struct
 import numpy as np
@@ -17,12 +17,12 @@ class Numbers:
 
     Attributes:
       length_penalty: the exponent of the length.
-      coverage_penalty: weight of the attention that source positions lack.
+      coverage_penalty: weight of the coverage term in the scores.
       temperature: logits are divided by it.
-      unk_penalty: nats taken from each unknown symbol.
+      unk_penalty: nats subtracted for each unknown symbol.
       lm_weight: weight of the language model's log-probability.
-      diverse_strength: nats for each time a token was chosen by the groups before.
-      top_p: probability of the symbols that samples are drawn from.
+      diverse_strength: penalty in nats for each time that an earlier group chose a token.
+      top_p: total probability of the symbols that samples are drawn from.
       min_length: int32, fewest tokens before the end symbol.
     """
 

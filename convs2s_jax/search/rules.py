@@ -1,4 +1,4 @@
-"""Which symbols a hypothesis may take next, and what they cost. B sentences, W hypotheses of each, V symbols."""
+"""Scores of the next symbol: log-probabilities, penalties, forbidden symbols. B sentences, W hypotheses, V symbols."""
 
 import flax.struct
 import jax
@@ -51,11 +51,11 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
 
 @flax.struct.dataclass
 class Prices:
-    """What is added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf where forbidden.
+    """The number added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf if forbidden.
 
     Attributes:
-      special: [B, 4], of the symbols with a meaning of their own, by id.
-      others: [B], of all the others.
+      special: [B, 4], for the four special symbols, by id.
+      others: [B], the same for all other symbols.
     """
 
     special: Array
@@ -91,11 +91,11 @@ def symbol_prices(numbers: Numbers, vocab_size: int) -> Array:
 
 
 def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
-    """Symbols that would complete an n-gram which the hypothesis already holds.
+    """Symbols that would complete an n-gram which the hypothesis already contains.
 
     Args:
-      history: [B, W, L], tokens so far; what stands from `step` on is not read.
-      step: [], how many there are.
+      history: [B, W, L], tokens so far; entries from `step` on are not read.
+      step: [], number of tokens so far.
       size: n.
       vocab_size: V.
 
@@ -118,10 +118,10 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
 
 
 def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
-    """Within a forced prefix, only its next token is allowed; it scores what it would score anyway.
+    """Within a forced prefix, allow only its next token, with its usual score.
 
     Args:
-      scores: [B, W, V], what the other rules left.
+      scores: [B, W, V], scores under the other rules.
       log_probs: [B, W, V].
       numbers: the options.
       prefixes: [B, P], tokens, then PAD.

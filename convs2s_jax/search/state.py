@@ -19,7 +19,7 @@ from convs2s_jax.search.strategies.base import State, Strategy
 from convs2s_jax.search.structure import Structure
 
 Memory = Any
-"""A pytree whose leaves have the B sentences on axis 0: what a step reads and leaves as it is."""
+"""A pytree whose leaves have the B sentences on axis 0: the constant inputs of a step."""
 Cache = Any
 """A pytree whose leaves have the N rows on axis 0."""
 
@@ -30,11 +30,11 @@ class Beams:
 
     Attributes:
       step: [], tokens that live hypotheses have.
-      last: [R, W], the symbol that each hypothesis ends in.
+      last: [R, W], the last symbol of each hypothesis.
       totals: [R, W], cumulative scores; -inf for hypotheses that may not be continued.
       cache: [N, ...], the network's.
       finished: [R, W].
-      history: [R, W, L], tokens so far; L = 0 where no rule looks back.
+      history: [R, W, L], tokens so far; L = 0 if no rule needs them.
       state: [R, W, ...], the strategy's.
     """
 
@@ -72,7 +72,7 @@ def alive(batch: Batch) -> Array:
 
 
 def compact(batch: Batch, size: int) -> Batch:
-    """The live sentences, and done ones for what is left of `size`."""
+    """A batch of `size` sentences: all live ones, filled up with finished ones."""
     B = batch.places.shape[0]
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
 
@@ -99,7 +99,7 @@ def begin(
     chunk: int,
     start: int,
 ) -> Batch:
-    """Before the first step. Of hypotheses that start as one, only the first of each group may be continued."""
+    """The state before the first step. If hypotheses start equal, only the first of each group may be continued."""
     B, W, G = request.max_lengths.shape[0], structure.group_size, structure.groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
     longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""The options of a search that shape its program: another value compiles again. All others are `Numbers`."""
+"""The static options of a search: a new value recompiles. All others are `Numbers`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ class Structure:
       length_penalty: what cumulative scores are divided by: nothing, a power of the length, or equation 14 of Wu et al.
         2016.
       coverage: whether a coverage penalty is added to the scores.
-      language_model: whether the logits are a model's beside a language model's.
+      language_model: whether the logits of a language model come with those of the model.
       no_repeat_ngram: n-grams of this size never occur twice; 0 allows everything.
       top_k: samples are drawn among the k most probable symbols; 0 for all.
       nucleus: whether samples are drawn among the symbols that hold `Numbers.top_p` of the probability.

@@ -1,4 +1,4 @@
-"""Sentences in, translations out: batching, devices, and one result for each sentence in its place."""
+"""Translating sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Candidate:
 
     Attributes:
       tokens: ids without the end symbol.
-      score: what candidates are ranked by (see `SearchConfig`).
+      score: the score by which candidates are ranked (see `SearchConfig`).
       token_scores: nats of each token and of the end symbol: one more than `tokens`.
       attention: [tokens + 1, S], how much each symbol looked at each source token, end symbols included; None unless
         it was asked for.
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """What was found for one sentence.
+    """The translations of one sentence.
 
     Attributes:
       candidates: at least one, best first.
@@ -183,7 +183,7 @@ def score(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
-    """Score given translations: what the search would have reported for these tokens.
+    """Score given translations, with the scores that the search would report for these tokens.
 
     Temperature, penalties and normalisation are those of `cfg`; bounds of the length are not applied.
 

@@ -1,4 +1,4 @@
-"""Whole files: read, decode window by window, write, score. What decoding does when it is not interactive."""
+"""Decoding of whole files: read, decode window by window, write, score."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from convs2s_jax.translation.translator import Translator, fuse, load, precomput
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a file, line by line.
+    """The lines of a file and the requests that belong to them.
 
     Attributes:
       name: of the source, for messages.
@@ -115,13 +115,13 @@ def translator_of(options: Options, tell: Tell) -> Translator:
 
 
 def check_early(options: Options) -> None:
-    """What can be found out before a model is loaded."""
+    """Check what can be checked before a model is loaded."""
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     output.check_writable(options.output)
 
 
 def read(options: Options, translator: Translator, search: SearchConfig) -> Work:
-    """Source lines and all that comes with them, checked."""
+    """Read and check the source lines and the files that belong to them."""
     if options.split and not translator.reads_source:
         raise UserError(
             f"--split={options.split} with a language model: it reads no source, so that nothing is translated; score "
@@ -171,7 +171,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
 
 
 def read_back(options: Options, style: Format[Result], lines: Sequence[str]) -> Written:
-    """What an interrupted call left in the output file."""
+    """The results that an interrupted call left in the output file."""
     path = Path(options.output)
     if not options.resume or not path.exists():
         return Written([], 0)

@@ -1,4 +1,4 @@
-"""Work on a file or on typed lines, for any kind of model: the records that one loop each works through.
+"""Jobs on a file or on typed lines, for any kind of model: one loop works through a `Job`, one through a `Prompt`.
 
 R is the result of a line: a translation or a label.
 """
@@ -65,14 +65,14 @@ class Prompt(NamedTuple, Generic[R]):
 
 
 class MakeJob(Protocol):
-    """What each kind of model does with a file."""
+    """The function of each kind of model that makes a job on a file."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Job[Any]:
         """Read the file and the model that the options name."""
 
 
 class MakePrompt(Protocol):
-    """What each kind of model does with typed lines."""
+    """The function of each kind of model that makes a job on typed lines."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
         """Read the model that the options name."""

@@ -1,4 +1,4 @@
-"""Lines of text in, labels with their probabilities out: decoding with a classifier."""
+"""Decoding with a classifier: labels of text lines with their probabilities."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

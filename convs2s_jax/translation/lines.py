@@ -1,4 +1,4 @@
-"""Lines of text in, results out: decoding as a library, with the names of the flags."""
+"""Decoding lines of text from Python; arguments have the names of the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

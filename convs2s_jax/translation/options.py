@@ -1,4 +1,4 @@
-"""The options of decoding besides those of the search, and which of them contradict each other."""
+"""The options of decoding besides those of the search, and the checks between them."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What was found for a line, in words: texts, token strings, scores, alignments."""
+"""Results of lines for the user: texts, token strings, scores, alignments."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What training leaves in a workdir: configuration, vocabularies, parameters."""
+"""Loading a trained model from a workdir: configuration, vocabularies, parameters."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

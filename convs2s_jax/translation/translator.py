@@ -1,4 +1,4 @@
-"""Trained models taken out of their workdirs, ready to translate."""
+"""Trained models, loaded from their workdirs and ready to translate."""
 
 import dataclasses
 import itertools
@@ -131,7 +131,7 @@ def fuse(
 
 
 def precomputed(translator: Translator) -> Translator:
-    """The same, faster: with all that decoding needs again and again computed once (`encoder_decoder.precompute`)."""
+    """The same translator, but faster: `encoder_decoder.precompute` has computed what all decoding steps share."""
     prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
     models, params = translator.models, translator.params
     if isinstance(models, ModelConfig) or isinstance(params, Params):

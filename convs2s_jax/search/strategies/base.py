@@ -44,9 +44,9 @@ class View:
       request: what is asked of each sentence, [R, ...].
       step: [], tokens that live hypotheses have so far.
       totals: [R, W], cumulative scores of live hypotheses; -inf for those that may not be continued.
-      history: [R, W, L], their tokens so far; L = 0 where no rule looks back.
-      state: the strategy's own.
-      logits: what the step of the network gave, [R * W, V] or more (see `rules.log_probabilities`).
+      history: [R, W, L], their tokens so far; L = 0 if no rule needs them.
+      state: the strategy's own state.
+      logits: output of the network's step, [R * W, V] or more axes (see `rules.log_probabilities`).
     """
 
     structure: Structure
@@ -100,7 +100,7 @@ def no_phrases(request: Request) -> None:
 
 
 class Strategy(NamedTuple):
-    """How a search chooses the candidates that continue its hypotheses: pure functions and what they rely on.
+    """How a search chooses the candidates that continue its hypotheses: pure functions and their requirements.
 
     Attributes:
       choose: the candidates of a step.

@@ -19,7 +19,7 @@ from convs2s_jax.search.top import top
 
 @flax.struct.dataclass
 class Progress:
-    """How far hypotheses are.
+    """The progress of hypotheses in their phrases.
 
     Attributes:
       met: [R, W, C] bool, phrases that have occurred.
@@ -86,7 +86,7 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
       free: [R, W, V], what a token costs that may be taken all the same.
       progress: of the R * W hypotheses.
       phrases: [R, C, K].
-      room: [R], how many tokens may still be produced before the end symbol.
+      room: [R], number of tokens that may still be produced before the end symbol.
 
     Returns:
       [R, W, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.

@@ -1,4 +1,4 @@
-"""Which strategy a user's options mean."""
+"""The strategy for a user's options."""
 
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.strategies.base import Strategy
