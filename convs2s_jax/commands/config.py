@@ -24,7 +24,7 @@ Without a flag it lists the configurations that come with the package.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ConfigOptions:
     """The flags of `convs2s config`.
 
     Attributes:
@@ -44,7 +44,7 @@ class Options:
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Print what the flags ask for."""
-    options = command_line.options_of(Options, values)
+    options = command_line.options_of(ConfigOptions, values)
     check(
         not overrides or (options.config != "" and not options.source),
         f"--config.{overrides[0][0] if overrides else ''}: there is no configuration to put it in; give --config=NAME",
@@ -52,7 +52,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     print(_shown(options, overrides), end="")  # noqa: T201
 
 
-def _shown(options: Options, overrides: Overrides) -> str:
+def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.reference:
         return reference.text()
     if options.source:
@@ -71,7 +71,7 @@ def _subject(name: str) -> str:
     return textwrap.shorten(sentence, 100, placeholder=" ...")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", Options),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=main)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

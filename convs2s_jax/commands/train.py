@@ -26,7 +26,7 @@ The same command again continues the run. SIGINT or SIGTERM saves and ends it. I
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TrainOptions:
     """What is trained, and where the results go.
 
     Attributes:
@@ -46,7 +46,7 @@ class Options:
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, find the other processes, and train."""
-    options = command_line.options_of(Options, values)
+    options = command_line.options_of(TrainOptions, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
     processes.join(processes.from_environment(given, dict(os.environ)))
@@ -55,7 +55,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 COMMAND = Command(
     about=ABOUT + reference.OUTLINE,
-    groups=(Group("Options", Options), Group("Several processes", Processes)),
+    groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     topics={"config": reference.text},
 )

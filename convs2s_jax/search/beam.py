@@ -23,12 +23,12 @@ from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.rules import SPECIAL, Fused
-from convs2s_jax.search.state import Batch, Beams, Cache, Memory, alive, begin, compact, reorder
+from convs2s_jax.search.state import Beams, SearchBatch, StepCache, StepMemory, alive, begin, compact, reorder
 from convs2s_jax.search.strategies.base import Strategy, View
 from convs2s_jax.search.structure import Structure
 
-Step = Callable[[Memory, Cache, Array], tuple[Array | Fused, Cache]]
-Coverage = Callable[[Memory, Cache], Array]
+StepFunction = Callable[[StepMemory, StepCache, Array], tuple[Array | Fused, StepCache]]
+Coverage = Callable[[StepMemory, StepCache], Array]
 
 PHASES = 2
 """Sizes of a batch, each half of the one before; the step is compiled once for each (docs/decisions/0006)."""
@@ -49,7 +49,7 @@ class Search:
       chunk: steps between two checks for finished sentences.
     """
 
-    step: Step
+    step: StepFunction
     strategy: Strategy
     structure: Structure
     numbers: Numbers
@@ -58,11 +58,11 @@ class Search:
 
 
 def search(
-    step: Step,
+    step: StepFunction,
     strategy: Strategy,
     numbers: Numbers,
-    memory: Memory,
-    cache: Cache,
+    memory: StepMemory,
+    cache: StepCache,
     request: Request,
     *,
     structure: Structure,
@@ -115,7 +115,7 @@ def search(
     return _finish_all(given, batch, empty(B, W, limit), sizes)
 
 
-def _finish_all(given: Search, batch: Batch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
+def _finish_all(given: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
     """Search a batch of the first of `sizes`; once enough sentences are done, go on in a batch of the next size.
 
     Args:
@@ -132,19 +132,19 @@ def _finish_all(given: Search, batch: Batch, found: Hypotheses, sizes: list[int]
     if not smaller:
         return found
 
-    def rest(batch: Batch) -> Hypotheses:
+    def rest(batch: SearchBatch) -> Hypotheses:
         return _finish_all(given, compact(batch, smaller[0]), found, smaller)
 
     return lax.cond(jnp.any(alive(batch)), rest, lambda _: found, batch)
 
 
-def _run(given: Search, batch: Batch, limit: int, smaller: int) -> Batch:
+def _run(given: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchBatch:
     """Advance until at most `smaller` sentences live."""
 
-    def live(batch: Batch) -> Array:
+    def live(batch: SearchBatch) -> Array:
         return jnp.sum(alive(batch), dtype=jnp.int32) > smaller
 
-    def several(batch: Batch) -> Batch:
+    def several(batch: SearchBatch) -> SearchBatch:
         def one(beams: Beams, _: None) -> tuple[Beams, Trail]:
             return advance(given, replace(batch, beams=beams))
 
@@ -158,7 +158,7 @@ def _run(given: Search, batch: Batch, limit: int, smaller: int) -> Batch:
     return lax.while_loop(live, several, batch)
 
 
-def advance(given: Search, batch: Batch) -> tuple[Beams, Trail]:
+def advance(given: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     """One symbol further: score all continuations, finish some, let W live on, end the sentences that are done."""
     structure, numbers, strategy = given.structure, given.numbers, given.strategy
     beams, request, W = batch.beams, batch.request, given.structure.group_size
@@ -197,7 +197,7 @@ def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array
     return lax.dynamic_update_slice_in_dim(history, tokens[..., None], step, axis=2)
 
 
-def _first(given: Search, batch: Batch) -> Batch:
+def _first(given: Search, batch: SearchBatch) -> SearchBatch:
     """The first step on one row of each sentence: before it, the hypotheses of a sentence are equal."""
     beams, W = batch.beams, given.structure.beam_size
     one = replace(
@@ -214,11 +214,11 @@ def _first(given: Search, batch: Batch) -> Batch:
 
 
 def _check(
-    step: Step,
+    step: StepFunction,
     strategy: Strategy,
     structure: Structure,
-    memory: Memory,
-    cache: Cache,
+    memory: StepMemory,
+    cache: StepCache,
     request: Request,
     coverage: Coverage | None,
     limit: int,

@@ -31,7 +31,7 @@ FLOOR = 1e-9
 
 
 @flax.struct.dataclass
-class Cache:
+class EnsembleCache:
     """What decoding carries from symbol to symbol.
 
     Attributes:
@@ -173,18 +173,18 @@ def _encoded(params: Any, cfg_models: Any, src: Array) -> tuple[Any, Any]:
     return params, tuple(memory)
 
 
-def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src: Array) -> Cache:
+def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
     """Empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.start(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
     coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if structure.coverage else None
-    return Cache(members, coverage)
+    return EnsembleCache(members, coverage)
 
 
 def _step(params: Any, cfg_models: Any, structure: Structure) -> Any:
     """One symbol further with all members, as `search` wants it."""
 
-    def step(memory: Any, cache: Cache, last: Array) -> tuple[Array | rules.Fused, Cache]:
+    def step(memory: Any, cache: EnsembleCache, last: Array) -> tuple[Array | rules.Fused, EnsembleCache]:
         logits, weights, caches = zip(
             *(
                 model.decode(p, c, m, k, last[:, None])
@@ -195,7 +195,7 @@ def _step(params: Any, cfg_models: Any, structure: Structure) -> Any:
         coverage = cache.coverage
         if coverage is not None:
             coverage = coverage + _mean(weights, structure)[:, 0]
-        return _joined([x[:, 0] for x in logits], structure), Cache(caches, coverage)
+        return _joined([x[:, 0] for x in logits], structure), EnsembleCache(caches, coverage)
 
     return step
 
@@ -213,7 +213,7 @@ def _mean(weights: Sequence[Array], structure: Structure) -> Array:
     return jnp.mean(jnp.stack(weights[: len(weights) - structure.language_model]), axis=0)
 
 
-def _coverage(memory: Any, cache: Cache) -> Array:
+def _coverage(memory: Any, cache: EnsembleCache) -> Array:
     """The `coverage` of `search`, [N]."""
     assert cache.coverage is not None
     mask = memory[0].mask

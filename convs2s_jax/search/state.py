@@ -18,9 +18,9 @@ from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies.base import State, Strategy
 from convs2s_jax.search.structure import Structure
 
-Memory = Any
+StepMemory = Any
 """A pytree whose leaves have the B sentences on axis 0: the constant inputs of a step."""
-Cache = Any
+StepCache = Any
 """A pytree whose leaves have the N rows on axis 0."""
 
 
@@ -41,14 +41,14 @@ class Beams:
     step: Array
     last: Array
     totals: Array
-    cache: Cache
+    cache: StepCache
     finished: Finished
     history: Array
     state: State
 
 
 @flax.struct.dataclass
-class Batch:
+class SearchBatch:
     """Sentences that are searched together.
 
     Attributes:
@@ -60,18 +60,18 @@ class Batch:
     """
 
     places: Array
-    memory: Memory
+    memory: StepMemory
     request: Request
     beams: Beams
     trail: Trail
 
 
-def alive(batch: Batch) -> Array:
+def alive(batch: SearchBatch) -> Array:
     """Which sentences have a live hypothesis, [B]."""
     return jnp.any(batch.beams.totals.reshape(batch.places.shape[0], -1) > -jnp.inf, axis=-1)
 
 
-def compact(batch: Batch, size: int) -> Batch:
+def compact(batch: SearchBatch, size: int) -> SearchBatch:
     """A batch of `size` sentences: all live ones, filled up with finished ones."""
     B = batch.places.shape[0]
     keep = jnp.argsort(~alive(batch), stable=True)[:size]
@@ -86,19 +86,19 @@ def compact(batch: Batch, size: int) -> Batch:
     trail = jax.tree.map(lambda x: take(x, 1), batch.trail)
     rest = (batch.places, batch.memory, batch.request, batch.beams)
     places, memory, request, beams = jax.tree.map(take, rest)
-    return Batch(places, memory, request, beams, trail)
+    return SearchBatch(places, memory, request, beams, trail)
 
 
 def begin(
     strategy: Strategy,
     structure: Structure,
-    memory: Memory,
-    cache: Cache,
+    memory: StepMemory,
+    cache: StepCache,
     request: Request,
     limit: int,
     chunk: int,
     start: int,
-) -> Batch:
+) -> SearchBatch:
     """The state before the first step. If hypotheses start equal, only the first of each group may be continued."""
     B, W, G = request.max_lengths.shape[0], structure.group_size, structure.groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
@@ -118,10 +118,10 @@ def begin(
     )
     shape = (steps, R, W)
     trail = Trail(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
-    return Batch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, trail)
+    return SearchBatch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, trail)
 
 
-def reorder(cache: Cache, parents: Array, width: int) -> Cache:
+def reorder(cache: StepCache, parents: Array, width: int) -> StepCache:
     """Give each live hypothesis [R, W] the cache of the one of its sentence's `width` that it continues."""
     R, W = parents.shape
     if W == 1 and width == 1:
