@@ -19,8 +19,7 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, product
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import text as corpus
-from convs2s_jax.data import vocabulary
+from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
@@ -80,8 +79,9 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
     overrides = {"data.dir": arguments.data, "data.src": "de", "data.tgt": "en", "data.vocabulary.joint": "False"}
     overrides |= {"data.vocabulary.src_size": "10000", "data.vocabulary.tgt_size": "7000"}
     cfg = build(Config, read_config(str(ROOT / "configs" / f"fairseq_{shape}.py"), list(overrides.items())))
-    made = vocabulary.build(cfg.data.vocabulary, corpus.read(cfg.data, "train"), 1)
-    sources = [np.asarray(ids) for ids in made.src.encode(corpus.read(cfg.data, "test").src)][: arguments.sentences]
+    made = vocabulary.build(cfg.data.vocabulary, parallel_text.read(cfg.data, "train"), 1)
+    test = parallel_text.read(cfg.data, "test").src
+    sources = [np.asarray(ids) for ids in made.src.encode(test)][: arguments.sentences]
     model = dataclasses.replace(cfg.model, dtype=arguments.dtype)
     params = encoder_decoder.init(
         jax.random.key(1), model, source_vocabulary=made.src.size, target_vocabulary=made.tgt.size
@@ -135,7 +135,7 @@ def throughput(
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """A trained model, each hypothesis as long as it gets."""
     trained = precomputed(load(workdir, tell=print))
-    lines = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
+    lines = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]
     print(f"\nnatural lengths\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
     for stop in ("fairseq", "exact"):

@@ -24,7 +24,7 @@ from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import parallel_text
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.translate import translate
@@ -157,7 +157,7 @@ def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) 
     split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: a direction and a length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
     trained = precomputed(trained)
-    text = corpus.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
+    text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)]
     search, rates, peaks = trained.cfg.search, [], []
     for index in range(arguments.repeats + 1):  # the first one compiles

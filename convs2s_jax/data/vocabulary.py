@@ -16,7 +16,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import labels, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.parallel_text import ParallelText
 
 
 class Vocabulary(Protocol):

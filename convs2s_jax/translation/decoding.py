@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import parallel_text
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
@@ -128,7 +128,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
             "texts with --score=FILE"
         )
     if options.split:
-        text = corpus.read(translator.cfg.data, options.split)
+        text = parallel_text.read(translator.cfg.data, options.split)
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
         work = Work("no source", [""] * len(read_lines(options.score)))

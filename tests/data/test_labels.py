@@ -6,10 +6,9 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, UNK
-from convs2s_jax.data import cldr, labels, vocabulary
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import cldr, labels, parallel_text, vocabulary
 from convs2s_jax.data.config import DataConfig, VocabularyConfig
-from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.parallel_text import ParallelText
 
 
 def test_a_label_is_one_token_whatever_it_holds():
@@ -51,16 +50,16 @@ def test_tsv_has_label_tab_text(tmp_path, ending):
     data = gzip.compress(text.encode()) if ending else text.encode()
     (tmp_path / f"train.tsv{ending}").write_bytes(data)
     cfg = DataConfig(corpus="tsv", dir=str(tmp_path))
-    found = corpus.read(cfg, "train")
+    found = parallel_text.read(cfg, "train")
     assert (list(found.src), list(found.tgt)) == (["a nice\tday", ""], ["good", "bad"])
     assert found.where(1) == f"{tmp_path}/train.tsv{ending}, line 2"
-    assert len(corpus.read(cfg, "test", optional=True)) == 0
+    assert len(parallel_text.read(cfg, "test", optional=True)) == 0
     with pytest.raises(
         UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz; data.hold_"
     ):
-        corpus.read(cfg, "valid")
+        parallel_text.read(cfg, "valid")
     with pytest.raises(UserError, match=r"^data.dir is empty: name the folder of the files$"):
-        corpus.read(DataConfig(corpus="tsv"), "train")
+        parallel_text.read(DataConfig(corpus="tsv"), "train")
 
 
 def test_lines_are_named_in_the_file_that_holds_them():
@@ -79,4 +78,4 @@ def test_kinds_of_phrases_are_balanced_disjoint_and_the_same_every_time():
     kinds = made["train"][1]
     assert set(kinds) == set(cldr.PHRASES)
     assert max(map(kinds.count, cldr.PHRASES)) < 3 * min(map(kinds.count, cldr.PHRASES))
-    assert corpus.read(DataConfig(corpus="cldr_kinds", src="en", cldr=cfg), "valid").tgt == made["valid"][1]
+    assert parallel_text.read(DataConfig(corpus="cldr_kinds", src="en", cldr=cfg), "valid").tgt == made["valid"][1]

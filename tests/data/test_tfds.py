@@ -10,7 +10,7 @@ import pytest
 tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 
 from convs2s_jax.core.errors import UserError  # noqa: E402
-from convs2s_jax.data import text as corpus  # noqa: E402
+from convs2s_jax.data import parallel_text  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
 from tests import tiny  # noqa: E402
 
@@ -60,7 +60,7 @@ def config(folder, name="phrases", **values):
 
 
 def test_both_sides_are_read_as_lines(folder):
-    text = corpus.read(config(folder), "train")
+    text = parallel_text.read(config(folder), "train")
     assert sorted(zip(text.src, text.tgt, strict=True)) == [
         ("", ""),
         ("größer\u202fals", "greater than"),
@@ -69,51 +69,51 @@ def test_both_sides_are_read_as_lines(folder):
 
 
 def test_order_is_always_the_same(folder):
-    assert corpus.read(config(folder), "train") == corpus.read(config(folder), "train")
+    assert parallel_text.read(config(folder), "train") == parallel_text.read(config(folder), "train")
 
 
 def test_sides_are_chosen_by_name(folder):
-    assert corpus.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
+    assert parallel_text.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
 
 
 def test_valid_is_validation(folder):
-    assert corpus.read(config(folder), "valid") == corpus.ParallelText(["eins"], ["one"], "valid")
+    assert parallel_text.read(config(folder), "valid") == parallel_text.ParallelText(["eins"], ["one"], "valid")
 
 
 def test_missing_split_is_refused_unless_optional(folder):
-    assert len(corpus.read(config(folder), "test", optional=True)) == 0
+    assert len(parallel_text.read(config(folder), "test", optional=True)) == 0
     with pytest.raises(UserError, match=r"data\.corpus is 'tfds:phrases': it has no split 'test'"):
-        corpus.read(config(folder), "test")
+        parallel_text.read(config(folder), "test")
 
 
 def test_missing_feature_names_those_present(folder):
     with pytest.raises(UserError, match="'tfds:phrases' has no feature 'fr'; there are: de, en, number, raw"):
-        corpus.read(config(folder, src="fr"), "train")
+        parallel_text.read(config(folder, src="fr"), "train")
 
 
 def test_feature_must_be_text(folder):
     with pytest.raises(UserError, match="'tfds:phrases': feature 'number' is not a text; name one that is"):
-        corpus.read(config(folder, tgt="number"), "train")
+        parallel_text.read(config(folder, tgt="number"), "train")
 
 
 def test_text_must_be_utf8(folder):
     with pytest.raises(UserError, match="'tfds:phrases', example 0, feature 'raw': byte 0xfc is not UTF-8"):
-        corpus.read(config(folder, tgt="raw"), "train")
+        parallel_text.read(config(folder, tgt="raw"), "train")
 
 
 def test_unknown_data_set_is_refused(folder):
     with pytest.raises(UserError, match=f"data.corpus is 'tfds:nonsense': there is no .* in data.tfds_dir '{folder}'"):
-        corpus.read(config(folder, "nonsense"), "train")
+        parallel_text.read(config(folder, "nonsense"), "train")
 
 
 def test_known_data_set_is_prepared(tmp_path):
-    assert corpus.read(config(tmp_path, "phrases_of_the_library"), "valid").tgt == ["one"]
+    assert parallel_text.read(config(tmp_path, "phrases_of_the_library"), "valid").tgt == ["one"]
 
 
 def test_data_set_that_cannot_be_prepared_says_why(tmp_path):
     message = r"'tfds:phrases_out_of_reach' could not be prepared \(.*no route to host\): prepare it elsewhere"
     with pytest.raises(UserError, match=message):
-        corpus.read(config(tmp_path, "phrases_out_of_reach"), "train")
+        parallel_text.read(config(tmp_path, "phrases_out_of_reach"), "train")
 
 
 def test_other_file_formats_are_refused(folder, tmp_path):
@@ -121,7 +121,7 @@ def test_other_file_formats_are_refused(folder, tmp_path):
     [info] = copy.rglob("dataset_info.json")
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     with pytest.raises(UserError, match="'tfds:phrases' is stored as tfrecord: only array_record can be read; prepare"):
-        corpus.read(config(copy), "train")
+        parallel_text.read(config(copy), "train")
 
 
 def test_tensorflow_and_the_data_sets_of_others_stay_out():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import decoding as job
 from convs2s_jax.translation import interactive
@@ -51,7 +50,7 @@ def written(tmp_path, name, *lines):
 def test_perplexity_of_the_validation_is_that_of_the_scores_of_its_lines(lm, tmp_path):
     """The evaluation of training and decode.py --score are two ways through the model."""
     last = [m for m in tiny.metrics(lm) if m["split"] == "valid"][-1]
-    lines = corpus.read(load(lm, tell=print).cfg.data, "valid")
+    lines = parallel_text.read(load(lm, tell=print).cfg.data, "valid")
     assert set(lines.src) == {""}
     scored, _ = decode(tmp_path, lm, score=written(tmp_path, "valid", *lines.tgt))
     scores = [float(x) for line in scored for x in line.split("\t")[1].split()]
@@ -150,18 +149,18 @@ def test_a_corpus_of_one_side_is_read_from_files_without_the_other(tmp_path):
     for split, lines in {"train": ["ein Hund", "zwei"], "valid": ["drei"]}.items():
         written(tmp_path, f"{split}.de", *lines)
     data = config(data__corpus="files", data__tgt="de", data__dir=str(tmp_path)).data
-    assert corpus.read(data, "train").tgt == ["ein Hund", "zwei"]
-    assert list(corpus.read(data, "train").src) == ["", ""]
+    assert parallel_text.read(data, "train").tgt == ["ein Hund", "zwei"]
+    assert list(parallel_text.read(data, "train").src) == ["", ""]
     listed = config(data__corpus="files", data__files={"train": [["", str(tmp_path / "valid.de")]]}).data
-    assert corpus.read(listed, "train").tgt == ["drei"]
+    assert parallel_text.read(listed, "train").tgt == ["drei"]
     with pytest.raises(UserError, match=r"^there is no .*test\.de\[\.gz\]"):
-        corpus.read(data, "test")
+        parallel_text.read(data, "test")
 
 
 def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
     both, one = tiny.config().data, config().data
     for split in corpora.SPLITS:
-        assert corpus.read(one, split).tgt == corpus.read(both, split).tgt
+        assert parallel_text.read(one, split).tgt == parallel_text.read(both, split).tgt
 
 
 def test_what_reads_attention_reads_the_translators_beside_a_language_model(trained, lm, tmp_path):

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.store import TokenStore
-from convs2s_jax.data.text import ParallelText
 
 
 @dataclasses.dataclass(frozen=True)

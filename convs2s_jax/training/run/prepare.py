@@ -9,10 +9,9 @@ import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import plan, shapes, store, vocabulary
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import parallel_text, plan, shapes, store, vocabulary
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.data.text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.encoder_decoder import ModelConfig
@@ -66,9 +65,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         where checkpoints of it exist.
     """
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
-    text = corpus.read(cfg.data, "train")
-    valid_text = corpus.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
-    test_text = corpus.read(cfg.data, "test", optional=True)
+    text = parallel_text.read(cfg.data, "train")
+    valid_text = parallel_text.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
+    test_text = parallel_text.read(cfg.data, "test", optional=True)
     if not len(valid_text):
         check(
             not isinstance(cfg.training.schedule, PlateauConfig),

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from jax.sharding import Mesh
 
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training.batch import Batch, LossSums

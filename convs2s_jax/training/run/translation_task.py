@@ -8,7 +8,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.labels import Labels
-from convs2s_jax.data.text import ParallelText
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder

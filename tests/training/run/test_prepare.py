@@ -5,7 +5,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import parallel_text
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import fill
 from convs2s_jax.training.run.loop import train
@@ -41,12 +41,12 @@ def config(folder, **values):
 
 
 def test_a_share_of_train_is_held_out_and_no_line_is_in_both(folder):
-    whole = corpus.read(config(folder), "train")
-    kept, held = (corpus.read(config(folder, hold_out=0.1), split) for split in ("train", "valid"))
+    whole = parallel_text.read(config(folder), "train")
+    kept, held = (parallel_text.read(config(folder, hold_out=0.1), split) for split in ("train", "valid"))
     assert (len(kept), len(held)) == (180, 20)
     pairs = [sorted(zip(text.src, text.tgt, strict=True)) for text in (whole, kept, held)]
     assert sorted(pairs[1] + pairs[2]) == pairs[0]
-    assert held == corpus.read(config(folder, hold_out=0.1), "valid")
+    assert held == parallel_text.read(config(folder, hold_out=0.1), "valid")
     assert list(held.src) != list(whole.src[:20])
     place = whole.tgt.index(held.tgt[7]) + 1
     assert whole.tgt.count(held.tgt[7]) == 1
@@ -57,18 +57,18 @@ def test_a_share_of_train_is_held_out_and_no_line_is_in_both(folder):
 def test_a_split_that_is_there_counts(folder):
     for side in ("in", "out"):
         (folder / f"valid.{side}").write_text("w1\n")
-    assert len(corpus.read(config(folder, hold_out=0.1), "valid")) == 1
-    assert len(corpus.read(config(folder, hold_out=0.1), "train")) == 200
+    assert len(parallel_text.read(config(folder, hold_out=0.1), "valid")) == 1
+    assert len(parallel_text.read(config(folder, hold_out=0.1), "train")) == 200
 
 
 def test_what_to_do_without_validation_lines_is_said(folder):
     with pytest.raises(
         UserError, match=r"valid.out\[.gz\].*; data.hold_out=0.05 takes a part of train for it, data.hold"
     ):
-        corpus.read(config(folder), "valid")
+        parallel_text.read(config(folder), "valid")
     (folder / "vaild.in").write_text("w1\n")
     with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; data.hold_out"):
-        corpus.read(config(folder), "valid")
+        parallel_text.read(config(folder), "valid")
     with pytest.raises(UserError, match=r"^data.hold_out is 0.9: a share of train, from 0 \(no validation\) to 0.5$"):
         build(DataConfig, {"src": "a", "tgt": "b", "hold_out": 0.9}, "data")
 

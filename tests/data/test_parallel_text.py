@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora
-from convs2s_jax.data import text as corpus
+from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.data.cldr import CldrConfig
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.text_files import read_lines
@@ -107,8 +106,8 @@ def test_what_is_no_file_is_refused(tmp_path):
 def test_split_is_read_from_the_folder(tmp_path, suffix):
     write(tmp_path / f"valid.de{suffix}", b"eins\n\nzwei\n")
     write(tmp_path / f"valid.en{suffix}", b"one\r\n\r\ntwo\r\n")
-    text = corpus.read(files(tmp_path), "valid")
-    assert text == corpus.ParallelText(["eins", "", "zwei"], ["one", "", "two"], "valid")
+    text = parallel_text.read(files(tmp_path), "valid")
+    assert text == parallel_text.ParallelText(["eins", "", "zwei"], ["one", "", "two"], "valid")
     assert len(text) == 3
 
 
@@ -117,18 +116,18 @@ def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder):
         (write(folder / f"{i}.a", f"a{i}\n".encode()), write(folder / f"{i}.b.gz", f"b{i}\n".encode())) for i in "21"
     )
     cfg = files(folder, files=SplitFiles(train=more))
-    assert corpus.read(cfg, "train") == corpus.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
+    assert parallel_text.read(cfg, "train") == parallel_text.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
 
 
 def test_missing_split_names_the_paths_tried(folder):
     with pytest.raises(UserError, match=rf"there is no {folder}/valid.de\[.gz\], {folder}/valid.en\[.gz\]"):
-        corpus.read(files(folder), "valid")
+        parallel_text.read(files(folder), "valid")
 
 
 def test_missing_split_is_empty_where_it_is_optional(folder):
-    assert len(corpus.read(files(folder), "test", optional=True)) == 0
-    assert len(corpus.read(files(""), "test", optional=True)) == 0
-    assert len(corpus.read(files(folder), "train", optional=True)) == 2
+    assert len(parallel_text.read(files(folder), "test", optional=True)) == 0
+    assert len(parallel_text.read(files(""), "test", optional=True)) == 0
+    assert len(parallel_text.read(files(folder), "train", optional=True)) == 2
 
 
 @pytest.mark.parametrize(("here", "missing"), [("de", "en"), ("en", "de")])
@@ -136,49 +135,49 @@ def test_one_side_alone_is_refused_even_where_the_split_is_optional(folder, here
     write(folder / f"test.{here}", b"eins\n")
     message = rf"test.{here} has no other side: neither {folder}/test.{missing} nor {folder}/test.{missing}.gz exists"
     with pytest.raises(UserError, match=message):
-        corpus.read(files(folder), "test", optional=True)
+        parallel_text.read(files(folder), "test", optional=True)
 
 
 def test_unequal_numbers_of_lines_are_refused(folder):
     write(folder / "train.en", b"one\ntwo\nthree\n")
     with pytest.raises(UserError, match=r"train\.de has 2 lines, .*train\.en 3: parallel files need one line for each"):
-        corpus.read(files(folder), "train")
+        parallel_text.read(files(folder), "train")
 
 
 def test_unequal_files_are_refused_even_if_their_sums_agree(folder):
     a, b = write(folder / "a", b"1\n"), write(folder / "b", b"1\n2\n")
     with pytest.raises(UserError, match=r"a has 1 lines, .*b 2"):
-        corpus.read(files("", files=SplitFiles(train=((a, b), (b, a)))), "train")
+        parallel_text.read(files("", files=SplitFiles(train=((a, b), (b, a)))), "train")
 
 
 def test_empty_corpus_is_refused(folder):
     for side in ("de", "en"):
         write(folder / f"train.{side}", b"")
     with pytest.raises(UserError, match=r"train\.de and .*train\.en are empty: a corpus needs at least one line"):
-        corpus.read(files(folder), "train")
+        parallel_text.read(files(folder), "train")
 
 
 def test_folder_in_place_of_a_file_is_refused(folder):
     (folder / "train.de").unlink()
     (folder / "train.de").mkdir()
     with pytest.raises(UserError, match=r"train\.de is a folder"):
-        corpus.read(files(folder), "train")
+        parallel_text.read(files(folder), "train")
 
 
 def test_no_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"data\.dir is '.*nowhere': there is no such folder"):
-        corpus.read(files(tmp_path / "nowhere"), "train")
+        parallel_text.read(files(tmp_path / "nowhere"), "train")
     with pytest.raises(UserError, match=r"data\.dir and data\.files\.train are empty: name a folder or the files"):
-        corpus.read(files(""), "train")
+        parallel_text.read(files(""), "train")
 
 
 def test_unknown_split_is_a_mistake_of_the_caller(folder):
     with pytest.raises(ValueError, match="split is 'dev', not one of"):
-        corpus.read(files(folder), "dev")
+        parallel_text.read(files(folder), "dev")
 
 
 def test_built_in_corpus_has_the_sizes_asked_for():
     cfg = DataConfig(corpus="cldr", src="en", tgt="de", cldr=CldrConfig(train=50, valid=5, test=7))
-    texts = [corpus.read(cfg, split) for split in corpora.SPLITS]
+    texts = [parallel_text.read(cfg, split) for split in corpora.SPLITS]
     assert [(len(text.src), len(text.tgt)) for text in texts] == [(50, 50), (5, 5), (7, 7)]
     assert not set(texts[0].src) & set(texts[2].src)
