@@ -1,12 +1,12 @@
 """Compile time and memory of the gradients of a batch:  python benchmarks/compile.py [CONFIG ...]
 
-Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are compiled one
-after another, scanned where they are equal, and both with recomputation. A training run compiles the gradients once for
+Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled,
+or scanned where they are equal, each with and without rematerialisation. A training run compiles the gradients once for
 each shape of a batch; the last row of a model is the optimiser's update, which it compiles once. With --repeats whole
-updates are run too, in turn, and their time is measured. Memory is what XLA plans: arguments (parameters and batch) and
-what it needs besides. Processor seconds vary less than seconds of the clock where other work runs on the machine.
+updates are run too, in turn, and their time is measured. Memory is XLA's plan: arguments (parameters and batch) and
+temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
-With --topology both are compiled for a TPU slice that need not be present (pip install libtpu, of the version that
+With --topology both are compiled for a TPU slice that need not be attached (pip install libtpu, of the version that
 jax[tpu] needs; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
 and memory are those of one chip, and collective operations are counted as the program names them (once in a loop).
 """
@@ -51,7 +51,7 @@ RATE = jnp.float32(0.1)
 
 
 def main() -> None:
-    """Compile, perhaps run, and print a table."""
+    """Compile, run with --repeats, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configs", nargs="*", default=[str(CONFIGS / f"fairseq_fconv_{name}.py") for name in PRESETS])
     parser.add_argument(
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Namespace) -> None:
-    """One row for each way."""
+    """Print one row for each way to execute the layers."""
     size, mesh = arguments.vocabulary, pod(arguments)
     rows = arguments.rows * (mesh.devices.size if mesh else 1)
     shape = jax.ShapeDtypeStruct((rows, arguments.length), jnp.int32)
@@ -121,7 +121,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
 
 
 def compiled(function, *given) -> tuple:
-    """The program for arguments of these shapes, and its cells of the table: seconds, processor seconds, memory."""
+    """The program for arguments of these shapes, and its table cells: wall-clock seconds, CPU seconds, memory."""
     before, cpu = time.perf_counter(), time.process_time()
     program = function.lower(*given).compile()
     took = f"{time.perf_counter() - before:.1f}", f"{time.process_time() - cpu:.1f}"
@@ -131,7 +131,7 @@ def compiled(function, *given) -> tuple:
 
 
 def pod(arguments: argparse.Namespace) -> Mesh | None:
-    """The mesh of a TPU that is only described; None where none is asked for."""
+    """The mesh of the --topology, whose devices need not be attached; None without the flag."""
     if arguments.topology is None:
         return None
     several = {} if (arguments.slices or 1) == 1 else {"num_slices": arguments.slices}
@@ -141,21 +141,21 @@ def pod(arguments: argparse.Namespace) -> Mesh | None:
 
 
 def placed(tree, places):
-    """Shapes that say where the arrays would lie."""
+    """Abstract arrays with shardings."""
     if isinstance(places, jax.sharding.Sharding):
         places = jax.tree.map(lambda _: places, tree)
     return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
 
 
 def exchanges(program: str) -> str:
-    """How often the program has each kind of exchange between devices."""
+    """The number of collective operations of each kind in the program."""
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
     found = re.findall(rf" ({'|'.join(kinds)})(?:-start)?\(", program)
     return ", ".join(f"{found.count(kind)} {kind}" for kind in kinds if kind in found) or "none"
 
 
 def run(programs: dict, finish, init, shape: jax.ShapeDtypeStruct, size: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of `repeats` steps of each program, in turn, after one that is not counted."""
+    """Seconds of `repeats` steps of each program, in turn, after one warm-up step."""
     seconds: dict[str, list[float]] = {way: [] for way in programs}
     if not repeats:
         return seconds

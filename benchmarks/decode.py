@@ -2,7 +2,7 @@
 
 DIR is a folder with train.de, train.en and test.de, plain or gzipped. The test sentences are sorted by length, and
 every hypothesis has exactly 16 tokens. Parameters are fresh, because speed does not depend on their values. With
---workdir a trained model translates the same sentences to their natural lengths. docs/performance.md has figures.
+--workdir a trained model translates the same sentences until the end symbol. Results are in docs/performance.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ HEAD = "| model | beam | batch | sentences/s, min / median / max | target tokens
 
 @dataclasses.dataclass
 class Model:
-    """What is measured: a name, parameters, their configuration, the target vocabulary."""
+    """The measured model: name, parameters, their configuration, the target vocabulary."""
 
     name: str
     params: Any
@@ -47,7 +47,7 @@ class Model:
 
 
 def main() -> None:
-    """Measure and print tables."""
+    """Run the measurements and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train.de, train.en and test.de")
     parser.add_argument("--shapes", nargs="+", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
@@ -93,7 +93,7 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
 
 
 def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
-    """Seconds to the first translation, and to another one of a source as long; beam 5, model in memory."""
+    """Print the seconds to a first translation, and to a second of the same length; beam 5, model in memory."""
     search = SearchConfig(beam_size=5, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1)
     times = []
     for source in (sources[0], *[sources[1]] * 5):
@@ -107,7 +107,7 @@ def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
 def throughput(
     model: Model, search: SearchConfig, sources: Sequence[np.ndarray], rows: int, repeats: int
 ) -> list[Translation]:
-    """Compile, then measure; prints one line of the table."""
+    """Compile, measure, and print one row of the table."""
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
     with CompileCounter() as compiled:
@@ -133,7 +133,7 @@ def throughput(
 
 
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
-    """A trained model, each hypothesis as long as it gets."""
+    """Measure a trained model; each hypothesis ends at its end symbol."""
     trained = precomputed(load(workdir, tell=print))
     lines = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]

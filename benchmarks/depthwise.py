@@ -1,8 +1,8 @@
 """Convolutions of single channels:  python benchmarks/depthwise.py
 
 Depthwise, lightweight and dynamic convolutions, each form of `nn.depthwise` and XLA's grouped convolution, the forward
-pass alone and with both gradients. Forms take turns, so that other work on the machine meets all alike; printed are the
-smallest time and the median, the rate of copying an array and of a matrix product in the same run.
+pass alone and with both gradients. Forms take turns, so that other load on the machine affects all equally. Prints
+minimum and median times, and the rates of an array copy and of a matrix product in the same run.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, depthwise
 
 
 def grouped(w, x):
-    """XLA's: as many groups as channels."""
+    """XLA's grouped convolution with one group per channel."""
     dimensions = ("NWC", "WIO", "NWC")
     return jax.lax.conv_general_dilated(
         x, w[:, None], (1,), "VALID", dimension_numbers=dimensions, feature_group_count=x.shape[-1]
@@ -26,7 +26,7 @@ def grouped(w, x):
 
 
 def grouped_by_head(w, x):
-    """The same with the kernel of each head given to all its channels."""
+    """`grouped`, with the kernel of each head repeated for its channels."""
     return grouped(jnp.repeat(w, x.shape[-1] // w.shape[1], axis=1), x)
 
 
@@ -39,7 +39,7 @@ OPERATIONS = {
 
 
 def copy_rate() -> float:
-    """Bytes read and written a second by adding one to 64 MB: the best of 5."""
+    """Bytes read and written per second when adding one to 64 MB: the best of 5."""
     x = jnp.zeros(2**24)
     add = jax.jit(lambda x: x + 1.0)
     add(x).block_until_ready()
@@ -47,14 +47,14 @@ def copy_rate() -> float:
 
 
 def seconds(function, *arguments) -> float:
-    """Of one call."""
+    """Seconds of one call."""
     before = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return time.perf_counter() - before
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Run the measurements and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=32)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def measure(operation: str, w, x, dy, repeats: int) -> None:
-    """One line for each form."""
+    """Print one row for each form."""
     programs = {}
     for name, form in OPERATIONS[operation].items():
         both = jax.jit(lambda w, x, form=form: (lambda y, pull: (y, pull(dy)))(*jax.vjp(form, w, x)))
@@ -90,7 +90,7 @@ def measure(operation: str, w, x, dy, repeats: int) -> None:
         for name, pair in programs.items():
             for program, found in zip(pair, times[name], strict=True):
                 taken = seconds(program, w, x)
-                if repeat:  # the first compiles
+                if repeat:  # the first call compiles
                     found.append(taken)
     width = w.shape[-2]
     for name, (forward, both) in times.items():

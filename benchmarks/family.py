@@ -1,10 +1,10 @@
 """One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14]
 
 Six configurations configs/multi30k_*.py are trained on the same data with the same vocabularies and token budget, for
-about the same time of updates. The speed of each is measured first, on a machine that does nothing else, and gives its
+about the same total update time. The speed of each is measured first, on an idle machine, and determines its
 number of epochs. DIR is a folder with train, valid and test of de and en, plain or gzipped. Speeds are kept in
-WORKDIR/speeds.json and finished runs are not trained again, so training may share the machine and the table can be
-printed again. docs/results.md has figures.
+WORKDIR/speeds.json and finished runs are not trained again, so training may run on a busy machine and the table can
+be printed again. Results are in docs/results.md.
 """
 
 import argparse
@@ -45,7 +45,7 @@ HEAD = (
 
 @dataclasses.dataclass
 class Kind:
-    """A configuration file and where its runs lie."""
+    """A configuration file and the folder of its runs."""
 
     name: str
     file: Path
@@ -78,14 +78,14 @@ def main() -> None:
 
 
 def kind(name: str, arguments: argparse.Namespace) -> Kind:
-    """A configuration, its data found."""
+    """The kind of this name, with its configuration and data."""
     file = ROOT / "configs" / f"multi30k_{name}.py"
     cfg = build(Config, read_config(str(file), [("data.dir", arguments.data)]))
     return Kind(name, file, cfg, arguments.workdir / f"{name}.{arguments.seed}")
 
 
 def run(one: Kind, workdir: Path, arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
-    """A train.py of its own."""
+    """Run train.py in a separate process."""
     given = {"data.dir": arguments.data, "seed": arguments.seed, **overrides}
     command = [sys.executable, str(ROOT / "train.py"), f"--config={one.file}", f"--workdir={workdir}"]
     command += [f"--config.{path}={value}" for path, value in given.items()]
@@ -94,9 +94,9 @@ def run(one: Kind, workdir: Path, arguments: argparse.Namespace, overrides: dict
 
 
 def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
-    """Epochs to train, of so many batches, and the schedule ended with them: every model ends at a low rate.
+    """Overrides for the number of epochs, and a schedule that ends with them at a low learning rate.
 
-    A fixed rate is divided by ten before each of the last two epochs; a cosine comes down to its end.
+    A fixed rate is divided by ten before each of the last two epochs; a cosine schedule reaches its end.
     """
     ends = {
         "fixed": {"force_anneal": max(1, epochs - 1)},
@@ -106,7 +106,7 @@ def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
 
 
 def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]:
-    """Target tokens a second of every kind, measured in turn where one of them is not known: the median.
+    """Median target tokens per second of each kind; if one is unknown, all are measured in turn.
 
     Programs are compiled in the first turn and kept in WORKDIR/compiled for the others.
     """
@@ -119,42 +119,42 @@ def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]
         for _ in range(arguments.repeats):
             for one, read in zip(kinds, data, strict=True):
                 turn = compiled(one.cfg, read, STEPS)
-                turn.through()  # the first time through is slower
+                turn.through()  # warm-up: the first pass is slower
                 rates[one.name] += [turn.targets / turn.through() for _ in range(PASSES)]
                 told = " ".join(f"{rate:.0f}" for rate in rates[one.name])
                 print(f"{one.name}: {told} target tokens/s, product {product_rate() / 1e9:.0f} GFLOP/s", flush=True)
-                jax.clear_caches()  # with the programs of all kinds LLVM could not allocate memory
+                jax.clear_caches()  # LLVM runs out of memory with the programs of all kinds loaded
         found = {name: statistics.median(all_of) for name, all_of in rates.items()}
         kept.write_text(json.dumps(found))
     return found
 
 
 def prepared(one: Kind) -> Run:
-    """The data of a configuration, as its run will have them."""
+    """The prepared data of a configuration, as in its training run."""
     workdir = one.workdir.parent / f"{one.name}.data"
     workdir.mkdir(parents=True, exist_ok=True)
     return prepare(one.cfg, workdir, lambda _: None)
 
 
 def epoch_of(one: Kind) -> tuple[int, int]:
-    """Target tokens and batches of an epoch: the same for all, since their vocabularies are."""
+    """Target tokens and batches of an epoch, equal for all kinds, since they share vocabularies."""
     found = prepared(one)
     return int(found.train.lengths()[1].sum()), found.batches
 
 
 def lines(workdir: Path, split: str) -> list[dict]:
-    """What a run has reported of a split."""
+    """The logged metrics of a run for a split."""
     found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in found if line["split"] == split]
 
 
 def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) -> str:
-    """A line of the table: the best parameters by validation, beam search on the test set.
+    """A row of the table: the best checkpoint by validation loss, beam search on the test set.
 
-    `speed` of training in tokens/s and `seconds` of an epoch are as measured beforehand.
+    `speed` of training in tokens/s and `seconds` of an epoch come from the speed measurement.
     """
     trained = load(one.workdir, tell=print)
-    split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: a direction and a length of each kernel
+    split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: direction and length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
     trained = precomputed(trained)
     text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")

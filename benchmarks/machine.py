@@ -1,4 +1,4 @@
-"""What the machine can do, measured in the same run as everything else, and the arithmetic of a model."""
+"""Peak rates of the machine, measured in the same run as the benchmark, and FLOP counts of a model."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ SIDE = 2048
 
 
 def product_rate(dtype: str = "float32") -> float:
-    """Floating-point operations a second of a matrix product of side 2048: the best of 5."""
+    """FLOP/s of a matrix product of size 2048 x 2048: the best of 5."""
     a = jax.random.normal(jax.random.key(0), (SIDE, SIDE)).astype(dtype)
     product = jax.jit(lambda a: a @ a)
     product(a).block_until_ready()
@@ -44,14 +44,14 @@ def peak_memory() -> float:
 
 
 def encoder_flops(cfg: ModelConfig) -> float:
-    """Multiplications and additions of matrix products for each source token, forward."""
+    """FLOPs of matrix products per source token in the forward pass."""
     layers, dim = cfg.encoder.layers, cfg.embedding_dim
     total = dim * layers[0].channels + layers[-1].channels * dim
     return 2 * (total + _convolutions(layers))
 
 
 def decoder_flops(cfg: ModelConfig, source: float, vocabulary: int) -> float:
-    """The same for each target token, forward, with `source` tokens to attend to."""
+    """FLOPs of matrix products per target token in the forward pass, for `source` source tokens."""
     layers, dim, out = cfg.decoder.layers, cfg.embedding_dim, cfg.decoder.out_dim
     total = dim * layers[0].channels + layers[-1].channels * out + out * vocabulary
     for index, layer in enumerate(layers):

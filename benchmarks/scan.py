@@ -2,7 +2,7 @@
 
 DIR is a folder with one folder for each split of SCAN. Every configuration is trained on every split with every seed,
 one after another. Finished runs are not trained again, and a run that was stopped continues. The script prints
-every run, and means and standard deviations over the seeds. docs/results.md has figures.
+every run, and means and standard deviations over the seeds. Results are in docs/results.md.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def exact_match(name: str, data: Path, seed: int, workdir: Path) -> float:
-    """Percent of test commands whose actions are all right, after training."""
+    """Percentage of test commands whose actions are all correct, after training."""
     command = [sys.executable, str(ROOT / "train.py"), f"--config={ROOT / 'configs' / f'scan_{name}.py'}"]
     command += [f"--config.data.dir={data}", f"--config.seed={seed}", f"--workdir={workdir}"]
     with (workdir.parent / f"{workdir.name}.log").open("w") as log:
@@ -51,7 +51,7 @@ def exact_match(name: str, data: Path, seed: int, workdir: Path) -> float:
 
 
 def cell(scores: list[float]) -> str:
-    """Mean, deviation where there are several, and each."""
+    """A table cell: the mean, the standard deviation of several scores, and each score."""
     spread = f" +- {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
     return f"{statistics.mean(scores):.1f}{spread} ({', '.join(f'{score:.1f}' for score in scores)})"
 

@@ -1,8 +1,8 @@
 """Training throughput:  python benchmarks/train.py --data=DIR
 
-DIR is a folder with train.de and train.en, plain or gzipped. Batches are those of the batch plan at 4000 tokens and lie
-on the device beforehand; target tokens are counted without padding. Machines are shared, so compare shares of the
-matrix-product rate and not seconds. docs/performance.md has figures.
+DIR is a folder with train.de and train.en, plain or gzipped. Batches are those of the batch plan at 4000 tokens and are
+placed on the device first; target tokens are counted without padding. On a shared machine, compare fractions of the
+matrix-product rate rather than seconds. Results are in docs/performance.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[1] / "configs" / "fairseq_fconv_iwslt_de_en.py"
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Run the measurements and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train.de and train.en")
     parser.add_argument("--config", default=str(CONFIG))

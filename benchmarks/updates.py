@@ -1,4 +1,4 @@
-"""Updates whose time is measured: batches on the device beforehand, every shape compiled."""
+"""Timed updates: batches are on the device and all shapes compiled before timing starts."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from convs2s_jax.training.step import update
 class Updates:
     """Some batches of an epoch: pairs, real `sources` and `targets` (tokens), the share of padding in the epoch.
 
-    `through()` trains by all of them and returns seconds.
+    `through()` trains on all of them and returns seconds.
     """
 
     pairs: int

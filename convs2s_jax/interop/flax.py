@@ -1,7 +1,7 @@
 """The whole model as one module of Flax: Linen and NNX, each around the pure functions of `models.encoder_decoder`.
 
 Parameters are the records of the pure functions, kernels as direction and length (`encoder_decoder.split`), as the
-training loop trains them. Merged kernels are taken as well.
+training loop trains them. Merged kernels are accepted as well.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ from convs2s_jax.nn.types import Array, Key, Tree
 class LinenModel(linen.Module):
     """An encoder-decoder as a Linen module.
 
-    `init(key, src, tgt)` makes `{"params": {"model": Params}}`. An rng named "dropout" turns dropout on; without it the
-    module evaluates.
+    `init(key, src, tgt)` makes `{"params": {"model": Params}}`. An rng named "dropout" turns dropout on; without it
+    there is no dropout.
 
     Attributes:
       cfg: the model.
@@ -51,11 +51,12 @@ class LinenModel(linen.Module):
 
     @linen.compact
     def decode(self, memory: Memory, tokens: Array) -> tuple[Array, Array]:
-        """`encoder_decoder.decode`, going on from the collection "cache", which `mutable=["cache"]` returns.
+        """`encoder_decoder.decode`, continuing from the collection "cache", which `mutable=["cache"]` returns.
 
         Args:
           memory: of B sentences.
-          tokens: [N, T], the end symbol first; N = B * W rows. Any cut of the target into calls gives the same result.
+          tokens: [N, T], the end symbol first; N = B * W rows. The target may be
+            split over calls in any way, with the same result.
 
         Returns:
           Logits [N, T, V] and attention [N, T, S].
@@ -78,7 +79,7 @@ class LinenModel(linen.Module):
 class NNXModel(nnx.Module):
     """An encoder-decoder as an NNX module: every array of its parameters is an `nnx.Param`, of its cache `nnx.Cache`.
 
-    Calls take `rngs` for dropout; without it they evaluate.
+    Calls take `rngs` for dropout; without it there is no dropout.
     """
 
     def __init__(self, cfg: ModelConfig, source_vocabulary: int, target_vocabulary: int, *, rngs: nnx.Rngs) -> None:
@@ -88,7 +89,7 @@ class NNXModel(nnx.Module):
         self.cache = nnx.data(None)
 
     def __call__(self, src: Array, tgt: Array, *, rngs: nnx.Rngs | None = None) -> Array:
-        """Logits [B, T, V]; arguments as of `LinenModel`."""
+        """Logits [B, T, V]; arguments as in `LinenModel`."""
         return _logits(self._params(), self.cfg, src, tgt, _dropout(rngs))
 
     def encode(self, src: Array, *, rngs: nnx.Rngs | None = None) -> Memory:
@@ -100,7 +101,7 @@ class NNXModel(nnx.Module):
         self.cache = nnx.data(_held(encoder_decoder.start(self._params(), self.cfg, memory, rows), nnx.Cache))
 
     def decode(self, memory: Memory, tokens: Array, *, rngs: nnx.Rngs | None = None) -> tuple[Array, Array]:
-        """`encoder_decoder.decode`, going on from the cache, which `start` empties; arguments as of `LinenModel`."""
+        """`encoder_decoder.decode`, continuing from the cache, which `start` resets; arguments as in `LinenModel`."""
         if self.cache is None:
             raise ValueError("the module has no cache: call start(memory, rows) before decode")
         cache = _values(self.cache)

@@ -1,8 +1,8 @@
 """The interfaces of encoders, decoders and features: a kind is a config class and a module with these functions.
 
-`models.table` lists the kinds, and there the type checker compares each module with its interface. What follows from a
-config alone is an attribute of the config. It has a default in the base class, so most kinds say nothing about it. A
-function without a use for one of the keywords takes it as `**_`.
+`models.table` lists the kinds, and there the type checker compares each module with its interface. What depends on a
+config alone is an attribute of the config. It has a default in the base class, so most kinds need not set it. A
+function that does not use some of the keywords accepts them as `**_`.
 
 Type variables: C config, P parameters, M prepared memory, K cache, Plain parameters as `init` returns them.
 """
@@ -19,14 +19,15 @@ class EncoderConfig:
 
     Attributes:
       normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
-      reads_source: whether it reads a source. Without one, a decoder that reads no memory is a language model.
+      reads_source: whether the encoder reads a source; if not, and the decoder reads no memory, the model is a
+        language model.
     """
 
     normalised: ClassVar[bool] = False
     reads_source: ClassVar[bool] = True
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
+        """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
 
 class DecoderConfig:
@@ -39,25 +40,25 @@ class DecoderConfig:
     normalised: ClassVar[bool] = False
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
+        """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
     def features_dim(self, dim: int, /) -> int:
-        """O, the channels of its features, for an embedding size E = dim: E by default."""
+        """O, the number of output features, for an embedding size E = dim: E by default."""
         return dim
 
     @property
     def reads_memory(self) -> bool:
-        """Whether it reads the memory."""
+        """Whether the decoder reads the memory."""
         return True
 
     @property
     def returns_attention(self) -> bool:
-        """Whether the attention that `advance` returns says which positions it looked at; if not, it is zero."""
+        """Whether `advance` returns attention weights; if not, it returns zeros."""
         return True
 
     @property
     def gradient_scale(self) -> float:
-        """Factor on the gradient that reaches the keys of the memory."""
+        """Factor on the gradient with respect to the keys of the memory."""
         return 1.0
 
 
@@ -65,7 +66,7 @@ class FeaturesConfig:
     """Base of the configs of features. Each has a field `kind`, and `max_length`, the longest text in tokens."""
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an embedding size E = dim that does not suit it; the default accepts any."""
+        """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
     def features_dim(self, dim: int, /) -> int:
         """F, the number of features, for an embedding size E = dim: E by default."""
@@ -87,10 +88,10 @@ K = TypeVar("K")
 
 
 class Encoder(Protocol[EncoderC, P]):
-    """A kind of encoder."""
+    """The encoder interface."""
 
     def init(self, key: Key, cfg: EncoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
-        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def encode(
         self,
@@ -104,20 +105,20 @@ class Encoder(Protocol[EncoderC, P]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> Memory:
-        """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient that reaches its keys."""
+        """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient with respect to its keys."""
 
 
 class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
-    """What every decoder does with its parameters."""
+    """Decoding functions, shared by plain and precomputed parameters."""
 
     def prepare(self, params: Plain, cfg: DecoderC, memory: Memory, /) -> M:
-        """The memory as the layers read it, which `start` and `advance` take.
+        """Prepare the memory for `start` and `advance`, once for all steps.
 
-        Every leaf has the B sentences on axis 0, and there is an attribute `mask` [B, S].
+        Every leaf of the result has the B sentences on axis 0; its attribute `mask` has shape [B, S].
         """
 
     def start(self, params: Plain, cfg: DecoderC, memory: M, rows: int, /) -> K:
-        """An empty cache, with rows on axis 0 of every leaf."""
+        """An empty cache; axis 0 of every leaf has size `rows`."""
 
     def advance(
         self,
@@ -139,24 +140,24 @@ class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
 
 
 class Decoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, P, M, K]):
-    """A kind of decoder."""
+    """The decoder interface."""
 
     def init(self, key: Key, cfg: DecoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
-        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
 
 class FastDecoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, Plain, P, M, K]):
-    """The decoder of a kind for decoding token by token, without a key: P are parameters and what was made of them."""
+    """A decoder for token-by-token inference, without dropout: P holds the parameters and precomputed values."""
 
     def precompute(self, params: Plain, cfg: DecoderC, /) -> P:
-        """Whatever can be computed once for all steps; results stay the same up to rounding."""
+        """Precompute what all steps share; results are equal up to rounding."""
 
 
 class Features(Protocol[FeaturesC, P]):
-    """A kind of features: what a classifier reads off a text."""
+    """The interface of features: a fixed-size representation of a text for a classifier."""
 
     def init(self, key: Key, cfg: FeaturesC, /, *, vocabulary: int, dim: int, rate: float) -> P:
-        """Fresh parameters: V = vocabulary, E = dim; initial kernels make up for the dropout `rate`."""
+        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def extract(
         self,

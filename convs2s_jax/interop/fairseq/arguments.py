@@ -46,15 +46,15 @@ _NAMED = {"model": "arch", "optimizer": "optimizer", "lr_scheduler": "lr_schedul
 
 
 def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
-    """All arguments of a checkpoint by name, from either form.
+    """All arguments of a checkpoint by name, from the older or the later format.
 
     Args:
-      args: of the older form, a mapping; None in the later form.
-      cfg: of the later form, a mapping of sections; those of the model win where two have a name.
-      where: name of the file, for messages.
+      args: arguments in the older format, a mapping; None in the later format.
+      cfg: arguments in the later format, a mapping of sections; the model section takes precedence.
+      where: file name, for error messages.
 
     Raises:
-      UserError: neither is there.
+      UserError: neither is present.
     """
     if isinstance(args, Mapping):
         return dict(args)
@@ -75,10 +75,11 @@ def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """The model that fairseq's own arguments describe (`--arch fconv*`).
 
-    Layer lists are read as literals, never evaluated. What is absent is that of the preset `arch`, by default `fconv`.
+    Layer lists are read as literals, never evaluated. Missing arguments take the values of the preset `arch`, by
+    default `fconv`.
 
     Raises:
-      UserError: encoder and decoder of different embedding size, or a list of layers or attentions that is none.
+      UserError: encoder and decoder of different embedding size, or an invalid list of layers or attentions.
     """
     args = _with_defaults(args)
     encoder_dim, decoder_dim = args["encoder_embed_dim"], args["decoder_embed_dim"]
@@ -111,7 +112,7 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     """fairseq's arguments of a model; the inverse of `config_from_args`.
 
     Raises:
-      UserError: fairseq's `fconv` has no such model.
+      UserError: fairseq's `fconv` cannot represent the model.
     """
     encoder, decoder = cfg.encoder, cfg.decoder
     if not isinstance(encoder, ConvEncoderConfig):
@@ -171,5 +172,5 @@ def _attention_layers(attention: Any, layers: Any) -> list[int] | None:
 
 
 def _written(layers: tuple[ConvLayer, ...]) -> str:
-    """A list of layers as fairseq reads it; the third number is its residual."""
+    """A layer list in fairseq's syntax; the third number is its residual."""
     return str([(x.channels, x.width) if x.skip == 1 else (x.channels, x.width, x.skip) for x in layers])

@@ -29,17 +29,17 @@ class Momentum:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What is used of a file.
+    """The parts of a checkpoint file that are used.
 
     Attributes:
-      where: name of the file, for messages.
+      where: file name, for error messages.
       args: fairseq's arguments by name.
       tensors: the state dict.
       updates: number of updates done.
       epoch: the current epoch, from 1.
       rate: learning rate of the last update; None where it is unknown.
-      momentum: of the optimiser; None where the file holds none that can be used.
-      why: why there is no momentum, or "".
+      momentum: of the optimiser; None where the file has no usable momentum.
+      why: the reason that there is no momentum, or "".
     """
 
     where: str
@@ -97,17 +97,17 @@ def save(
     best: float,
     momentum: Momentum | None,
 ) -> None:
-    """Write a checkpoint with the keys of fairseq's own.
+    """Write a checkpoint with the same keys as fairseq.
 
     Args:
       path: of the file.
       args: fairseq's arguments.
       tensors: the state dict, in its order.
       names: `recipe.names`.
-      updates, epoch: where training stands; the epoch begins anew.
+      updates, epoch: training progress; training resumes at the start of the epoch.
       rate: the learning rate now.
-      best: least validation loss, nats a token; infinite where there is none.
-      momentum: NAG's state; None leaves fairseq to start afresh.
+      best: lowest validation loss, in nats per token; infinite where there is none.
+      momentum: NAG's state; with None, fairseq starts with a new optimiser state.
     """
     scheduler = {"lr": rate} | ({"best": best / math.log(2)} if math.isfinite(best) else {"best": None})
     state = None
@@ -153,14 +153,14 @@ def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Mome
 
 
 def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
-    """The learning rate that stands in the optimiser, or in the scheduler."""
+    """The learning rate stored with the optimiser, or with the scheduler."""
     groups: Sequence[Mapping[str, Any]] = state["param_groups"] if state else []
     rate = groups[0].get("lr") if groups else (history.get("lr_scheduler_state") or {}).get("lr")
     return float(rate) if rate else None
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:
-    """The epoch to go on with. Version 1 of fairseq's iterator kept the number of the epoch that it had finished."""
+    """The epoch to resume with. Version 1 of fairseq's iterator stores the number of the finished epoch."""
     iterator = extra.get("train_iterator") or {"epoch": extra.get("epoch", 1)}
     finished = iterator.get("version", 1) == 1 and iterator.get("iterations_in_epoch", 0) > 0
     return max(1, int(iterator["epoch"]) + finished)

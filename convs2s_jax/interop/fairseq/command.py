@@ -18,7 +18,7 @@ from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags:
-    """What is imported, and where to.
+    """Flags of the import command.
 
     Attributes:
       checkpoint: .pt files of fairseq, or .npz files with config.json beside them.
@@ -54,7 +54,7 @@ class ImportFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """What is exported, and where to.
+    """Flags of the export command.
 
     Attributes:
       workdir: folder of the run.
@@ -78,7 +78,7 @@ class ExportFlags:
 
 
 def import_main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Make workdirs of checkpoints."""
+    """Convert checkpoints to workdirs."""
     given = command_line.options_of(ImportFlags, values)
     order = Import(
         checkpoints=[Path(name) for name in given.checkpoint],
@@ -95,7 +95,7 @@ def import_main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def export_main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Make a checkpoint of a workdir."""
+    """Convert a workdir to a checkpoint."""
     if overrides:
         raise UserError(f"--config.{overrides[0][0]}: export takes its configuration from --workdir")
     given = command_line.options_of(ExportFlags, values)
@@ -157,7 +157,7 @@ def run(program: str, arguments: Sequence[str]) -> None:
 
 
 def _check_own(command: str, arguments: Sequence[str]) -> None:
-    """Refuse a flag of the other command."""
+    """Reject a flag of the other command."""
     names = {name: {field.name for group in one.groups for field in group.fields} for name, one in COMMANDS.items()}
     for argument in arguments:
         flag = argument.removeprefix("--").partition("=")[0]

@@ -17,10 +17,10 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) 
     Args:
       folder: of the dictionaries.
       languages: SRC and TGT.
-      models: for each side a SentencePiece model, or None where text comes as tokens between spaces.
+      models: for each side a SentencePiece model, or None for text tokenised by spaces.
 
     Raises:
-      UserError: a missing or damaged file, or a model that knows no piece of its dictionary.
+      UserError: a missing or damaged file, or a model that has none of the pieces in its dictionary.
     """
     sides: list[Vocabulary] = []
     for language, model in zip(languages, models, strict=True):
@@ -49,7 +49,7 @@ def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path,
 
 
 def joined(vocabularies: Vocabularies) -> Vocabularies | None:
-    """One vocabulary for both sides of a model that shares its tables, or None where the two are not equal."""
+    """One vocabulary for both sides of a model with shared tables, or None where the two differ."""
     same = vocabularies.src.fingerprint == vocabularies.tgt.fingerprint
     return Vocabularies(vocabularies.src, vocabularies.src) if same else None
 
@@ -57,10 +57,10 @@ def joined(vocabularies: Vocabularies) -> Vocabularies | None:
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model where there is one, into a folder.
 
-    Ids stay: the entry of line i, from 0, has id i + 4. A SentencePiece vocabulary counts nothing; its entries get 1.
+    Ids are preserved: the entry on line i, from 0, has id i + 4. SentencePiece entries have no counts; 1 is written.
 
     Raises:
-      UserError: an entry that cannot stand in fairseq's file.
+      UserError: an entry that fairseq's file format cannot represent.
     """
     if isinstance(vocabulary, WordList):
         words = vocabulary

@@ -1,4 +1,4 @@
-"""A workdir to a checkpoint that fairseq loads, with its dictionaries."""
+"""Convert a workdir to a checkpoint that fairseq loads, with its dictionaries."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from convs2s_jax.training.schedule import ScheduleState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-    """What is to be exported.
+    """The settings of an export.
 
     Attributes:
       workdir: folder of the run.
@@ -40,10 +40,10 @@ class Export:
 
 
 def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
-    """Write the checkpoint and its dictionaries, all or none.
+    """Write the checkpoint and its dictionaries; on an error, no file is written.
 
     Raises:
-      UserError: no run there, a model that fairseq cannot hold, or files in the way.
+      UserError: no run in the workdir, a model that fairseq cannot represent, or other files of the same names.
     """
     cfg = run_folder.load_config(order.workdir)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
@@ -99,7 +99,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
 
 
 def _move(folder: Path, output: Path) -> None:
-    """Put the files in place, the checkpoint last; none replaces another, but for one of the same content."""
+    """Move the files into place, the checkpoint last; only dictionaries of equal content are replaced."""
     made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
     there = [path.name for path in made if _differs(path, output.with_name(path.name), output)]
     if there:
@@ -109,5 +109,5 @@ def _move(folder: Path, output: Path) -> None:
 
 
 def _differs(new: Path, there: Path, output: Path) -> bool:
-    """Whether a file is in the way: checkpoints of one run share their dictionaries, byte for byte."""
+    """Whether a file is already there: a checkpoint, or a dictionary of other content (runs share dictionaries)."""
     return there.exists() and (there.name == output.name or there.read_bytes() != new.read_bytes())

@@ -1,4 +1,4 @@
-"""Families of fairseq's architectures that can be read, a line each."""
+"""The supported families of fairseq architectures, one entry each."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,19 +12,19 @@ from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 
 
 class Family(NamedTuple):
-    """Architectures that share their arguments.
+    """Architectures with the same set of arguments.
 
     Attributes:
-      kind: kind of encoder and decoder here.
+      kind: our kind of encoder and decoder.
       presets: arguments by `--arch`.
       config: fairseq's arguments to a config.
       args: a config to fairseq's arguments.
-      params: (config, fairseq's state dict) to parameters as they are trained.
+      params: (config, fairseq's state dict) to the trained form of the parameters.
       state_dict: (config, parameters) to fairseq's whole state dict.
-      afresh: why the momentum beside a state dict cannot be carried over, or "".
-      carries_momentum: whether the momentum of fairseq's NAG goes in and out.
-      unread: names of tensors that fairseq holds and does not use.
-      others: beginnings of names that are no encoder-decoders.
+      afresh: the reason that the momentum of a checkpoint cannot be imported, or "".
+      carries_momentum: whether the momentum of fairseq's NAG is imported and exported.
+      unread: names of tensors that fairseq stores but does not use.
+      others: prefixes of architecture names that are not encoder-decoders.
     """
 
     kind: str
@@ -68,10 +68,10 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(args: Mapping[str, Any]) -> Family:
-    """The family of a checkpoint by its `arch`; without one it is fconv.
+    """The family of a checkpoint, from its `arch`; fconv if that is missing.
 
     Raises:
-      UserError: an architecture of another kind.
+      UserError: an unsupported architecture.
     """
     arch = str(args.get("arch", "fconv"))
     for name, family in FAMILIES.items():
@@ -85,29 +85,29 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """The model that fairseq's own arguments describe.
 
     Raises:
-      UserError: an architecture of another kind, or arguments that make none of our models.
+      UserError: an unsupported architecture, or arguments that none of our models support.
     """
     return family_of(args).config(args)
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    """Parameters as they are trained, from fairseq's state dict.
+    """Parameters in their trained form, from fairseq's state dict.
 
     Args:
       cfg: the model (`config_from_args`).
       tensors: arrays by fairseq's names.
 
     Raises:
-      UserError: a model that fairseq has not; or names the missing, surplus and misshapen tensors.
+      UserError: a model without a fairseq equivalent; or missing, surplus or misshapen tensors, by name.
     """
     return family_of_model(cfg).params(cfg, tensors)
 
 
 def family_of_model(cfg: ModelConfig) -> Family:
-    """The family whose kind encoder and decoder are.
+    """The family with the kind of the encoder and decoder.
 
     Raises:
-      UserError: a model that fairseq has not.
+      UserError: a model without a fairseq equivalent.
     """
     for family in FAMILIES.values():
         if cfg.encoder.kind == cfg.decoder.kind == family.kind:

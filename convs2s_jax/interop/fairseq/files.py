@@ -1,7 +1,7 @@
 """Files of fairseq: checkpoints by torch's restricted loader, or arrays and arguments without torch.
 
 Nothing in a checkpoint is executed. Torch's weights-only loader builds tensors and plain values; beyond those only the
-names listed here are accepted, and each of them but argparse.Namespace stands for a record that does nothing.
+names listed here are accepted, and each of them except argparse.Namespace becomes an inert placeholder.
 """
 
 import argparse
@@ -67,14 +67,14 @@ INERT = (
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds: nested dictionaries and lists, tensors as float32 or integer arrays.
+    """The content of a checkpoint: nested dictionaries and lists, tensors as float32 or integer arrays.
 
     Args:
       path: FILE.pt of fairseq, or an .npz of its state dict with fairseq's arguments in `config.json` beside it, which
         needs no torch.
 
     Raises:
-      UserError: no such file, not a checkpoint, one that asks for code, or torch is missing.
+      UserError: no such file, not a checkpoint, one that would execute code, or torch is not installed.
     """
     if not path.is_file():
         raise UserError(f"--checkpoint={path}: there is no such file")
@@ -92,7 +92,7 @@ def write(content: dict[str, Any], path: Path) -> None:
             return type(value)((key, convert(item)) for key, item in value.items())
         return [convert(item) for item in value] if isinstance(value, list) else value
 
-    buffer = io.BytesIO()  # on a full disk torch would raise something else than OSError
+    buffer = io.BytesIO()  # on a full disk torch would not raise OSError
     torch.save(convert(content) | {"args": argparse.Namespace(**content["args"])}, buffer)
     path.write_bytes(buffer.getbuffer())
 
@@ -119,7 +119,7 @@ def _read_torch(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(allowed):
             content = torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
         content = _plain(content)
-    except Exception as error:  # whatever a file of unknown origin may cause
+    except Exception as error:  # a file of unknown origin may cause any error
         asked = _asked_for(error)
         if asked:
             raise UserError(
@@ -144,7 +144,7 @@ def _torch(path: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Dictionaries, lists, arrays and numbers of what torch read."""
+    """Convert what torch read to dictionaries, lists, arrays and numbers."""
     if isinstance(value, argparse.Namespace):
         return _plain(vars(value))
     if isinstance(value, Inert):
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_inert(value: Inert) -> Any:
-    """omegaconf's containers and nodes by their content, choices by their name, others as nothing."""
+    """The content of omegaconf's containers and nodes, the name of enum members, None for others."""
     state = value.state
     if isinstance(state, Mapping):
         inner = state.get("_content", state.get("_val"))
@@ -169,7 +169,7 @@ def _plain_inert(value: Inert) -> Any:
 
 
 def _asked_for(error: Exception) -> str:
-    """The name of what a pickle asks for and may not have."""
+    """The name of the disallowed global that a pickle refers to."""
     words = str(error).replace("`", " ").split()
     for mark in ("GLOBAL", "class", "function"):
         if mark in words[:-1]:
@@ -179,6 +179,6 @@ def _asked_for(error: Exception) -> str:
 
 def _first(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    if lines[0].startswith("Weights only load failed"):  # torch goes on to advise what would execute the file
+    if lines[0].startswith("Weights only load failed"):  # the rest is torch's advice, which would execute the file
         return "it is damaged, cut off, or of another kind"
     return lines[0][:200]

@@ -1,4 +1,4 @@
-"""Tensors by fairseq's names, put where our parameters have them; what does not fit is named."""
+"""Place tensors with fairseq's names in our parameters, and report by name those that do not fit."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ _TABLE = "decoder.embed_tokens.weight"
 
 
 class Place(NamedTuple):
-    """Where fairseq keeps a parameter.
+    """Where fairseq stores a parameter.
 
     Attributes:
-      name: fairseq's.
-      shape: there.
+      name: fairseq's name of the tensor.
+      shape: fairseq's shape.
       convert: fairseq's array to ours.
       back: our array to fairseq's.
     """
@@ -39,17 +39,17 @@ def fitted(
     output: str,
     spare: Collection[str],
 ) -> Params:
-    """Parameters of a model, as they are trained, with the numbers of `tensors`.
+    """Parameters of a model, in their trained form, with the values of `tensors`.
 
     Args:
-      cfg: the model; its vocabularies are as large as the tables.
+      cfg: the model; vocabulary sizes are those of the tables.
       tensors: arrays by fairseq's names.
-      place: of a parameter's path ('decoder/blocks/0/...') and shape.
-      output: name of the softmax layer's kernel, which may stand beside the table where they are tied.
-      spare: names that may be there and are not read.
+      place: (path of a parameter, such as 'decoder/blocks/0/...', and its shape) -> its place.
+      output: name of the softmax layer's kernel, which may also be present where it is tied to the table.
+      spare: names that may be present and are ignored.
 
     Raises:
-      UserError: names the missing, misshapen and surplus tensors, and a tied kernel that is another table.
+      UserError: missing, misshapen or surplus tensors, or a tied kernel that differs from the table, by name.
     """
     used, told = set(spare), []
     copies = _copies(cfg, output)
@@ -82,7 +82,7 @@ def fitted(
 
 
 def with_copies(cfg: ModelConfig, tensors: Mapping[str, np.ndarray], output: str) -> dict[str, np.ndarray]:
-    """The tensors and, under their own names, the uses of the decoder's table that fairseq lists as well."""
+    """The tensors, with the copies of the decoder's table that fairseq also lists."""
     return {**tensors, **dict.fromkeys(_copies(cfg, output), tensors[_TABLE])}
 
 
@@ -93,7 +93,7 @@ def _copies(cfg: ModelConfig, output: str) -> list[str]:
 
 
 def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]:
-    """The tensors that are there and are not the decoder's table, though they should be."""
+    """The tensors that should equal the decoder's table and do not."""
     if _TABLE not in tensors:
         return []
     odd = [name for name in copies if name in tensors and not np.array_equal(tensors[name], tensors[_TABLE])]
@@ -101,6 +101,6 @@ def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:
-    """Rows of a table; 1 where there is none, which is then found missing or misshapen."""
+    """Number of rows of a table; 1 where there is none, which is reported later as missing or misshapen."""
     shape: tuple[int, ...] = np.shape(tensors.get(f"{side}.embed_tokens.weight", ()))
     return shape[0] if len(shape) == 2 else 1

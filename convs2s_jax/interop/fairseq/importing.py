@@ -1,4 +1,4 @@
-"""fairseq's checkpoints to workdirs that decode.py uses and train.py continues from."""
+"""Convert fairseq's checkpoints to workdirs that decode.py uses and train.py continues from."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ def get_config():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import:
-    """What is to be imported.
+    """The settings of an import.
 
     Attributes:
       checkpoints: files to read.
@@ -54,7 +54,7 @@ class Import:
       languages: source and target; "" for those of the checkpoint.
       models: SentencePiece models of both sides, or None.
       average: whether to write the average of all checkpoints.
-      momentum: whether to carry the optimiser's momentum over.
+      momentum: whether to import the optimiser's momentum.
       config: file of --config, or "".
       overrides: (path.to.field, text) pairs of the command line.
     """
@@ -88,14 +88,14 @@ class _Made:
 
 
 def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
-    """Write the workdirs of an order, all or none.
+    """Write the workdirs; on an error, none is written.
 
     Args:
       order: what to import.
-      tell: gets sentences for the user.
+      tell: called with messages for the user.
 
     Raises:
-      UserError: a file that cannot be used, a model that does not fit it, or a workdir that is taken.
+      UserError: an unusable file, a model that does not fit it, or an existing workdir.
     """
     _check(order)
     found = [load(path) for path in order.checkpoints]
@@ -119,7 +119,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
 
 
 def _check(order: Import) -> None:
-    """Refuse what does not go together before any work is done."""
+    """Reject inconsistent settings before any work is done."""
     many, places = len(order.checkpoints), len(order.workdirs)
     if order.average and (many < 2 or places != 1):
         raise UserError(
@@ -140,7 +140,7 @@ def _check(order: Import) -> None:
 
 
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
-    """One checkpoint under our names."""
+    """Convert one checkpoint."""
     trained = _recipe(found)
     source, target = (
         given or str(found.args.get(name) or "")
@@ -192,7 +192,7 @@ def _recipe(found: Checkpoint) -> Recipe:
 def _config(
     found: Checkpoint, order: Import, trained: Recipe, languages: tuple[str, str], vocabularies: Vocabularies
 ) -> Config:
-    """The configuration: fairseq's arguments, over them the file of --config, over it the command line."""
+    """The configuration, in increasing precedence: fairseq's arguments, the --config file, the command line."""
     with located(found.where):
         model = config_from_args(found.args)
     pieces = isinstance(vocabularies.src, ListedPieces) and isinstance(vocabularies.tgt, ListedPieces)
@@ -216,7 +216,7 @@ def _config(
 
 
 def _merged(values: Any, over: Any) -> Any:
-    """Nested dictionaries with those of `over` put in; a record of another kind replaces the whole."""
+    """Nested dictionaries, updated by `over`; a record of another kind is replaced as a whole."""
     if dataclasses.is_dataclass(values):
         values = to_dict(values)
     if not (isinstance(values, Mapping) and isinstance(over, Mapping)):
@@ -227,7 +227,7 @@ def _merged(values: Any, over: Any) -> Any:
 
 
 def _average(made: Sequence[_Made]) -> _Made:
-    """One model of several: the mean of their kernels, without momentum, at the place of the last."""
+    """Average several models: the mean of their kernels, no momentum, the training position of the last."""
     first, last = made[0], made[-1]
     for one in made[1:]:
         if one.cfg.model != first.cfg.model or run_folder.fingerprints(one.vocabularies) != run_folder.fingerprints(
@@ -241,7 +241,7 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 
 def _write(folder: Path, made: _Made) -> None:
-    """A workdir with one checkpoint."""
+    """Write a workdir with one checkpoint."""
     run_folder.claim(folder, made.cfg)
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
     vocabulary.save(made.vocabularies, run_folder.vocabulary(folder))

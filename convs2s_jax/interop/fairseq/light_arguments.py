@@ -45,7 +45,7 @@ _ELSE = {
 
 
 def _both(**values: Any) -> dict[str, Any]:
-    """The same for encoder and decoder."""
+    """The same values for encoder and decoder."""
     return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in values.items()}
 
 
@@ -70,10 +70,10 @@ _MOST_LAYERS, _MOST_POSITIONS = 1000, 2**24
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """The model that fairseq's own arguments describe (`--arch lightconv*`).
 
-    What is absent is that of the preset `arch`, by default `lightconv`.
+    Missing arguments take the values of the preset `arch`, by default `lightconv`.
 
     Raises:
-      UserError: a model that is not among ours, or an argument of another kind than fairseq writes.
+      UserError: a model that is not supported, or an argument of the wrong type.
     """
     args = _with_defaults(args)
     _check(args)
@@ -94,7 +94,7 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     """fairseq's arguments of a light model; the inverse of `config_from_args`.
 
     Raises:
-      UserError: fairseq's `lightconv` has no such model.
+      UserError: fairseq's `lightconv` cannot represent the model.
     """
     encoder, decoder = cfg.encoder, cfg.decoder
     if not isinstance(encoder, LightEncoderConfig) or not isinstance(decoder, LightDecoderConfig):
@@ -155,7 +155,7 @@ def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(args: Mapping[str, Any]) -> None:
-    """Refuse what fairseq has and we do not."""
+    """Reject options of fairseq that are not supported here."""
     for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
         if args[name] != args[other]:
             raise UserError(f"{name} is {args[name]} and {other} {args[other]}: models here have one size for both")

@@ -43,11 +43,11 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     Args:
       cfg: the model (`config_from_args`).
       tensors: arrays by fairseq's names, those of 2019 too: layer_norms.0, one matrix for query, key and value,
-        embed_out, kernels [H, K] of its CUDA layer. Buffers and the bias that its dynamic convolutions hold and do not
-        use are not read.
+        embed_out, kernels [H, K] of its CUDA layer. Buffers, and the unused bias of its dynamic convolutions, are
+        ignored.
 
     Raises:
-      UserError: names the missing, surplus and misshapen tensors.
+      UserError: missing, surplus or misshapen tensors, by name.
     """
     tensors = _renamed(tensors)
     spare = {name for name in tensors if UNREAD.fullmatch(name)}
@@ -55,10 +55,10 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
 
 
 def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """What fairseq's `model.state_dict()` holds; the inverse of `params_from_state_dict`.
+    """The content of fairseq's `model.state_dict()`; the inverse of `params_from_state_dict`.
 
-    A shared table stands under each of its names. The versions are 2, and the biases that fairseq's dynamic
-    convolutions hold and do not use are zero.
+    A shared table appears under each of its names. The versions are 2, and the unused biases of fairseq's dynamic
+    convolutions are zero.
     """
     tensors: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -74,7 +74,7 @@ def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
 def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors of older checkpoints under the names and in the shapes of later ones.
 
-    An older name beside the later one stays, and has no place then.
+    If both the older and the later name are present, the older is kept and later reported as surplus.
     """
     result: dict[str, Any] = {}
     for name, value in tensors.items():
@@ -84,7 +84,7 @@ def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _later(name: str, value: Any) -> dict[str, Any]:
-    """What a tensor has become since."""
+    """The later names and values of a tensor of an older checkpoint."""
     module, _, leaf = name.rpartition(".")
     if leaf in ("in_proj_weight", "in_proj_bias") and np.ndim(value) and len(value) % 3 == 0:
         parts = np.split(np.asarray(value), 3)
@@ -97,7 +97,7 @@ def _later(name: str, value: Any) -> dict[str, Any]:
 
 
 def _place(path: str, shape: tuple[int, ...]) -> Place:
-    """Where fairseq keeps the parameter at a path: linear maps as [D, C], kernels as [H, 1, K] and [H K, C]."""
+    """Where fairseq stores the parameter at a path: linear maps as [D, C], kernels as [H, 1, K] and [H K, C]."""
     for pattern, theirs in _PLACES:
         match = re.fullmatch(pattern, path)
         if match:

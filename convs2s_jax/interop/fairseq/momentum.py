@@ -20,12 +20,12 @@ def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> T
 
     Args:
       cfg: the model.
-      params: its parameters, weight norm split.
+      params: its parameters, with kernels as direction and length.
       momentum: buffers in fairseq's order of parameters.
-      where: name of the file, for messages.
+      where: file name, for error messages.
 
     Raises:
-      UserError: the buffers are not those of these parameters.
+      UserError: the buffers do not match the parameters.
     """
     expected = state_dict(params)
     shapes = [value.shape for value in expected.values()]

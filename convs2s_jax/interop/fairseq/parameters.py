@@ -1,6 +1,6 @@
 """The parameters of fairseq's `fconv` models under our names, and back.
 
-Both sides hold the same numbers; fairseq stores a linear map as [D, C] where we have [C, D].
+The values are the same; fairseq stores a linear map as [D, C], we as [C, D].
 """
 
 import re
@@ -46,7 +46,7 @@ def fairseq_name(path: str) -> str:
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    """Parameters, weight norm split, from fairseq's state dict.
+    """Parameters, with kernels as direction and length, from fairseq's state dict.
 
     Args:
       cfg: the model (`config_from_args`).
@@ -55,7 +55,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
         norm was removed, kernels stand under `weight` and are split.
 
     Raises:
-      UserError: names the missing, surplus and misshapen tensors.
+      UserError: missing, surplus or misshapen tensors, by name.
     """
     tensors = _with_lengths(cfg, tensors)
     old = _version(tensors) < 2
@@ -74,7 +74,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
 def state_dict(params: Tree) -> dict[str, np.ndarray]:
     """Arrays by fairseq's names, in the order of its `model.parameters()`.
 
-    The inverse of `params_from_state_dict`; gradients and optimiser state map alike.
+    The inverse of `params_from_state_dict`; gradients and optimiser state are converted the same way.
     """
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -84,15 +84,15 @@ def state_dict(params: Tree) -> dict[str, np.ndarray]:
 
 
 def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """What fairseq's `model.state_dict()` holds: the parameters, the decoder's version (2), a tied output's table."""
+    """fairseq's whole `model.state_dict()`: the parameters, the decoder's version (2), a tied output's table."""
     tensors = with_copies(cfg, state_dict(params), _TIED) | {_VERSION: np.array([2], np.float32)}
     return {name: tensors[name] for name in sorted(tensors, key=_place)}
 
 
 def renewed(params: Params) -> Params:
-    """The same kernels with one length for each output channel, as version 2 has them.
+    """The same kernels with one length for each output channel, as in version 2.
 
-    Decoder convolutions of version-1 checkpoints are merged and split again; others stay bit for bit.
+    Decoder convolutions of version-1 checkpoints are merged and split again; others are unchanged, bit for bit.
     """
 
     def renew(normed: Tree) -> Tree:
@@ -105,7 +105,7 @@ def renewed(params: Params) -> Params:
 
 
 def afresh(tensors: Mapping[str, Any]) -> str:
-    """Why momentum does not carry over: tensors are not directions and lengths as version 2 has them. Else ""."""
+    """The reason that momentum cannot be imported: kernels are not split as in version 2. Else ""."""
     current = _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
     return "" if current else "its weight norm is of another form than the one trained here"
 

@@ -18,7 +18,7 @@ class Recipe:
       training: values for the configuration's `training`.
       batch: values for `data.batch`.
       seed: of the run.
-      lost: a sentence for each thing that could not be kept.
+      lost: a sentence for each setting that could not be converted.
     """
 
     training: dict[str, Any]
@@ -32,7 +32,7 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
 
     Args:
       args: of the checkpoint, all optional.
-      rate: learning rate of its last update, for a schedule that is not known here; None where there was none.
+      rate: learning rate of its last update, used if the schedule is not supported; None where unknown.
     """
     lost: list[str] = []
     training: dict[str, Any] = {"schedule": _schedule(args, rate, lost)}
@@ -58,7 +58,7 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
 
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
-    """fairseq's arguments of a training, for `fairseq-train` to go on with."""
+    """fairseq's training arguments, with which `fairseq-train` continues."""
     training, batch = cfg.training, cfg.data.batch
     criterion = "label_smoothed_cross_entropy" if training.label_smoothing else "cross_entropy"
     return {
@@ -98,7 +98,7 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     period = args.get("lr_period_updates") or 0
     if kind == "cosine" and warmup and period > 0 and args.get("t_mult", 1) == 1:
         minimum = args.get("min_lr") or 0.0
-        if args.get("max_lr"):  # of versions in which `lr` was the least rate
+        if args.get("max_lr"):  # in these versions `lr` is the minimum rate
             warming["rate"], minimum = args["max_lr"], rates[0]
         return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": minimum}
     if warmup:
@@ -115,7 +115,7 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
 
 
 def _batch(args: Mapping[str, Any]) -> dict[str, Any]:
-    """fairseq counts the tokens of each device, we those of the whole batch."""
+    """Batch settings: fairseq counts tokens per device, we count those of the whole batch."""
     batch: dict[str, Any] = {}
     if args.get("max_tokens"):
         batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size") or 1)

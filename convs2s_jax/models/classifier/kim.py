@@ -23,7 +23,7 @@ class KimConfig(FeaturesConfig):
 
     Attributes:
       kind: Kim's features.
-      widths: K of each bank of convolutions.
+      widths: kernel width K of each bank of convolutions.
       maps: D, channels of each bank.
       max_length: longest text in tokens, its end symbol counted (the model itself has no bound).
     """
@@ -41,7 +41,7 @@ class KimConfig(FeaturesConfig):
         check(self.max_length >= 2, f"max_length is {self.max_length}: it counts a word and its end; use 2 or more")
 
     def features_dim(self, _dim: int, /) -> int:
-        """F: all maps of all widths."""
+        """F: the number of feature maps over all widths."""
         return self.maps * len(self.widths)
 
 
@@ -61,7 +61,7 @@ class KimParams:
     """Parameters of Kim's features.
 
     Attributes:
-      embedding: without positions.
+      embedding: of tokens, without positions.
       banks: one for each width.
     """
 
@@ -70,9 +70,9 @@ class KimParams:
 
 
 def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, **_: object) -> KimParams:
-    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), which suits the rectifier.
+    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), the He initialisation for ReLU.
 
-    Dropout has no part in them: it comes after the features.
+    Dropout does not affect the initial scale, because it is applied after the features.
     """
     keys = jax.random.split(key, len(cfg.widths) + 1)
     return KimParams(
@@ -90,13 +90,13 @@ def extract(
     """One number for each feature map (equations 2 to 4):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
 
     Only windows inside the text count. A text shorter than K has one window: it begins where the text begins and is
-    padded with zeros. (Kim's program puts K_max - 1 zeros before and after every text, so its windows reach beyond the
+    padded with zeros. (Kim's code puts K_max - 1 zeros before and after every text, so its windows reach beyond the
     text; the paper pads only texts that are too short.)
 
     Args:
       params: merged kernels.
       src: [B, S] tokens with the end symbol, which counts as a token; PAD on either side.
-      execution: form of the convolutions.
+      execution: selects the form of the convolutions.
 
     Returns:
       [B, F]: the maps of the first width, of the second, ...

@@ -1,4 +1,4 @@
-"""Text classification (Kim 2014): features of a text, dropout and a softmax over labels. With the table of features."""
+"""Text classification (Kim 2014): features of a text, dropout and a softmax over labels. Also the table of features."""
 
 import dataclasses
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key, wide
 
 
 def _kind(_config: type[FeaturesC], functions: Features[FeaturesC, P], /) -> Features[Any, Any]:
-    """A line of the table: the type checker compares the functions with the interface."""
+    """An entry of the table; the type checker checks the functions against the interface."""
     return functions
 
 
@@ -39,7 +39,7 @@ class ClassifierConfig:
     Attributes:
       kind: a classifier.
       embedding_dim: E.
-      dropout: rate for the features before the softmax layer, and inside an encoder.
+      dropout: rate on the features before the softmax layer, and inside an encoder.
       dtype: of products and activations; parameters, softmax and norms stay in float32.
       features: any kind of features.
       execution: how the layers are executed; it does not change results.
@@ -64,7 +64,7 @@ class ClassifierConfig:
 
     @property
     def max_target(self) -> int:
-        """A label and the end symbol, which ends every target."""
+        """2: a label and the end symbol."""
         return 2
 
 
@@ -73,7 +73,7 @@ class ClassifierParams:
     """Parameters of a classifier.
 
     Attributes:
-      features: of their kind.
+      features: parameters of the features.
       output: the softmax layer [F -> L].
     """
 
@@ -82,7 +82,7 @@ class ClassifierParams:
 
 
 def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> ClassifierParams:
-    """Fresh parameters in float32, with plain kernels (`split` makes what is trained): V = vocabulary, L = labels."""
+    """Fresh parameters in float32, with plain kernels (see `split`): V = vocabulary, L = labels."""
     features_key, output_key = jax.random.split(key)
     kind = FEATURES[cfg.features.kind]
     return ClassifierParams(
@@ -92,7 +92,7 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
 
 
 def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
-    """What is trained: kernels as direction and length (`nn.weight_norm`) where the features have them so."""
+    """The trained parameters: with kernels as direction and length (`nn.weight_norm`) if the features use them."""
     return (
         dataclasses.replace(params, features=weight_norm.split(params.features)) if cfg.features.normalised else params
     )
@@ -105,9 +105,9 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
 
     Args:
       params: merged kernels.
-      cfg: the model.
+      cfg: classifier config.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      key: for dropout; None evaluates.
+      key: random key for dropout; None for evaluation.
 
     Returns:
       [B, L] in float32 or better.

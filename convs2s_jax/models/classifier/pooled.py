@@ -1,4 +1,4 @@
-"""Any encoder with pooling over time: features of a text."""
+"""Features of a text: the outputs of any encoder, pooled over time."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -19,7 +19,7 @@ class PooledConfig(FeaturesConfig):
     Attributes:
       kind: an encoder with pooling.
       encoder: any kind of encoder.
-      pooling: over the positions of the text, "max" or "mean".
+      pooling: "max" or "mean" over the positions of the text.
     """
 
     kind: Literal["pooled"] = "pooled"
@@ -38,12 +38,12 @@ class PooledConfig(FeaturesConfig):
         return self.encoder.max_length
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an E that does not suit the encoder."""
+        """Reject an E that the encoder cannot use."""
         self.encoder.check_dim(dim)
 
     @property
     def normalised(self) -> bool:
-        """Whether the encoder is."""
+        """Whether the encoder is trained with weight normalisation."""
         return self.encoder.normalised
 
 
@@ -65,11 +65,11 @@ def extract(
 
     Args:
       params: merged kernels of the encoder.
-      cfg: encoder and pooling.
+      cfg: encoder config and pooling.
       src: [B, S] tokens with the end symbol, PAD on either side.
       rate: dropout within the encoder.
-      key: for dropout; None evaluates.
-      execution: of the layers.
+      key: random key for dropout; None for evaluation.
+      execution: how the layers are executed.
 
     Returns:
       [B, E].

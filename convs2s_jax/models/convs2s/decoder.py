@@ -40,7 +40,7 @@ class ConvDecoderConfig(DecoderConfig):
     """Convolutional decoder.
 
     Attributes:
-      layers: from the target up, each (channels, width) or (channels, width, skip).
+      layers: from bottom to top, each (channels, width) or (channels, width, skip).
       convolution: the kind of all layers: dense, separable, lightweight or dynamic.
       attention_layers: which layers attend, counted from 1 as in table 5 of the paper; None for all, () in a language
         model, which reads no source.
@@ -78,7 +78,7 @@ class ConvDecoderConfig(DecoderConfig):
         return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
-        """Refuse a tied output whose O is not E = dim."""
+        """Reject a tied output whose O is not E = dim."""
         check(
             not self.tied_output or self.out_dim == dim,
             f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
@@ -86,21 +86,21 @@ class ConvDecoderConfig(DecoderConfig):
         )
 
     def attends(self, index: int) -> bool:
-        """Whether the layer of this index, from 0, has an attention."""
+        """Whether the layer of this index, from 0, attends."""
         return self.attention_layers is None or index + 1 in self.attention_layers
 
     def features_dim(self, _dim: int, /) -> int:
-        """O."""
+        """O = `out_dim`."""
         return self.out_dim
 
     @property
     def reads_memory(self) -> bool:
-        """Whether a layer attends."""
+        """Whether any layer attends."""
         return any(self.attends(i) for i in range(len(self.layers)))
 
     @property
     def returns_attention(self) -> bool:
-        """Whether a layer attends."""
+        """Whether any layer attends."""
         return self.reads_memory
 
     @property
@@ -115,8 +115,8 @@ class ConvDecoderBlock:
     """Parameters of one layer.
 
     Attributes:
-      conv: of C to 2D channels, as its kind has it (`convs2s.convolutions`).
-      projection: [R, D] of the residual connection, None where channels agree or there is none.
+      conv: the convolution from C to 2D channels; the kind determines its structure (`convs2s.convolutions`).
+      projection: [R, D] of the residual connection, None where R = D or there is no residual connection.
       attention: None where the layer does not attend.
     """
 
@@ -131,10 +131,10 @@ class ConvDecoderParams:
 
     Attributes:
       embedding: of target tokens.
-      map_in: [E -> C] to the channels of the first layer.
+      map_in: the linear map [E -> C] to the channels of the first layer.
       blocks: the layers.
-      map_out: to O.
-      output: O to V; with a tied output the bias [V] alone, whose kernel is the embedding table.
+      map_out: the linear map to O.
+      output: O to V; with a tied output only the bias [V], as the kernel is the embedding table.
     """
 
     embedding: Embedding
@@ -146,11 +146,11 @@ class ConvDecoderParams:
 
 @flax.struct.dataclass
 class ConvDecoderCache:
-    """What the decoder remembers of the target so far.
+    """The decoder state after the target tokens read so far.
 
     Attributes:
       length: [N], real tokens read.
-      histories: for each layer the last inputs that its convolution sees, [N, (K - 1) r, C].
+      histories: for each layer the last inputs of its convolution, [N, (K - 1) r, C].
     """
 
     length: Array
@@ -158,7 +158,7 @@ class ConvDecoderCache:
 
 
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
-    """Fresh parameters (section 3.5): rows V of the target vocabulary, E = dim, dropout `rate`."""
+    """Fresh parameters (section 3.5): target vocabulary of V entries, E = dim, dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
     keep = 1.0 - rate
     blocks = []
@@ -176,7 +176,7 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
 
 
 def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
-    """The layers read the memory as it is (for many short calls see `convs2s.lookup`)."""
+    """Identity: there is nothing to prepare (for many short calls see `convs2s.lookup`)."""
     return memory
 
 
@@ -206,13 +206,13 @@ def advance(
 
     Args:
       params: merged kernels.
-      cfg: layer list.
+      cfg: decoder config.
       memory: of B sentences.
-      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
       rate: dropout, on the embeddings, the input of each convolution and the features.
-      key: for dropout; None evaluates.
-      execution: of the layers; a single token goes through them without a loop.
+      key: random key for dropout; None for evaluation.
+      execution: how the layers are executed; a single token is processed without a scan over layers.
 
     Returns:
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
@@ -231,7 +231,7 @@ def advance(
         x, a = after_convolution(block, layer, y, outputs, attend)
         return x, (after, a)
 
-    if tokens.shape[1] == 1:  # a loop would stack the kernels of its layers at every step (decision 0008)
+    if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (decision 0008)
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
     items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
@@ -253,10 +253,10 @@ def after_convolution(
 
     Args:
       block: parameters.
-      layer: of the list.
-      y: [N, T, 2D], what its convolution gives.
-      outputs: what enters the first layer and what left those before.
-      attend: (maps, h [N, T, D]) -> what the attention makes of h, and its weights [N, T, S].
+      layer: its entry in the config.
+      y: [N, T, 2D], output of its convolution.
+      outputs: the input of the first layer, then the output of each layer so far.
+      attend: (parameters, h [N, T, D]) -> the attention output for h, and the weights [N, T, S].
 
     Returns:
       The layer's output [N, T, D], and the weights, None without attention.
@@ -268,7 +268,7 @@ def after_convolution(
 
 
 def mean_attention(weights: Sequence[Array | None], tokens: Array, mask: Array) -> Array:
-    """The mean of the layers that attend, [N, T, S]; zeros where none does."""
+    """Attention weights averaged over the attending layers, [N, T, S]; zeros where none attends."""
     found = [a for a in weights if a is not None]
     if not found:
         return jnp.zeros((*tokens.shape, mask.shape[1]), jnp.float32)
@@ -276,7 +276,7 @@ def mean_attention(weights: Sequence[Array | None], tokens: Array, mask: Array) 
 
 
 def length_after(length: Array, tokens: Array) -> Array:
-    """Real tokens read after `tokens` [N, T], where `length` [N] were read before."""
+    """Number of real tokens read so far, [N]: `length` [N] plus those in `tokens` [N, T]."""
     return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
 
 

@@ -40,7 +40,7 @@ class ConvEncoderConfig(EncoderConfig):
     """Convolutional encoder.
 
     Attributes:
-      layers: from the source up, each (channels, width) or (channels, width, skip).
+      layers: from bottom to top, each (channels, width) or (channels, width, skip).
       convolution: the kind of all layers: dense, separable, lightweight or dynamic.
       positions: whether position embeddings are added (table 4 of the paper).
       max_positions: rows of their table, two more than the longest source with its end symbol.
@@ -72,8 +72,8 @@ class ConvEncoderBlock:
     """Parameters of one layer.
 
     Attributes:
-      conv: of C to 2D channels, as its kind has it (`convs2s.convolutions`).
-      projection: [R, D] of the residual connection, None where channels agree or there is none.
+      conv: the convolution from C to 2D channels; the kind determines its structure (`convs2s.convolutions`).
+      projection: [R, D] of the residual connection, None where R = D or there is no residual connection.
     """
 
     conv: Any
@@ -86,9 +86,9 @@ class ConvEncoderParams:
 
     Attributes:
       embedding: of source tokens.
-      map_in: [E -> C] to the channels of the first layer.
+      map_in: the linear map [E -> C] to the channels of the first layer.
       blocks: the layers.
-      map_out: back to E.
+      map_out: the linear map back to E.
     """
 
     embedding: Embedding
@@ -98,7 +98,7 @@ class ConvEncoderParams:
 
 
 def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
-    """Fresh parameters (section 3.5): rows V of the source vocabulary, E = dim, dropout `rate`."""
+    """Fresh parameters (section 3.5): source vocabulary of V entries, E = dim, dropout `rate`."""
     keys = jax.random.split(key, len(cfg.layers) + 3)
     keep = 1.0 - rate
     return ConvEncoderParams(
@@ -124,17 +124,17 @@ def encode(
 ) -> Memory:
     """Source tokens to memory: keys z, values (z + e) * sqrt(0.5).
 
-    Padding is set to zero before each convolution, so it acts like the end of the sentence; the residual is the
-    unmasked input (fairseq).
+    Padding is set to zero before each convolution, with the same effect as the sentence boundary; the residual is
+    the unmasked input (fairseq).
 
     Args:
       params: merged kernels.
-      cfg: layer list.
+      cfg: encoder config.
       src: [B, S] tokens with the end symbol, PAD on either side.
       rate: dropout, on the embeddings and on the input of each convolution.
       gradient_scale: factor on the gradient that reaches z (section 3.4).
-      key: for dropout; None evaluates.
-      execution: of the layers.
+      key: random key for dropout; None for evaluation.
+      execution: how the layers are executed.
     """
     check_blocks(params.blocks, cfg.layers)
     mask = src != PAD

@@ -28,7 +28,7 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
 
     Attributes:
       tied_output: whether the softmax uses the embedding table.
-      attention_dropout: rate on the weights of the attention.
+      attention_dropout: dropout rate on the attention weights.
     """
 
     layers: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
@@ -41,7 +41,7 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
         check(0.0 <= self.attention_dropout < 1.0, rule)
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an E that the positions or the heads of the attention cannot share."""
+        """Reject an E that does not suit the positions or the number of attention heads."""
         super().check_dim(dim)
         check(
             dim % self.heads == 0,
@@ -51,11 +51,11 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
 
 @flax.struct.dataclass
 class SourceAttention:
-    """Parameters of the part that reads the source.
+    """Parameters of the source attention, the second sublayer.
 
     Attributes:
       heads: the multi-head attention.
-      norm: layer normalisation of the part.
+      norm: layer norm of the sublayer.
     """
 
     heads: Multihead
@@ -64,12 +64,12 @@ class SourceAttention:
 
 @flax.struct.dataclass
 class LightDecoderBlock:
-    """Parameters of one layer: its three parts.
+    """Parameters of one layer: its three sublayers.
 
     Attributes:
-      convolution: the part that reads the target.
-      attention: the part that reads the source.
-      feed_forward: the last part.
+      convolution: the sublayer that reads the target.
+      attention: the sublayer that reads the source.
+      feed_forward: the feed-forward sublayer.
     """
 
     convolution: LightConvolution
@@ -84,7 +84,7 @@ class LightDecoderParams:
     Attributes:
       embedding: of target tokens.
       blocks: the layers.
-      norm: after the last layer, where the others stand before their parts; else None.
+      norm: the final layer norm, with pre-norm sublayers; else None.
       output_kernel: [E, V] of the softmax, which has no bias; None where it is the embedding table.
     """
 
@@ -96,7 +96,7 @@ class LightDecoderParams:
 
 @flax.struct.dataclass
 class LightDecoderCache:
-    """What the decoder remembers of the target so far.
+    """The decoder state after the target tokens read so far.
 
     Attributes:
       length: [N], real tokens read.
@@ -109,10 +109,10 @@ class LightDecoderCache:
 
 @flax.struct.dataclass
 class LightMemory:
-    """A memory as the attention of each layer reads it.
+    """The memory, projected for the attention of each layer.
 
     Attributes:
-      sources: of each layer.
+      sources: projected keys and values of each layer.
       mask: [B, S], True at real source positions.
     """
 
@@ -121,7 +121,7 @@ class LightMemory:
 
 
 def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightDecoderParams:
-    """Fresh parameters as fairseq's: rows V of the target vocabulary, E = dim; dropout has no part in them."""
+    """Fresh parameters, initialised as in fairseq: target vocabulary of V entries, E = dim; dropout has no effect."""
     keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
     return LightDecoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
@@ -139,7 +139,7 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 
 
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
-    """Map the source for the attention of each layer, once for all steps and hypotheses."""
+    """Project the source for the attention of each layer, once for all steps and hypotheses."""
     sources = [
         multihead.map_source(block.attention.heads, cfg.heads, memory.keys, memory.values) for block in params.blocks
     ]
@@ -166,19 +166,19 @@ def advance(
 ) -> tuple[Array, Array, LightDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
-    A kernel's softmax runs over all its taps, those over the zeros before the target too, whatever the cut. (fairseq
+    The softmax of a kernel always includes all its taps, even those on the zeros before the target. (fairseq
     cuts the kernels of dynamic convolutions to the length of the target where that is shorter, before the softmax, but
     in training only.)
 
     Args:
       params: of the decoder.
-      cfg: layer list.
+      cfg: decoder config.
       memory: of B sentences, from `prepare`.
-      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout, on the embeddings and on each part of a layer.
-      key: for dropout; None evaluates.
-      execution: of the layers: `remat` alone counts here.
+      rate: dropout, on the embeddings and on each sublayer.
+      key: random key for dropout; None for evaluation.
+      execution: only `remat` has an effect, on each layer.
 
     Returns:
       Features [N, T, E] for `logits`; attention [N, T, S], the mean over the heads of the last layer; the next cache.
@@ -218,6 +218,6 @@ def advance(
 
 
 def logits(params: LightDecoderParams, features: Array) -> Array:
-    """Features [..., E] times the embedding table or a kernel of its own: [..., V], float32 or better."""
+    """Features [..., E] times the embedding table or a separate kernel: [..., V], float32 or better."""
     kernel = params.embedding.table.T.astype(features.dtype) if params.output_kernel is None else params.output_kernel
     return jnp.einsum("...E,EV->...V", features, kernel, preferred_element_type=wide(features.dtype))

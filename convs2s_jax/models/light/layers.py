@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 @record
 class LightConfig:
-    """What both sides have in common.
+    """Config fields that encoder and decoder share.
 
     Attributes:
-      layers: the kernel width K of each layer, from below.
+      layers: the kernel width K of each layer, from bottom to top.
       convolution: "lightweight" has one kernel for all positions, "dynamic" predicts one at each.
       conv_dim: C, the channels of the convolutions.
       heads: H, of the convolutions and of the attention; a divisor of conv_dim.
-      glu: whether a gate stands before the convolution.
-      ffn_dim: F, the units of the feed-forward part.
-      norm_before: whether norms stand before the parts of a layer rather than after their residual sum.
+      glu: whether a gated linear unit precedes the convolution.
+      ffn_dim: F, the units of the feed-forward sublayer.
+      norm_before: whether layer norm is applied before each sublayer (pre-norm) or after its residual sum (post-norm).
       positions: "sinusoidal" or "learned".
       max_positions: rows of the position table, two more than the longest sequence with its end symbol.
-      input_dropout: rate where a layer begins, beside the model's own rate, as the two that follow.
-      relu_dropout: rate within the feed-forward part.
-      weight_dropout: rate on the taps of the convolutions.
+      input_dropout: dropout rate on the input of the convolution sublayer, in addition to the model's own rate.
+      relu_dropout: dropout rate after the ReLU of the feed-forward sublayer.
+      weight_dropout: dropout rate on the taps of the convolutions.
     """
 
     kind: Literal["light"] = "light"
@@ -79,7 +79,7 @@ class LightConfig:
         return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an E that sines and cosines cannot share."""
+        """Reject an E that cannot be divided between sines and cosines."""
         check(
             self.positions != "sinusoidal" or (dim % 2 == 0 and dim >= 4),
             f"embedding_dim is {dim}: sinusoidal positions are half sines, half cosines; use an even number from 4 on, "
@@ -89,13 +89,13 @@ class LightConfig:
 
 @flax.struct.dataclass
 class LightConvolution:
-    """Parameters of the first part of a layer.
+    """Parameters of the convolution sublayer, the first of a layer.
 
     Attributes:
       map_in: [E -> C], or [E -> 2C] before a GLU.
-      taps: of a kind of `nn.taps.TAPS`.
+      taps: parameters of an entry of `nn.taps.TAPS`.
       map_out: [C -> E].
-      norm: of the part.
+      norm: layer norm of the sublayer.
     """
 
     map_in: Affine
@@ -106,12 +106,12 @@ class LightConvolution:
 
 @flax.struct.dataclass
 class FeedForward:
-    """Parameters of the last part of a layer.
+    """Parameters of the feed-forward sublayer, the last of a layer.
 
     Attributes:
       map_in: [E -> F].
       map_out: [F -> E].
-      norm: of the part.
+      norm: layer norm of the sublayer.
     """
 
     map_in: Affine
@@ -134,7 +134,7 @@ def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Emb
 
 
 def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> Array:
-    """e = sqrt(E) w + p; arguments and result as of `nn.embedding.embed`."""
+    """e = sqrt(E) w + p; arguments and result as in `nn.embedding.embed`."""
     E = params.table.shape[1]
     e = params.table[tokens] * E**0.5
     table = jnp.asarray(sinusoidal(cfg.max_positions, E)) if params.positions is None else params.positions
@@ -142,17 +142,17 @@ def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> A
 
 
 def init_norm_after(cfg: LightConfig, dim: int) -> LayerNorm | None:
-    """The norm after the last layer, where the others stand before their parts."""
+    """The final layer norm, with pre-norm sublayers; else None."""
     return layer_norm.init(dim) if cfg.norm_before else None
 
 
 def norm_after(params: LayerNorm | None, x: Array) -> Array:
-    """X [..., E], normalised where there is such a norm."""
+    """Apply the final layer norm to x [..., E], if there is one."""
     return x if params is None else layer_norm.normalise(params, x)
 
 
 def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> LightConvolution:
-    """Maps uniform of Xavier, taps as their kind has them."""
+    """Fresh parameters: linear maps Xavier uniform, taps as their kind initialises them."""
     keys = jax.random.split(key, 3)
     draw = uniform(BOUNDS[cfg.convolution](width, cfg.conv_dim, cfg.heads))
     return LightConvolution(
@@ -164,7 +164,7 @@ def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> LightC
 
 
 def init_feed_forward(key: Key, cfg: LightConfig, dim: int) -> FeedForward:
-    """Maps uniform of Xavier."""
+    """Fresh parameters: linear maps Xavier uniform."""
     keys = jax.random.split(key)
     map_in, map_out = affine.xavier(keys[0], dim, cfg.ffn_dim), affine.xavier(keys[1], cfg.ffn_dim, dim)
     return FeedForward(map_in=map_in, map_out=map_out, norm=layer_norm.init(dim))
@@ -178,9 +178,9 @@ def residual(
     rate: float,
     key: Key | None,
 ) -> tuple[Array, T]:
-    """norm(x + part(x)), or x + part(norm(x)) with the norm before; and what else the part made.
+    """norm(x + part(x)), or x + part(norm(x)) with pre-norm; and the second result of `part`.
 
-    The part has dropout `rate`.
+    The output of the sublayer `part` has dropout `rate`.
     """
     y, made = part(layer_norm.normalise(norm, x) if cfg.norm_before else x)
     x = x + dropout(y, rate, key)
@@ -196,19 +196,19 @@ def convolve(
     mask: Array | None = None,
     key: Key | None = None,
 ) -> tuple[Array, T]:
-    """W_out conv(glu(W_in x)), with taps of what enters the convolution.
+    """W_out conv(glu(W_in x)), where dynamic taps are predicted from the input of the convolution.
 
     Args:
-      params: of the part.
-      cfg: of the side.
+      params: of the sublayer.
+      cfg: of the encoder or decoder.
       x: [N, T, E].
-      padded: pads for the convolution (`nn.convolution`): (convolution, its input [N, T, C]) to its output and whatever
-        else comes of it.
-      mask: [N, T], True at real positions where others count as zeros.
-      key: for dropout.
+      padded: (convolution, its input [N, T, C]) -> its output and a second result; pads the input
+        (`nn.convolution`).
+      mask: [N, T], True at real positions; the others are set to zero.
+      key: random key for dropout.
 
     Returns:
-      [N, T, E] and whatever else came of `padded`.
+      [N, T, E] and the second result of `padded`.
     """
     input_key, taps_key = split_key(key, 2)
     z = linear(params.map_in, dropout(x, cfg.input_dropout, input_key))
@@ -221,5 +221,5 @@ def convolve(
 
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None = None) -> Array:
-    """W_out relu(W_in x) of each position, [N, T, E]."""
+    """W_out relu(W_in x) at each position, [N, T, E]."""
     return linear(params.map_out, dropout(jax.nn.relu(linear(params.map_in, x)), cfg.relu_dropout, key))

@@ -1,6 +1,6 @@
-"""The recurrent decoder: GRU or LSTM layers that attend to the memory, or read its summary alone.
+"""The recurrent decoder: GRU or LSTM layers that attend to the memory, or read only its summary.
 
-How attention is wired in stands in `wirings`, how it scores positions in `nn.recurrent_attention`.
+`wirings` connects the attention to the layers; `nn.recurrent_attention` scores positions.
 """
 
 from typing import Literal
@@ -44,7 +44,7 @@ class RecurrentDecoderConfig(DecoderConfig):
       residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
         al. 2016, equation 6); None for no layer.
       attention: how positions are scored: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015),
-        or "none" for the encoder's summary alone.
+        or "none" to read only the encoder's summary.
       wiring: which state attends and where its context goes: the first layer's "previous" state (Bahdanau et al.
         2015), the top layer's "current" state (Luong et al. 2015), or that with input "feeding" (their section 3.3).
       out_dim: O, channels of the layer before the softmax.
@@ -68,7 +68,7 @@ class RecurrentDecoderConfig(DecoderConfig):
         check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
 
     def check_dim(self, dim: int) -> None:
-        """Refuse sizes that must agree with E = dim and do not."""
+        """Reject sizes that must equal E = dim and do not."""
         check(
             not self.tied_output or self.out_dim == dim,
             f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
@@ -81,12 +81,12 @@ class RecurrentDecoderConfig(DecoderConfig):
         )
 
     def features_dim(self, _dim: int, /) -> int:
-        """O."""
+        """O = `out_dim`."""
         return self.out_dim
 
     @property
     def returns_attention(self) -> bool:
-        """Whether there is an attention."""
+        """Whether the decoder attends to the memory."""
         return self.attention != "none"
 
 
@@ -95,12 +95,12 @@ class RecurrentDecoderParams:
     """Parameters of the recurrent decoder.
 
     Attributes:
-      embedding: of the target's words.
-      first: for each layer the map from the summary to its first state, [E -> U] for each part, side by side.
+      embedding: of target tokens.
+      first: for each layer the map from the summary to its initial state, [E -> U] for each part, concatenated.
       cells: kernels of each layer.
-      attention: of its kind.
-      map_out: to the O features.
-      output: the softmax layer [O -> V], or its bias [V] alone where the kernel is the embedding table.
+      attention: parameters of the attention.
+      map_out: the linear map to the O features.
+      output: the softmax layer [O -> V], or only its bias [V] where the kernel is the embedding table.
     """
 
     embedding: Embedding
@@ -112,7 +112,7 @@ class RecurrentDecoderParams:
 
 
 def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentDecoderParams:
-    """Fresh parameters (`nn.recurrent.init`): rows V of the target vocabulary, E = dim, dropout `rate`."""
+    """Fresh parameters (`nn.recurrent.init`): target vocabulary of V entries, E = dim, dropout `rate`."""
     kind, wiring, keep = CELLS[cfg.cell], WIRINGS[cfg.wiring], 1.0 - rate
     keys = jax.random.split(key, 2 * cfg.layers + 4)
 
@@ -134,7 +134,7 @@ def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, ra
 
 
 def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory) -> MappedMemory:
-    """Map the source once for all steps and hypotheses."""
+    """Project the source once for all steps and hypotheses."""
     kind = ATTENTIONS[cfg.attention]
     return map_memory(kind, params.attention, memory.keys, memory.values, memory.mask, memory.summary)
 
@@ -144,8 +144,8 @@ def start(
 ) -> RecurrentDecoderCache:
     """The cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.
 
-    (Bahdanau et al. 2015, appendix A.2.2, where the summary is the encoder's backward state at the first word; of an
-    LSTM both h and c.)
+    (Bahdanau et al. 2015, appendix A.2.2, where the summary is the encoder's backward state at the first word; an
+    LSTM has two parts, h and c.)
     """
     parts, dtype = CELLS[cfg.cell].parts, params.map_out.w.dtype
 
@@ -173,13 +173,13 @@ def advance(
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
-      params: kernels.
+      params: of the decoder.
       cfg: stack, attention and wiring.
-      memory: of B sentences, as the encoder left it or prepared.
-      cache: of N = B * W rows, W hypotheses of a sentence side by side.
-      tokens: [N, T], the target shifted right by one; PAD only on the right, where states stay as they are.
+      memory: of B sentences, as encoded or from `prepare`.
+      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
+      tokens: [N, T], the target shifted right by one; PAD only on the right, where states do not change.
       rate: dropout, on the embeddings, between layers and on the features.
-      key: for dropout; None evaluates.
+      key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each step or layer.
 
     Returns:

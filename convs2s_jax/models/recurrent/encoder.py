@@ -1,4 +1,4 @@
-"""The recurrent encoder: a stack of GRU or LSTM layers, the lower ones in both directions."""
+"""The recurrent encoder: a stack of GRU or LSTM layers, of which the lower ones are bidirectional."""
 
 from typing import Literal
 
@@ -30,8 +30,8 @@ class RecurrentEncoderConfig(EncoderConfig):
       cell: GRU or LSTM.
       layers: number of layers.
       units: U of one direction.
-      bidirectional: how many layers, from the source up, run in both directions: all in Bahdanau et al. 2015, 1 in Wu
-        et al. 2016.
+      bidirectional: number of bidirectional layers, counted from the bottom: all in Bahdanau et al. 2015, 1 in Wu et
+        al. 2016.
       residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
         al. 2016, equation 6, who have 3); None for no layer.
       max_length: longest source in tokens, its end symbol counted.
@@ -65,12 +65,12 @@ class RecurrentEncoderConfig(EncoderConfig):
         return self.residual is not None and index + 1 >= self.residual
 
     def outputs(self, index: int) -> int:
-        """Channels that leave the layer of this index, from 0."""
+        """Output channels of the layer of this index, from 0."""
         return 2 * self.units if index < self.bidirectional else self.units
 
 
 def check_stack(layers: int, units: int, residual: int | None, max_length: int) -> None:
-    """Refuse sizes that no stack of cells can have, in encoder or decoder."""
+    """Reject invalid sizes of a stack of cells, in encoder or decoder."""
     check(layers >= 1, f"layers is {layers}: a recurrent stack has at least one; use 1 or more")
     check(units >= 1, f"units is {units}: use 1 or more")
     check(
@@ -99,9 +99,9 @@ class RecurrentEncoderParams:
     """Parameters of the recurrent encoder.
 
     Attributes:
-      embedding: of the source's words.
-      layers: from the source up.
-      map_out: from the last layer's outputs, and its last states, to E.
+      embedding: of source tokens.
+      layers: from bottom to top.
+      map_out: the linear map to E, for the last layer's outputs and its final states.
     """
 
     embedding: Embedding
@@ -110,7 +110,7 @@ class RecurrentEncoderParams:
 
 
 def init(key: Key, cfg: RecurrentEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentEncoderParams:
-    """Fresh parameters (`nn.recurrent.init`): rows V of the source vocabulary, E = dim, dropout `rate`."""
+    """Fresh parameters (`nn.recurrent.init`): source vocabulary of V entries, E = dim, dropout `rate`."""
     kind = CELLS[cfg.cell]
     keys = jax.random.split(key, 2 * cfg.layers + 2)
     layers = []
@@ -143,12 +143,12 @@ def encode(
     (Bahdanau et al. 2015 have no map: their decoder reads 2 U channels, and their summary is the backward half.)
 
     Args:
-      params: kernels.
-      cfg: stack.
-      src: [B, S] tokens with the end symbol; PAD on either side changes nothing.
+      params: of the encoder.
+      cfg: encoder config.
+      src: [B, S] tokens with the end symbol; PAD on either side does not affect the result.
       rate: dropout, on the embeddings, between layers and on the last outputs.
       gradient_scale: factor on the gradient that reaches keys and values.
-      key: for dropout; None evaluates.
+      key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each layer.
     """
     mask = src != PAD
@@ -169,7 +169,7 @@ def encode(
 
 
 def _layer(cfg: RecurrentEncoderConfig, layer: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
-    """Outputs [B, S, D] of one layer on x [B, S, C], and its last states [B, D]; D = 2 U in both directions."""
+    """Outputs [B, S, D] of one layer for x [B, S, C], and its final states [B, D]; D = 2 U if bidirectional."""
     kind = CELLS[cfg.cell]
 
     def direction(cell: Cell, reverse: bool) -> tuple[Array, CellState]:

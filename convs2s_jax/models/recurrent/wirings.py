@@ -1,15 +1,16 @@
-"""Three ways to wire attention into a recurrent decoder: which state attends, and where its context goes.
+"""Three ways to wire attention into a recurrent decoder: which state attends, and where the context goes.
 
-e_t is the embedded word before the one that is predicted, s^l_t the state of layer l of L (its output h), y^l_t what
+e_t is the embedding of the word before the predicted one, s^l_t the state of layer l of L (its output h), y^l_t what
 leaves the layer (s^l_t, plus its input where it has a residual), c_t = attention(query) the context, o_t the features.
 
-previous (Bahdanau et al. 2015; with several layers Wu et al. 2016, who have attention at the bottom so that the layers
-above wait for nothing):
+previous (Bahdanau et al. 2015; with several layers Wu et al. 2016, who attend from the bottom layer so that the layers
+above can run in parallel):
 
     c_t = attention(s^1_{t-1});   s^1_t = cell([e_t; c_t], s^1_{t-1});   s^l_t = cell([y^{l-1}_t; c_t], s^l_{t-1})
     o_t = tanh(W_o [y^L_t; c_t; e_t] + b_o)
 
-current (Luong et al. 2015, section 3.1 and equation 5): the states need no attention, so all positions attend at once.
+current (Luong et al. 2015, section 3.1 and equation 5): states do not depend on attention, so all positions attend
+at once.
 
     s^1_t = cell(e_t, s^1_{t-1});   s^l_t = cell(y^{l-1}_t, s^l_{t-1});   c_t = attention(y^L_t)
     o_t = tanh(W_o [y^L_t; c_t] + b_o)
@@ -38,11 +39,11 @@ Output = TypeVar("Output")
 
 @flax.struct.dataclass
 class RecurrentDecoderCache:
-    """What a decoder remembers of the target so far.
+    """The decoder state after the target tokens read so far.
 
     Attributes:
       states: of each layer, after the last real token.
-      fed: [N, O], the features after that token where they enter the next step, else [N, 0].
+      fed: [N, O], the features after that token with input feeding, else [N, 0].
     """
 
     states: tuple[CellState, ...]
@@ -50,10 +51,10 @@ class RecurrentDecoderCache:
 
 
 class RecurrentLayers(NamedTuple):
-    """The layers between the embedding and the softmax layer: their kinds and their parameters.
+    """The layers between the embedding and the softmax layer: their kinds and parameters.
 
     Attributes:
-      kind: of the cells.
+      kind: the kind of cell.
       scoring: the kind of attention.
       residual: the first layer, counted from 1, whose input is added to its output; None for no layer.
       cells: kernels of each layer.
@@ -74,14 +75,14 @@ class RecurrentLayers(NamedTuple):
 
 
 class TargetWords(NamedTuple):
-    """The target as the layers read it.
+    """The embedded target and its dropout settings.
 
     Attributes:
       e: [N, T, E], embedded words.
       mask: [N, T], True at real words.
       rate: dropout between layers.
-      keys: for the dropout below each layer but the first, or None.
-      remat: whether gradients compute steps or layers again instead of keeping what is inside.
+      keys: random keys for the dropout below each layer except the first, or None.
+      remat: whether the backward pass recomputes the activations of steps or layers instead of storing them.
     """
 
     e: Array
@@ -98,14 +99,14 @@ Read = Callable[
 
 
 class Wiring(NamedTuple):
-    """A way to wire attention in. Channels are multiples of (E, O).
+    """A way to wire attention into the decoder. Channel counts are pairs of multiples of (E, O).
 
     Attributes:
-      read: the decoder between embedding and softmax layer.
-      first: channels that enter the first layer beside the word.
-      above: channels that enter each other layer beside the output of the layer below.
-      out: channels that enter the map to O beside the output of the top layer.
-      fed: whether features enter the next step.
+      read: the function that runs the layers between embedding and softmax layer.
+      first: extra input channels of the first layer, besides the embedded word.
+      above: extra input channels of each other layer, besides the output of the layer below.
+      out: extra input channels of the map to O, besides the output of the top layer.
+      fed: whether the features are an input of the next step (input feeding).
     """
 
     read: Read
@@ -118,7 +119,7 @@ class Wiring(NamedTuple):
 def previous(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """The first layer and its attention are one loop over time, the layers above follow; see the head of the file."""
+    """One loop over time for the first layer with attention, then the layers above; see the module docstring."""
     cell = layers.cells[0]
     words, contexts = _cut(cell.input, target.e.shape[-1])
 
@@ -138,7 +139,7 @@ def previous(
 def current(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """Layer after layer over all positions, then one attention for all of them; see the head of the file."""
+    """Each layer over all positions, then attention for all positions at once; see the module docstring."""
     y, states = _stack(layers, 0, cache.states, target.e, None, target)
     c, a = attend(layers.scoring, layers.attention, memory, y)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c], axis=-1)))
@@ -148,7 +149,7 @@ def current(
 def feeding(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """All layers in one loop over time, since the first waits for the last; see the head of the file."""
+    """One loop over time for all layers, since the first depends on the last; see the module docstring."""
     words, features_before = _cut(layers.cells[0].input, target.e.shape[-1])
     ones = jnp.ones((*target.mask.shape, layers.cells[0].state.w.shape[0]), target.e.dtype)
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
@@ -184,7 +185,7 @@ WIRINGS: dict[str, Wiring] = {
 
 
 def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
-    """The map of the first `dim` inputs, with the bias, and that of the other inputs, without."""
+    """Split an affine map by input: the first `dim` channels with the bias, the others without."""
     return Affine(w=params.w[:dim], b=params.b), Affine(w=params.w[dim:], b=jnp.zeros_like(params.b))
 
 
@@ -202,15 +203,15 @@ def _stack(
     beside: Array | None,
     target: TargetWords,
 ) -> tuple[Array, tuple[CellState, ...]]:
-    """The layers from index `first` on, one after another, each over all positions.
+    """Run the layers from index `first` up, each over all positions.
 
     Args:
-      layers: all of the decoder.
-      first: index of the lowest of them.
-      states: theirs, before the first position.
+      layers: all layers of the decoder.
+      first: index of the lowest layer to run.
+      states: of the layers to run, before the first position.
       x: [N, T, C], the output of the layer below.
-      beside: [N, T, E], what else each of them reads; None for nothing.
-      target: its mask and dropout.
+      beside: [N, T, E], an additional input of each layer, or None.
+      target: mask and dropout settings.
     """
 
     def run(cell: Cell, state: CellState, x: Array, mask: Array) -> tuple[Array, CellState]:

@@ -2,7 +2,7 @@
 
     x_0 = merge([attend(g, m); g]),   x_{i+1} = y + attend(y, m),  y = module(x_i)
 
-g are the embedded target tokens, m is the memory.
+Here g are the embedded target tokens and m is the memory.
 """
 
 from typing import Any, Literal
@@ -57,10 +57,10 @@ class SliceNetDecoderParams:
 
     Attributes:
       embedding: of target tokens.
-      attention: of the mixer.
+      attention: the attention of the mixer.
       merge: the merging step of the mixer.
       blocks: modules with their attention.
-      output: the softmax layer; with a tied output its bias [V] alone.
+      output: the softmax layer; with a tied output only its bias [V].
     """
 
     embedding: Embedding
@@ -85,7 +85,7 @@ class SliceNetBlockCache:
 
 @flax.struct.dataclass
 class SliceNetDecoderCache:
-    """What the decoder remembers of the target so far.
+    """The decoder state after the target tokens read so far.
 
     Attributes:
       length: [N], real tokens read.
@@ -99,7 +99,7 @@ class SliceNetDecoderCache:
 
 
 def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetDecoderParams:
-    """Fresh parameters: rows V of the target vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
+    """Fresh parameters: embeddings of V target tokens ~ N(0, sqrt(1 / E)), E = dim."""
     keys = jax.random.split(key, 2 * cfg.modules + 4)
     return SliceNetDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, None, std=dim**-0.5),
@@ -114,7 +114,7 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
 
 
 def prepare(_params: SliceNetDecoderParams, _cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
-    """All attentions read the memory as it is."""
+    """Identity: there is nothing to prepare."""
     return memory
 
 
@@ -150,16 +150,16 @@ def advance(
 
     Args:
       params: of the decoder.
-      cfg: modules.
+      cfg: decoder config.
       memory: of B sentences.
-      cache: of N = B * W rows, W hypotheses of a sentence side by side.
+      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout, on the embeddings and on what leaves each module.
-      key: for dropout; None evaluates.
-      execution: of the modules: `remat` alone counts here.
+      rate: dropout, on the embeddings and on the output of each module.
+      key: random key for dropout; None for evaluation.
+      execution: only `remat` has an effect, on each module.
 
     Returns:
-      Features [N, T, E] for `logits`; attention [N, T, S], the mean over all; the next cache.
+      Features [N, T, E] for `logits`; attention [N, T, S], the mean over all attentions; the next cache.
     """
     keys = split_key(key, cfg.modules + 1)
     dim, dtype = _dim_and_dtype(params)

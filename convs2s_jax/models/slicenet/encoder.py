@@ -28,7 +28,7 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
 
     Attributes:
       kind: SliceNet.
-      modules: number of modules; six in the published code, one and a half for each of the decoder.
+      modules: number of modules; six in the published code, 1.5 times as many as in the decoder.
     """
 
     kind: Literal["slicenet"] = "slicenet"
@@ -49,7 +49,7 @@ class SliceNetEncoderParams:
 
 
 def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> SliceNetEncoderParams:
-    """Fresh parameters: rows V of the source vocabulary ~ N(0, sqrt(1 / E)), E = dim."""
+    """Fresh parameters: embeddings of V source tokens ~ N(0, sqrt(1 / E)), E = dim."""
     table_key, *keys = jax.random.split(key, cfg.modules + 1)
     return SliceNetEncoderParams(
         embedding=embedding.init(table_key, vocabulary, dim, None, std=dim**-0.5),
@@ -71,12 +71,12 @@ def encode(
 
     Args:
       params: of the encoder.
-      cfg: modules.
+      cfg: encoder config.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout, on the embeddings and on what leaves each module.
+      rate: dropout, on the embeddings and on the output of each module.
       gradient_scale: factor on the gradient that reaches the memory.
-      key: for dropout; None evaluates.
-      execution: of the modules: `remat` alone counts here.
+      key: random key for dropout; None for evaluation.
+      execution: only `remat` has an effect, on each module.
     """
     mask = src != PAD
     keys = split_key(key, cfg.modules + 1)

@@ -4,8 +4,8 @@
     module(x)    = dropout(x + step4(step3(h))),  h = x + step2(step1(x))
     attend(x, m) = LN(x + softmax(q m' / sqrt(E)) m),  q = step6(step5(x + timing))
 
-E channels everywhere. Steps are centred in the encoder and causal in the decoder. What differs from the paper
-and from its published code stands in docs/models.md.
+E channels everywhere. Steps are centred in the encoder and causal in the decoder. Differences from the paper
+and from its published code are listed in docs/models.md.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ Shapes = tuple[tuple[int, int], ...]
 
 @record
 class SliceNetConfig:
-    """What encoder and decoder have in common.
+    """Config fields that encoder and decoder share.
 
     Attributes:
       modules: number of modules.
@@ -72,7 +72,7 @@ class SliceNetConfig:
         return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
-        """Refuse an E that the timing signal cannot have."""
+        """Reject an E that the timing signal does not support."""
         check(
             dim >= 4 and dim % 2 == 0,
             f"embedding_dim is {dim}: half of the timing signal are sines, half cosines; use an even number from 4 on",
@@ -106,7 +106,7 @@ class SliceNetAttention:
 
 
 def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[SliceNetStep, ...]:
-    """Fresh steps of E = `dim` channels, the first from `inputs`; 2 makes up for the ReLU, which passes half."""
+    """Fresh steps of E = `dim` channels, the first reads `inputs`; `keep` = 2 compensates for the ReLU."""
     made = []
     for k, (width, _) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
         C = inputs or dim
@@ -122,14 +122,14 @@ def init_attention(key: Key, dim: int) -> SliceNetAttention:
 
 
 def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
-    """Zeros before the first position of each step, [N, (K - 1) r, C]."""
+    """Zero histories before the first position, one for each step, [N, (K - 1) r, C]."""
     sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
     reaches = [_reach(*shape) for shape in shapes]
     return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
 
 
 def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask: Array) -> Array:
-    """Steps of an encoder: padding is zero before each convolution, so that it acts like the end of the sentence."""
+    """Steps of an encoder: padding is zeroed before each convolution, as beyond the sentence boundary."""
     for step, (width, dilation) in zip(steps, shapes, strict=True):
         x = zero_padding(jax.nn.relu(x), mask)
         convolve = factored.convolution(step.conv, SEPARABLE, x, dilation)
@@ -140,7 +140,7 @@ def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask:
 def causal_steps(
     steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Steps of a decoder, and their histories for what follows x."""
+    """Steps of a decoder, and their histories after x."""
     afters = []
     for step, (_, dilation), before in zip(steps, shapes, befores, strict=True):
         x = jax.nn.relu(x)
@@ -162,7 +162,7 @@ def centred_module(
 def causal_module(
     steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
 ) -> tuple[Array, tuple[Array, ...]]:
-    """A module of a decoder, [N, T, E] -> [N, T, E], and the histories for what follows x."""
+    """A module of a decoder, [N, T, E] -> [N, T, E], and the histories after x."""
     y, early = causal_steps(steps[:2], shapes[:2], befores[:2], x)
     z, late = causal_steps(steps[2:], shapes[2:], befores[2:], x + y)
     return dropout(x + z, rate, key), (*early, *late)
@@ -182,13 +182,13 @@ def attend(
     Args:
       params: steps and normalisation.
       befores: histories of the steps.
-      x: [N, T, E]; N = B * W, the W hypotheses of a sentence side by side.
+      x: [N, T, E]; N = B * W, the W hypotheses of a sentence adjacent.
       timing: [N, T, E].
       keys, values: [B, S, E].
       mask: [B, S].
 
     Returns:
-      LN(x + what was fetched) [N, T, E]; the weights [N, T, S] in float32; the histories for what follows x.
+      LN(x + context) [N, T, E]; the weights [N, T, S] in float32; the histories after x.
     """
     q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
     q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
@@ -198,7 +198,7 @@ def attend(
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
-    """The timing signal of tokens [B, U], [B, U, E]: sines and cosines of their places; zero at PAD."""
+    """The timing signal of tokens [B, U], [B, U, E]: sines and cosines of their positions; zero at PAD."""
     rows = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
     return jnp.where((tokens != PAD)[:, :, None], rows[places(tokens, start)], jnp.zeros((), dtype))
 
