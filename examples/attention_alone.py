@@ -2,8 +2,8 @@
 
     python examples/attention_alone.py
 
-A decoder state that resembles source position 2 is compared with four positions, of which the last is padding. The
-weights are printed; then the derivative of the largest weight with respect to each position shows what it rests on.
+A decoder state that resembles source position 2 attends to four positions; the last one is padding. The script prints
+the attention weights, then the norm of the gradient of the largest weight with respect to the key of each position.
 """
 
 import jax
@@ -13,13 +13,13 @@ from convs2s_jax.nn import attention
 
 
 def main(channels=6, dim=4):
-    """All inputs and results of `attention.attend`, and the gradient [S, E] of the largest weight."""
-    keys = jax.random.normal(jax.random.key(1), (1, 4, dim))  # [B, S, E], z of the paper
+    """Return the inputs and outputs of `attention.attend`, and the gradient [S, E] of the largest weight."""
+    keys = jax.random.normal(jax.random.key(1), (1, 4, dim))  # [B, S, E], z in the paper
     values = keys + 0.1  # z + e
     mask = jnp.array([[True, True, True, False]])
     params = attention.init(jax.random.key(0), channels, dim)
-    h = jnp.zeros((1, 1, channels))  # [B, T, C], what the convolution made of the target so far
-    g = 3 * keys[:, 2:3]  # [B, T, E], the embedded target token: here it resembles position 2
+    h = jnp.zeros((1, 1, channels))  # [B, T, C], output of the decoder's convolution
+    g = 3 * keys[:, 2:3]  # [B, T, E], target embedding; here it resembles source position 2
 
     out, weights = attention.attend(params, h, g, keys, values, mask)
     print("weights:", " ".join(f"{a:.3f}" for a in weights[0, 0]))

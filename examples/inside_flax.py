@@ -1,8 +1,9 @@
-"""The same model as a module of Flax, trained with an optimiser of Flax: Linen first, then NNX.
+"""The model as a Flax module, trained with Flax's own training state: first Linen, then NNX.
 
     python examples/inside_flax.py
 
-Both print the loss of each update. They start from the same parameters and read the same batch, so the lines agree.
+It prints the loss of each update for both. They start from the same parameters and train on the same batch, so the
+losses agree.
 """
 
 import jax
@@ -26,13 +27,13 @@ OPTIMIZER = optax.adam(0.01)
 
 
 def mean_loss(logits):
-    """Mean cross entropy of the real tokens; logits [B, T, V]."""
+    """Mean cross-entropy per target token, padding excluded; logits [B, T, V]."""
     each = optax.softmax_cross_entropy_with_integer_labels(logits, TGT)
     return jnp.sum(each, where=TGT != PAD) / jnp.sum(TGT != PAD)
 
 
 def with_linen(params, updates):
-    """Losses of a Linen module in Flax's TrainState."""
+    """Train a Linen module with Flax's `TrainState`; returns the losses."""
     model = LinenModel(CFG, V, V)
     state = TrainState.create(apply_fn=model.apply, params={"model": params}, tx=OPTIMIZER)
 
@@ -52,7 +53,7 @@ def with_linen(params, updates):
 
 
 def with_nnx(params, updates):
-    """Losses of an NNX module."""
+    """Train an NNX module with `nnx.Optimizer`; returns the losses."""
     model = NNXModel(CFG, V, V, rngs=nnx.Rngs(0))
     nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
     optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
@@ -67,7 +68,7 @@ def with_nnx(params, updates):
 
 
 def main(updates=5):
-    """The losses of both."""
+    """Return the initial parameters, the losses with Linen and the losses with NNX."""
     params = LinenModel(CFG, V, V).init(jax.random.key(0), SRC, TGT)["params"]["model"]
     linen, in_nnx = with_linen(params, updates), with_nnx(params, updates)
     for i, (a, b) in enumerate(zip(linen, in_nnx, strict=True)):

@@ -1,10 +1,10 @@
-"""A loss and an optimiser of your own: focal loss (Lin et al. 2017), and Lion behind clipping.
+"""A custom loss and optimiser: focal loss (Lin et al. 2017), and Lion with gradient clipping.
 
     python examples/own_loss_and_optimizer.py
 
-A loss is a function (params, batch, key) -> sums. The sums are any pytree with `loss`, which is minimised, and
-`tokens`, by which it is divided; here they also count correct tokens. The optimiser is any optax transformation. It
-prints the loss and the share of correct tokens while the model learns to write a source backwards.
+A loss is a function (params, batch, key) -> sums. The sums are any pytree with the attributes `loss` and `tokens`;
+training minimises loss / tokens. Here they also count correct tokens. The optimiser is any optax transformation. The
+script prints the loss and the accuracy while the model learns to reverse its source.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.lion(2e-3))
 
 
 class Sums(NamedTuple):
-    """Sums over the real target tokens of a batch."""
+    """Sums over the target tokens of a batch, padding excluded."""
 
     loss: jax.Array
     tokens: jax.Array
@@ -35,7 +35,7 @@ class Sums(NamedTuple):
 
 
 def focal_loss(params, batch, key, gamma=2.0):
-    """-(1 - p)^gamma log p of each target token: what the model knows already counts little. Without dropout."""
+    """Sum -(1 - p)^gamma log p over target tokens: well-predicted tokens get little weight. No dropout."""
     memory = convs2s.encode(params, CFG, batch.src)
     cache = convs2s.start(params, CFG, memory, len(batch.tgt))
     inputs = convs2s.decoder_inputs(batch.tgt)
@@ -50,7 +50,7 @@ def focal_loss(params, batch, key, gamma=2.0):
 
 
 def pairs(seed, rows=32):
-    """Sources of one to six random letters, and the same backwards."""
+    """Make a batch of sources of one to six random tokens; each target is its source reversed."""
     rng = np.random.default_rng(seed)
     words = [rng.integers(4, V, rng.integers(1, 7)).tolist() for _ in range(rows)]
     src = [w + [EOS] + [PAD] * (6 - len(w)) for w in words]
@@ -59,7 +59,7 @@ def pairs(seed, rows=32):
 
 
 def main(updates=300, loss=focal_loss):
-    """The state after the updates and the sums of each of them."""
+    """Train; returns the final state and the sums of each update."""
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)
     state = convs2s.init_state(convs2s.split_kernels(params, CFG), OPTIMIZER)
     step = convs2s.compile_steps(loss, OPTIMIZER)

@@ -1,10 +1,10 @@
-"""Temperature and length penalty are arrays: map a search over them, or differentiate its score.
+"""Temperature and length penalty are arrays: vmap a search over them, or differentiate its score.
 
     python examples/search_numbers.py
 
-One compiled program searches with five length penalties at once (`vmap`), and prints how long the best hypothesis is
-under each. Then it prints the derivative of the best score with respect to both numbers (`grad`). The derivative is
-that of the hypothesis found, as if the choice were constant.
+One compiled program searches with five length penalties at once (`vmap`); the script prints the length of the best
+hypothesis for each. Then it prints the derivatives of the best score with respect to both numbers (`grad`). They treat
+the choice of hypothesis as constant.
 """
 
 import functools
@@ -16,16 +16,16 @@ import convs2s_jax as convs2s
 
 V, LIMIT = 10, 12
 CFG = convs2s.SearchConfig(beam_size=4)
-LOGITS = 2 * jax.random.normal(jax.random.key(4), (V, V))  # of the next symbol, given the last
+LOGITS = 2 * jax.random.normal(jax.random.key(4), (V, V))  # logits of the next token, given the last one
 
 
 def step(memory, cache, last):
-    """A random bigram language."""
+    """A random bigram language model."""
     return LOGITS[last], cache
 
 
 def best(length_penalty, temperature, chunk=1):
-    """Length and score of the best hypothesis. `grad` needs a loop of fixed length: chunk=LIMIT."""
+    """Return length and score of the best hypothesis. `grad` needs a loop of fixed length: chunk=LIMIT."""
     numbers = convs2s.numbers_of(CFG).replace(length_penalty=length_penalty, temperature=temperature)
     found = convs2s.beam_search(
         step,
@@ -42,7 +42,7 @@ def best(length_penalty, temperature, chunk=1):
 
 
 def main():
-    """The penalties, lengths and scores under each, and the two derivatives."""
+    """Return the penalties, the length and score for each, and the two derivatives."""
     penalties = jnp.array([0.0, 0.5, 1.0, 1.5, 2.0])
     lengths, scores = jax.jit(jax.vmap(best, in_axes=(0, None)))(penalties, jnp.float32(1.0))
     for penalty, length, score in zip(penalties, lengths, scores, strict=True):

@@ -1,9 +1,9 @@
-"""Beam search over a toy: the search knows a step function and a cache, no network.
+"""Beam search without a network: it needs only a step function and a cache.
 
     python examples/toy_beam_search.py
 
-The toy is a bigram language of four words. Greedy search starts with the most probable word and ends badly; a beam of
-three finds the most probable sentence. Both are printed with their log-probabilities.
+The model is a bigram language model of four words. Greedy search starts with the most probable word and misses the
+most probable sentence; a beam of three finds it. The script prints the hypotheses of both with their log-probabilities.
 """
 
 import functools
@@ -26,13 +26,13 @@ TABLE = jnp.log(jnp.array([[P.get(a, {}).get(b, 0.0) for b in range(8)] for a in
 
 
 def bigram_step(memory, cache, last):
-    """Log-probabilities [N, V] of what follows the last word [N]; the cache counts words, to show that it may."""
+    """Log-probabilities [N, V] of the word after `last` [N]. The cache here only counts words."""
     return TABLE[last], cache + 1
 
 
 @functools.partial(jax.jit, static_argnames="cfg")
 def find(cfg):
-    """The best sentences of one search; of B = 1 sentence, whose W = cfg.beam_size hypotheses are rows of the cache."""
+    """Search for B = 1 sentence; the rows of the cache are its W = cfg.beam_size hypotheses."""
     return convs2s.beam_search(
         bigram_step,
         convs2s.strategy_of(cfg),
@@ -46,7 +46,7 @@ def find(cfg):
 
 
 def main():
-    """Hypotheses of greedy search and of a beam of three."""
+    """Return the hypotheses of greedy search and of a beam of three."""
     results = []
     for name, cfg in (
         ("greedy", convs2s.SearchConfig(beam_size=1, normalize=False, stop="fairseq")),

@@ -1,10 +1,10 @@
-"""A training loop of forty lines on any mesh: one CPU, the GPUs of a machine, a TPU slice.
+"""A short training loop for any mesh: one CPU, the GPUs of a machine, a TPU slice.
 
     python examples/training_loop.py
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/training_loop.py
 
-The second command runs it on eight virtual devices. The losses printed are the same up to rounding: an update does not
-depend on how many devices there are or how they are laid out.
+The second command runs it on eight virtual devices. Both print the same losses up to rounding: an update does not
+depend on the number of devices or on the shape of the mesh.
 """
 
 import jax
@@ -26,7 +26,7 @@ CFG = convs2s.ModelConfig(
 
 
 def pairs(seed, rows=32):
-    """Sources of one to six random letters, and the same backwards; the rows are divided among the devices."""
+    """Make a batch of sources of one to six random tokens; each target is its source reversed."""
     rng = np.random.default_rng(seed)
     words = [rng.integers(4, V, rng.integers(1, 7)).tolist() for _ in range(rows)]
     src = [w + [EOS] + [PAD] * (6 - len(w)) for w in words]
@@ -35,7 +35,7 @@ def pairs(seed, rows=32):
 
 
 def main(updates=200, axes=convs2s.MeshConfig(data=-1, fsdp=1, tensor=1)):  # noqa: B008 - a frozen record
-    """Train on a mesh of these axes; returns the loss per token of each update in nats."""
+    """Train on a mesh with these axis sizes; returns the loss of each update in nats per token."""
     mesh = convs2s.make_mesh(axes)
     optimizer = optax.adamw(optax.linear_schedule(0.0, 4e-3, transition_steps=20))
 

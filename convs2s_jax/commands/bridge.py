@@ -7,5 +7,5 @@ from convs2s_jax.interop.fairseq.command import COMMANDS
 
 
 def console(arguments: Sequence[str]) -> None:
-    """Run the command that ends the program's name, as in "convs2s import"."""
+    """Run the command named by the last word of the program's name, as in "convs2s import"."""
     command_line.run(COMMANDS[arguments[0].rpartition(" ")[2]], arguments=arguments)

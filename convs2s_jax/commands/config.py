@@ -75,5 +75,5 @@ COMMAND = Command(about=ABOUT, groups=(Group("Options", ConfigOptions),), main=m
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
-    """The sub-command. `arguments` are the program's name and what follows; None for those of this process."""
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
     command_line.run(COMMAND, arguments=arguments)

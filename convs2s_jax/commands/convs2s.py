@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
     Attributes:
       summary: what it does.
-      module: of `convs2s_jax.commands`, with a function `console`; imported only when the command is used.
+      module: name of a module in `convs2s_jax.commands` with a function `console`; imported only when used.
     """
 
     summary: str
@@ -42,7 +42,7 @@ def help_text() -> str:
 
 
 def console() -> None:
-    """The entry convs2s."""
+    """The console entry point `convs2s`."""
     program, *arguments = sys.argv
     program = Path(program).name
     if not arguments or arguments[0] in ("-h", "-help", "--help", "help"):

@@ -32,17 +32,17 @@ def tell(sentence: str) -> None:
 
 
 def options(values: Mapping[str, Any], overrides: Overrides) -> Options:
-    """The flags as a record.
+    """Parse the flags into an `Options` record.
 
     Raises:
-      UserError: options that contradict each other, or an override of something else than the search.
+      UserError: options that contradict each other, or an override outside `search`.
     """
     search = {field.name: values[field.name] for field in SEARCH.fields if field.name in values}
     return command_line.options_of(Options, values, search=_overridden(search, overrides))
 
 
 def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Options of the search with `--config.search.*` put in; a field that is given twice must be given alike."""
+    """Merge `--config.search.*` into the search options; a field given in both ways must have the same value."""
     kinds = {field.name: field.kind for field in fields_of(SearchConfig)}
     found: dict[str, Any] = {}
     for path, text in overrides:
@@ -62,7 +62,7 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Translate a file, or what is typed."""
+    """Decode a file or typed lines."""
     given = options(values, overrides)
     if given.interactive:
         interactive.interact(given, tell=tell)
@@ -80,5 +80,5 @@ COMMAND = Command(
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
-    """The entry convs2s-decode. `arguments` are the program's name and what follows; None for those of this process."""
+    """The console entry point `convs2s-decode`. `arguments` are like `sys.argv`; None for those of this process."""
     command_line.run(COMMAND, arguments=arguments)

@@ -20,7 +20,7 @@ FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("Flags of training: several processes", Processes, ()),
     ("Flags of decoding", Options, ("search",)),
 )
-"""Records whose fields are flags without being part of the configuration: heading, record, fields that are no flags."""
+"""Records whose fields are flags but not part of the configuration: heading, record, fields that are not flags."""
 HEAD = """# Every field of the configuration and every flag
 
 A configuration file returns these fields as nested dictionaries. On the command line each is a flag:
@@ -42,7 +42,7 @@ def text() -> str:
 
 
 def sections() -> dict[Any, list[str]]:
-    """Every record of the configuration and where it stands, in the order of the fields that hold them."""
+    """Every record of the configuration and its paths, in field order."""
     found: dict[Any, list[str]] = {}
     waiting: list[tuple[Any, str]] = [(Config, "")]
     while waiting:
@@ -61,7 +61,7 @@ def sections() -> dict[Any, list[str]]:
 
 
 def undescribed() -> list[str]:
-    """Fields whose record says nothing of them: CLASS.field."""
+    """Fields without a description in their record's docstring: CLASS.field."""
     return [
         f"{cls.__name__}.{field.name}"
         for cls in [*sections(), *(cls for _, cls, _ in FLAGS)]
@@ -71,7 +71,7 @@ def undescribed() -> list[str]:
 
 
 def _is_fixed(field: Field) -> bool:
-    """Whether it only names the kind of its record."""
+    """Whether the field is the constant `kind` of its record."""
     return field.name == "kind" and len(typing.get_args(field.kind)) == 1
 
 
@@ -108,7 +108,7 @@ def _entry(field: Field) -> str:
 
 
 def _written(value: Any) -> str:
-    """A default as the command line takes it."""
+    """A default value in command-line syntax."""
     if isinstance(value, tuple):
         return f"[{', '.join(_written(item) for item in value)}]"
     if dataclasses.is_dataclass(value):

@@ -27,7 +27,7 @@ The same command again continues the run. SIGINT or SIGTERM saves and ends it. I
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What is trained, and where the results go.
+    """What to train, and where the results go.
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
@@ -45,7 +45,7 @@ class TrainOptions:
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Read the configuration, find the other processes, and train."""
+    """Read the configuration, connect to the other processes, and train."""
     options = command_line.options_of(TrainOptions, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
@@ -62,5 +62,5 @@ COMMAND = Command(
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
-    """The entry convs2s-train. `arguments` are the program's name and what follows; None for those of this process."""
+    """The console entry point `convs2s-train`. `arguments` are like `sys.argv`; None for those of this process."""
     command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)

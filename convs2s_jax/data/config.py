@@ -1,4 +1,4 @@
-"""The configuration of data: the corpus, its vocabularies, its batches."""
+"""Data configuration: the corpus, its vocabularies and its batches."""
 
 import dataclasses
 from typing import Literal
@@ -7,13 +7,13 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.cldr import CldrConfig
 
-# SentencePiece's names; all but "identity" change characters, so decoding gives back the normalised text.
+# SentencePiece's names. All but "identity" change characters, so decoding returns the normalised text.
 NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 
 @record
 class SplitFiles:
-    """Parallel files of each split as (source file, target file) pairs; the pairs of a split are joined in order.
+    """Parallel files of each split as (source file, target file) pairs; the files of a split are concatenated in order.
 
     Attributes:
       train: pairs of files to train on; empty for those of `data.dir`.
@@ -31,18 +31,18 @@ class VocabularyConfig:
     """How the vocabularies are learned from the training text.
 
     Attributes:
-      kind: subword units made by merging pairs (bpe) or by a unigram language model (unigram), or plain words between
-        spaces (words).
-      dir: folder with the vocabularies of another run, WORKDIR/vocab, which are used as they are; the other fields are
-        then not read. Empty: they are learned.
-      src_size: entries of the source vocabulary, its four special symbols included; words and unigram may end up with
-        fewer.
-      tgt_size: entries of the target vocabulary, likewise.
-      joint: one vocabulary of src_size for both sides, learned from both; tgt_size is not read.
-      sample: most lines of each side to learn from; where there are more, they are drawn at random by the run's seed.
-      min_count: words only: words that are rarer become <unk>.
-      split_digits: subwords only: every digit is a unit of its own.
-      character_coverage: subwords only: this share of the text's characters is covered, the rarest others become <unk>.
+      kind: subword units from byte-pair encoding (bpe) or a unigram language model (unigram), or words separated by
+        white space (words).
+      dir: folder with the vocabularies of another run, WORKDIR/vocab, to use unchanged; the other fields are then
+        ignored. Empty: vocabularies are learned.
+      src_size: size of the source vocabulary, including its four special symbols; with words and unigram it may be
+        smaller.
+      tgt_size: size of the target vocabulary, likewise.
+      joint: one vocabulary of src_size for both sides, learned from both; tgt_size is ignored.
+      sample: maximum number of lines of each side to learn from; more lines are sampled at random with the run's seed.
+      min_count: words only: words that occur less often become <unk>.
+      split_digits: subwords only: every digit is a separate unit.
+      character_coverage: subwords only: share of the text's characters to cover; the rarest others become <unk>.
       normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
         identity leaves every character as it is.
     """
@@ -74,16 +74,16 @@ class VocabularyConfig:
 
 @record
 class BatchConfig:
-    """How pairs of sentences are grouped into batches of few shapes.
+    """How sentence pairs are grouped into batches of few shapes.
 
     Attributes:
-      tokens: budget of a batch: rows * max(S, T) is at most this; a longer pair is a batch of its own.
-      shapes: most (S, T) rectangles; each is compiled once.
-      accumulate: batches whose gradients are summed before one update.
-      max_length: longest side of a training pair in tokens, its end symbol included; longer pairs are skipped and
-        counted. fairseq has room for 1024 positions and keeps two of them.
-      cut_source: cut longer sources to max_length in training (and count them) instead of skipping the pair, as is done
-        for summaries; targets are never cut.
+      tokens: token budget of a batch: rows * max(S, T) is at most this; a longer pair is a batch by itself.
+      shapes: maximum number of (S, T) shapes; each is compiled once.
+      accumulate: number of batches whose gradients are summed for one update.
+      max_length: maximum length of either side of a training pair in tokens, including its end symbol; longer pairs are
+        skipped and counted. fairseq has 1024 positions and reserves two of them.
+      cut_source: cut longer sources to max_length in training (and count them) instead of skipping the pair, as is
+        usual in summarisation; targets are never cut.
     """
 
     tokens: int = 4000
@@ -113,13 +113,13 @@ class DataConfig:
       src: the source side: suffix of file names, CLDR locale, or name of a feature. Without it the corpus is the target
         side alone, for a language model: sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for the splits that `files` does not list.
-      files: files of each split by name, in place of `dir`.
+      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`.
+      files: files of each split, instead of `dir`.
       cldr: sizes of the built-in corpus.
-      hold_out: where a corpus has no split "valid", this share of train is held out for it, the same lines for every
-        seed; 0 trains without validation. None: a corpus must have the split.
-      tfds_dir: where TensorFlow Datasets keeps its data; empty: its own default, ~/tensorflow_datasets.
-      cache_dir: where tokenised text is kept; empty: inside the workdir.
+      hold_out: share of train to hold out for validation if the corpus has no split "valid", the same lines for every
+        seed; 0 trains without validation. None: the corpus must have the split.
+      tfds_dir: folder of the data sets of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
+      cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
       vocabulary: how the vocabularies are learned.
       batch: how batches are made.
     """
@@ -157,16 +157,16 @@ class DataConfig:
 
     @property
     def labelled(self) -> bool:
-        """Whether its target side are labels."""
+        """Whether the target side is labels."""
         return "tgt" not in SIDES[self.corpus.partition(":")[0]]
 
     @property
     def one_sided(self) -> bool:
-        """Whether it is the target side alone."""
+        """Whether the corpus has only a target side."""
         return not self.src and "src" in SIDES[self.corpus.partition(":")[0]]
 
 
-# What `src` and `tgt` name in each kind of corpus.
+# The meaning of `src` and `tgt` in each kind of corpus.
 CORPORA = {
     "files": "suffix of its files",
     "tsv": "",
@@ -174,7 +174,7 @@ CORPORA = {
     "cldr_kinds": "locale",
     "tfds": "feature of the data set",
 }
-# Which of the two it names; the last one has to be given.
+# Which of the two each kind uses; the last one is required.
 SIDES = {
     "files": ("src", "tgt"),
     "tsv": (),

@@ -1,4 +1,4 @@
-"""The kinds of corpora: each reads the two sides of a split from another place."""
+"""The kinds of corpora: each kind reads the two sides of a split from a different place."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ class Sides(NamedTuple):
 
 
 def _read_files(cfg: DataConfig, split: str) -> Sides | None:
-    """Join the pairs of files that `cfg.files` lists for the split, else read the two files in `cfg.dir`."""
+    """Concatenate the pairs of files that `cfg.files` lists for the split, or else read the two files in `cfg.dir`."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
     pairs = listed[split] or _pair_in_folder(cfg, split)
     src: list[str] = []
@@ -108,7 +108,7 @@ def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
 
 
 _OTHER = "en"
-"""Source language of the phrases if the corpus has one side only: then no phrase of the test split is in train."""
+"""Source language of the phrases in a target-only corpus: with it, no test phrase occurs in train."""
 
 
 def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
@@ -119,7 +119,7 @@ def _read_cldr_kinds(cfg: DataConfig, split: str) -> Sides | None:
     return Sides(*_generate_kinds(cfg.src, cfg.cldr)[split])
 
 
-# the splits are made together but read one by one
+# all splits are made together but read one at a time
 _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 

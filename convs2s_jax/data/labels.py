@@ -13,11 +13,11 @@ from convs2s_jax.data.text_files import read_lines
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """A vocabulary of labels. White space around a label is not part of it.
+    """A vocabulary of labels. White space around a label is ignored.
 
     Attributes:
       names: `names[i]` has id i + 4.
-      suffix: end of the file name of this kind.
+      suffix: file name suffix of this kind.
     """
 
     names: tuple[str, ...]
@@ -39,11 +39,11 @@ class Labels:
         return {name: i for i, name in enumerate(self.names, len(SPECIAL))}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The id of each label, UNK for one that is not in the list; an empty text has none."""
+        """The id of each label, UNK for one that is not in the list; an empty text has no tokens."""
         return [[self._ids.get(text.strip(), UNK)] if text.strip() else [] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """The label of the ids: one id, and special ids, which are skipped."""
+        """The label of the only id that is not special; special ids are skipped."""
         names = [self.token(i) for i in ids if i >= len(SPECIAL)]
         return " ".join(names) if names else (unknown or SPECIAL[UNK])
 
@@ -67,7 +67,7 @@ class Labels:
         """Read what `save` wrote.
 
         Raises:
-          UserError: an empty line, or a label that occurs twice.
+          UserError: the file has an empty line, or a label twice.
         """
         names = read_lines(path)
         for number, name in enumerate(names, 1):
@@ -81,7 +81,7 @@ def learn(lines: Iterable[str]) -> Labels:
     """List the labels of a training text in the order of their code points.
 
     Raises:
-      UserError: there are fewer than two.
+      UserError: there are fewer than two labels.
     """
     names = sorted({line.strip() for line in lines} - {""})
     if len(names) < 2:

@@ -1,4 +1,4 @@
-"""Parallel text, or texts with labels: the lines of a split, or a part of train held out for validation."""
+"""Parallel text, or texts with labels: the lines of a split, where validation may be held out from train."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, Sides
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-    """Lines that belong together: `tgt[i]` is the translation, or the label, of `src[i]`.
+    """Aligned lines: `tgt[i]` is the translation, or the label, of `src[i]`.
 
     Attributes:
-      src: source lines; all empty in a corpus of one side.
+      src: source lines; all empty in a target-only corpus.
       tgt: target lines.
-      name: of the split.
-      files: names of the target files in order, each with its number of lines; empty if the corpus has no files.
-      rows: numbers of these lines among the lines of all files; None for all lines.
+      name: name of the split.
+      files: (name, number of lines) of each target file, in order; empty if the corpus has no files.
+      rows: positions of these lines in the concatenated files; None for all lines.
     """
 
     src: Sequence[str]
@@ -46,10 +46,10 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     """Read a split ("train", "valid" or "test") of the corpus that `cfg` names.
 
     Args:
-      optional: a missing split is returned without lines and is no error.
+      optional: return a missing split without lines instead of raising an error.
 
     Raises:
-      UserError: files that are missing, damaged, not UTF-8, empty, or not parallel.
+      UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, not one of {SPLITS}")
@@ -71,7 +71,7 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
 
 
 def _sides(kind: Kind, cfg: DataConfig, split: str) -> Sides | None:
-    """The split of the corpus; if it has no split "valid", the part of train that is held out, or the rest of train."""
+    """The split of the corpus; without a split "valid", that is a held-out part of train and "train" is the rest."""
     sides = kind.read(cfg, split)
     if not cfg.hold_out or split == "test":
         return sides
@@ -81,7 +81,7 @@ def _sides(kind: Kind, cfg: DataConfig, split: str) -> Sides | None:
 
 
 def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:
-    """Two parts of train, drawn at random; all lines stay in their order."""
+    """Split train into two parts at random; lines stay in their original order."""
     count = len(whole.src)
     held = np.zeros(count, bool)
     held[np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]] = True

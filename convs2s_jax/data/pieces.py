@@ -1,6 +1,6 @@
-"""Subword units as fairseq uses SentencePiece: a model cuts the text, and a list of its own numbers the pieces.
+"""Subword units as fairseq uses SentencePiece: a model splits the text, and a separate list assigns the ids.
 
-The id of a piece is that of its line in the list (dict.txt), not its number in the model.
+The id of a piece comes from its line in the list (dict.txt), not from the model.
 """
 
 import base64
@@ -26,12 +26,12 @@ class ListedPieces:
     """A vocabulary of listed pieces.
 
     A piece that is not in the list is unknown. Decoding joins the pieces and writes a space for each U+2581 (fairseq's
-    --remove-bpe=sentencepiece), so text comes back as the model's normalisation left it.
+    --remove-bpe=sentencepiece), so it returns the normalised text.
 
     Attributes:
-      model: content of SentencePiece's model file, which cuts text into pieces.
+      model: content of SentencePiece's model file, which splits text into pieces.
       words: the list of pieces, which gives their ids.
-      suffix: end of the file name of this kind.
+      suffix: file name suffix of this kind.
     """
 
     model: bytes
@@ -58,12 +58,12 @@ class ListedPieces:
         return {self.words.token(i): i for i in range(UNK + 1, self.size)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has none."""
+        """Token ids of each text, without EOS; an empty text has no tokens."""
         ids = self._ids
         return [[ids.get(piece, UNK) for piece in self._processor.encode(text, out_type=str)] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK is `unknown`, or without it "<unk>"."""
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
         shown = (
             unknown if i == UNK and unknown is not None else self.token(i) for i in ids if i not in (BOS, PAD, EOS)
         )
@@ -78,7 +78,7 @@ class ListedPieces:
         return self.words.token(int(i))
 
     def save(self, path: Path) -> None:
-        """Write model and list into one file of JSON."""
+        """Write model and list into one JSON file."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -91,7 +91,7 @@ class ListedPieces:
         """Read what `save` wrote.
 
         Raises:
-          UserError: it is damaged.
+          UserError: the file is damaged.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ class ListedPieces:
         return made
 
     def check(self, where: Path) -> None:
-        """Raise UserError unless the model is one of SentencePiece and makes pieces of the list."""
+        """Raise UserError unless the model is a SentencePiece model whose pieces are in the list."""
         try:
             made = {self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())}
         except RuntimeError:

@@ -15,8 +15,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.config import VocabularyConfig
 
-# SentencePiece uses these two characters for itself: it reads the first as a space and learns from no line with the
-# second. Both are replaced by code points that Unicode reserves for use inside programs.
+# SentencePiece reserves these two characters: it reads the first as a space and skips training lines that contain the
+# second. Both are replaced by code points that Unicode reserves for internal use.
 _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 
 
@@ -24,13 +24,13 @@ _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 class SentencePiece:
     """A vocabulary of subword units.
 
-    decode(encode([text])[0]) == text, where no character is unknown and with normalisation "identity", except that
-    runs of spaces (U+0020, no other space) become one and spaces at the edges are dropped, as SentencePiece does.
+    decode(encode([text])[0]) == text if no character is unknown and the normalisation is "identity", except that
+    SentencePiece collapses runs of spaces (U+0020, no other space) into one and strips leading and trailing spaces.
     Unknown characters come back as "<unk>".
 
     Attributes:
       model: content of SentencePiece's model file.
-      suffix: end of the file name of this kind.
+      suffix: file name suffix of this kind.
     """
 
     model: bytes
@@ -52,20 +52,20 @@ class SentencePiece:
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has none."""
+        """Token ids of each text, without EOS; an empty text has no tokens."""
         return self._processor.encode([_escape(text) for text in texts])
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
         """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols).
 
-        UNK is `unknown`; without it, what the model itself writes: "<unk>", or " \u2047 " where others trained it.
+        UNK becomes `unknown`; by default, the model's own text: "<unk>", or " \u2047 " in models not trained here.
         """
         if unknown is None or UNK not in ids:
             return _restore(self._processor.decode([int(i) for i in ids]))
         return _restore(self._processor.decode([unknown if i == UNK else self.token(i) for i in ids]))
 
     def surfaces(self, text: str) -> list[str]:
-        """Each unit of a text as the model's normalisation left it, with a space for U+2581."""
+        """Each unit of a text after the model's normalisation, with a space for U+2581."""
         pieces = self._processor.encode(_escape(text), out_type=str)
         return [_restore(piece.replace("\u2581", " ")) for piece in pieces]
 
@@ -82,7 +82,7 @@ class SentencePiece:
         """Read a SentencePiece model file.
 
         Raises:
-          UserError: not a model, or its special symbols have other ids than fairseq's.
+          UserError: the file is not a model, or its special symbols do not have fairseq's ids.
         """
         vocabulary = cls(path.read_bytes())
         try:
@@ -104,14 +104,14 @@ class SentencePiece:
 def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> SentencePiece:
     """Learn subword units; the same lines give the same model.
 
-    A unigram vocabulary comes out smaller than asked where the text has no more units.
+    A unigram vocabulary is smaller than `size` if the text has too few units.
 
     Args:
       size: entries, the special ones included.
       field: name of the setting that gave `size`, for messages.
 
     Raises:
-      UserError: `size` is more than the pairs, or less than the characters, of the text.
+      UserError: `size` is larger than the text's pairs allow, or smaller than its number of characters.
     """
     model = io.BytesIO()
     try:
@@ -129,8 +129,8 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
             eos_id=EOS,
             unk_id=UNK,
             unk_surface="<unk>",
-            max_sentence_length=1 << 24,  # bytes; longer lines would be left out without a word
-            num_threads=4,  # fixed, because the sums of a unigram model depend on it
+            max_sentence_length=1 << 24,  # bytes; longer lines would be skipped silently
+            num_threads=4,  # fixed: the floating-point sums of a unigram model depend on it
             minloglevel=3,
         )
     except RuntimeError as error:
@@ -151,7 +151,7 @@ def _restore(text: str) -> str:
 
 
 def _explain(message: str, size: int, field: str) -> str:
-    """Say what SentencePiece's message means for the setting."""
+    """Translate SentencePiece's error message into one about the setting."""
     if found := re.search(r"Vocabulary size too high .* <= (\d+)", message):
         return f"{field} is {size}: the training text has units for at most {found[1]}; use {found[1]} or less"
     if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):

@@ -13,8 +13,8 @@ _GZIP = b"\x1f\x8b"
 def read_lines(path: str | Path) -> list[str]:
     r"""Lines of a UTF-8 text file, plain or gzipped; "-" reads standard input.
 
-    Only \n and \r\n end a line: other characters that Unicode counts as line ends (U+2028, U+0085, form feed) are
-    text, so files keep the line numbers that other programs give them. A byte order mark is dropped.
+    Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
+    agree with those of other programs. A byte order mark is dropped.
 
     Raises:
       UserError: no such file, a folder, no permission, damaged gzip, or bytes that are not UTF-8.

@@ -1,6 +1,6 @@
 """TensorFlow Datasets as parallel text, read without TensorFlow.
 
-Data sets must be in the file format array_record. A data set that is not prepared yet is prepared in that format.
+Data sets must be stored in the array_record format. A data set that is not on disk yet is prepared in that format.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow_datasets
 import tensorflow_datasets.summarization
-import tensorflow_datasets.translate  # without these two imports their data sets are not found
+import tensorflow_datasets.translate  # these two imports register their data sets
 
 from convs2s_jax.core.errors import UserError, did_you_mean
 
@@ -17,7 +17,7 @@ _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test
 
 
 def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tuple[Sequence[str], Sequence[str]] | None:
-    """Read two text features of a data set, in its own order.
+    """Read two text features of a data set, in the order of its examples.
 
     Args:
       name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".
@@ -64,7 +64,7 @@ def _prepared(name: str, folder: str) -> Any:
     try:
         builder = tensorflow_datasets.builder(name, data_dir=builder.data_dir_root, file_format="array_record")
         builder.download_and_prepare()
-    except Exception as error:  # downloads and other people's parsers fail in any way they like
+    except Exception as error:  # downloads and third-party parsers can raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
             f"data.corpus 'tfds:{name}' could not be prepared ({reason}): "

@@ -32,16 +32,16 @@ class Vocabulary(Protocol):
 
     @property
     def suffix(self) -> str:
-        """End of the file name that goes with this kind."""
+        """File name suffix of this kind."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS."""
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK is `unknown`, or without it "<unk>"."""
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
 
     def surfaces(self, text: str) -> list[str]:
-        """The text of each token, unknown ones as written; each word begins with a space."""
+        """The text of each token, unknown ones as in the input; each word begins with a space."""
 
     def token(self, i: int) -> str:
         """Return the token of an id."""
@@ -74,12 +74,12 @@ def build(
     """Learn the vocabularies of both sides; the same text and seed give the same.
 
     Args:
-      seed: draws the lines to learn from where a side has more than `cfg.sample`.
-      one_sided: the sources of this corpus are empty, and the target's vocabulary serves both sides.
-      progress: show a bar on standard error, if that is a terminal.
+      seed: of the random sample of lines, for a side with more than `cfg.sample` lines.
+      one_sided: the sources of this corpus are empty, and both sides use the target vocabulary.
+      progress: show a progress bar if standard error is a terminal.
 
     Raises:
-      UserError: the text does not allow the sizes asked for.
+      UserError: the text does not allow the requested sizes.
     """
     src, tgt = _sample(text.src, cfg.sample, seed), _sample(text.tgt, cfg.sample, seed)
     if one_sided:
@@ -95,10 +95,10 @@ def build(
 
 
 def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
-    """Learn the vocabulary of the texts, and list their labels, which are the target side. Arguments as of `build`.
+    """Learn the vocabulary of the texts and list the labels on the target side. Arguments as in `build`.
 
     Raises:
-      UserError: one vocabulary for both was asked for, or there are no two labels.
+      UserError: a joint vocabulary was requested, or there are fewer than two labels.
     """
     check(not cfg.joint, "data.vocabulary.joint is True: labels have a list of their own; leave it out")
     src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size, progress)
@@ -106,9 +106,9 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, prog
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
-    """Write src.* and tgt.*, or joint.*, into `folder`, all of them or none.
+    """Write src.* and tgt.*, or joint.*, into `folder`, all files or none.
 
-    What the folder held before is replaced.
+    The previous content of the folder is replaced.
 
     Raises:
       UserError: the folder cannot be written.
@@ -123,10 +123,10 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
 
 
 def load(folder: Path) -> Vocabularies:
-    """Read what `save` wrote, or a folder with models or dict.txt lists of those names.
+    """Read what `save` wrote, or a folder with SentencePiece models or dict.txt lists under the same names.
 
     Raises:
-      UserError: a file is missing, damaged or there twice.
+      UserError: a file is missing or damaged, or a side has several files.
     """
     if joint := _load(folder, "joint"):
         return Vocabularies(joint, joint)
@@ -138,7 +138,7 @@ def load(folder: Path) -> Vocabularies:
 
 
 def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
-    """At most `most` of the lines, in their order, drawn by the seed."""
+    """A random sample of at most `most` lines, in their original order."""
     if len(lines) <= most:
         return lines
     drawn = np.random.default_rng(seed).choice(len(lines), most, replace=False, shuffle=False)
@@ -158,7 +158,7 @@ def _named(vocabularies: Vocabularies) -> dict[str, Vocabulary]:
 
 
 def _move(new: Path, folder: Path) -> None:
-    """Put `new` in the place of `folder`; if another process was first with the same content, leave that."""
+    """Replace `folder` by `new`; if another process already wrote the same content, keep that."""
     try:
         new.rename(folder)
     except OSError as error:
@@ -180,7 +180,7 @@ def _fingerprints(folder: Path) -> dict[str, str] | None:
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:
-    """Read NAME.model, NAME.txt, NAME.pieces.json or NAME.labels; None if there is none of them."""
+    """Read NAME.model, NAME.txt, NAME.pieces.json or NAME.labels; None if no such file exists."""
     found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
     if len(found) > 1:
         raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")

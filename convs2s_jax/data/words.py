@@ -19,12 +19,12 @@ _OVERWRITE = " #fairseq:overwrite"
 class WordList:
     """A vocabulary of words.
 
-    Decoding joins words by one space, so any other white space is lost; unknown words come back as "<unk>".
+    Decoding joins words with one space, so any other white space is lost; unknown words come back as "<unk>".
 
     Attributes:
       words: `words[i]` has id i + 4.
       counts: how often each word occurred.
-      suffix: end of the file name of this kind.
+      suffix: file name suffix of this kind.
     """
 
     words: tuple[str, ...]
@@ -44,22 +44,22 @@ class WordList:
 
     @functools.cached_property
     def _ids(self) -> Mapping[str, int]:
-        # A word that is listed twice gets the later id, as in fairseq. Special symbols that occur in a text are not
-        # words: only <unk> keeps its meaning.
+        # A word that is listed twice gets the later id, as in fairseq. Special symbols written in a text are not
+        # recognised, except <unk>.
         return {word: i for i, word in enumerate(self.words, len(SPECIAL)) if word not in SPECIAL}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has none."""
+        """Token ids of each text, without EOS; an empty text has no tokens."""
         ids = self._ids
         return [[ids.get(word, UNK) for word in text.split()] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Words of token ids, joined by one space; BOS, PAD and EOS are skipped, UNK is `unknown`."""
+        """Words of token ids, joined with one space; BOS, PAD and EOS are skipped, UNK becomes `unknown`."""
         unknown = SPECIAL[UNK] if unknown is None else unknown
         return " ".join(unknown if i == UNK else self.token(i) for i in ids if i not in (BOS, PAD, EOS))
 
     def surfaces(self, text: str) -> list[str]:
-        """Each word of a text after a space."""
+        """Each word of a text, with a leading space."""
         return [f" {word}" for word in text.split()]
 
     def token(self, i: int) -> str:
@@ -67,7 +67,7 @@ class WordList:
         return SPECIAL[i] if i < len(SPECIAL) else self.words[i - len(SPECIAL)]
 
     def save(self, path: Path) -> None:
-        """Write fairseq's dict.txt: a word and its count on each line, the special symbols left out."""
+        """Write fairseq's dict.txt: a word and its count on each line, without the special symbols."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -80,10 +80,10 @@ class WordList:
 
     @classmethod
     def load(cls, path: Path) -> "WordList":
-        """Read a dict.txt of our own or of fairseq.
+        """Read a dict.txt written by `save` or by fairseq.
 
         Raises:
-          UserError: a line that is not a word and its count, or a word that stands there twice.
+          UserError: a line is not a word and its count, or a word is listed twice.
         """
         counts: dict[str, int] = {}
         words: list[tuple[str, int]] = []
@@ -102,7 +102,7 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
     """List the words of a text, the most frequent first, equal counts in order of their code points.
 
     Args:
-      cfg: words that occur less than `min_count` times are left out.
+      cfg: words that occur fewer than `min_count` times are left out.
       size: at most this many entries, the special ones included.
       field: name of the setting that gave `size`, for messages.
 

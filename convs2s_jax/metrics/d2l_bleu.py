@@ -1,10 +1,10 @@
-"""BLEU of a sentence as "Dive into Deep Learning" has it (Zhang et al., chapter on sequence to sequence learning).
+"""Sentence BLEU as defined in "Dive into Deep Learning" (Zhang et al., chapter on sequence to sequence learning).
 
     BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
 
-p_n is the clipped precision of n-grams: an n-gram counts at most as often as the reference has it. The power halves
-from n to n + 1, which gives longer n-grams more weight. Publish sacrebleu's BLEU instead: it is computed on the whole
-corpus and weighs all n alike.
+p_n is the clipped precision of n-grams: an n-gram counts at most as often as it occurs in the reference. The exponent
+halves from n to n + 1, which gives longer n-grams more weight. For publication use sacrebleu's BLEU, which is computed
+on the whole corpus and weighs all n equally.
 """
 
 import math

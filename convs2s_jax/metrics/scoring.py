@@ -33,7 +33,7 @@ def score(
       hypotheses: detokenised sentences, without line ends.
       references: one list or several, each with a text for every hypothesis.
       metrics: which of `METRICS`.
-      bleu_tokenize: how BLEU finds words, one of `sacre.TOKENIZERS`.
+      bleu_tokenize: BLEU's tokeniser, one of `sacre.TOKENIZERS`.
 
     Returns:
       Scores by their key, in the order of `metrics`.
@@ -61,5 +61,5 @@ def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
 
 
 def report(scores: Mapping[str, Score]) -> str:
-    """A line for each score and how it was computed."""
+    """One line per score, with how it was computed."""
     return "\n".join(f"{s.title:<11} {s.value:6.2f}  {s.note}" for s in scores.values())

@@ -1,7 +1,7 @@
-"""Which source word a target word attended to most, and how unknown target words are replaced by it.
+"""Alignment of target tokens to source tokens by attention, and replacement of unknown words.
 
-Attention [T + 1, S + 1] is that of a `Candidate`: real positions only, the end symbols last. Both end symbols are left
-out here, so that source tokens 0 to S - 1 and target tokens 0 to T - 1 count, whatever the padding was.
+Attention [T + 1, S + 1] comes from a `Candidate`: no padding, end symbols last. Both end symbols are dropped here,
+leaving source tokens 0 to S - 1 and target tokens 0 to T - 1.
 """
 
 import re
@@ -12,25 +12,25 @@ from types import MappingProxyType
 import numpy as np
 
 UNKNOWN = "\ufdd2"
-"""Stands for an unknown token inside a text: Unicode keeps this code point for use inside programs."""
+"""Placeholder for an unknown token in a text: a code point that Unicode reserves for internal use."""
 
 NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
-# Scripts written without spaces: a word is not what stands between two of them.
+# Scripts written without spaces between words.
 _UNSPACED = ("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 
 Span = tuple[int, int]
 
 
 def pairs(attention: np.ndarray | None) -> tuple[tuple[int, int], ...]:
-    """(source token, target token): what each target token looked at most, the end symbols left out.
+    """(source token, target token): the most attended source token of each target token, end symbols excluded.
 
     Args:
-      attention: [T + 1, S + 1], or None where there is none; empty for an empty source.
+      attention: [T + 1, S + 1], or None without attention; empty for an empty source.
 
     Returns:
-      A pair for each target token, in their order; of equal weights the first source token counts. A decoder without
-      attention has weights of zero, and its tokens have no pair.
+      A pair for each target token, in order; ties go to the first source token. A decoder without attention has zero
+      weights, and its tokens have no pair.
     """
     if attention is None or min(attention.shape) < 2:
         return ()
@@ -39,21 +39,21 @@ def pairs(attention: np.ndarray | None) -> tuple[tuple[int, int], ...]:
 
 
 def words(text: str) -> list[Span]:
-    """Begin and end of the words of a text.
+    """(begin, end) of each word of a text.
 
-    Punctuation at the edge of a word is not part of it, punctuation inside is ("don't", "3.5"); a run of punctuation is
-    a word by itself, and so is each character of a script written without spaces.
+    Punctuation at the edge of a word is not part of it, punctuation inside is ("don't", "3.5"); a run of punctuation
+    is a word by itself, and so is each character of a script written without spaces.
     """
     kinds = "".join(map(_kind, text))
     return [match.span() for match in re.finditer(r"w(?:[wp]*w)?|p+|i", kinds)]
 
 
 def word_of(token: int, surfaces: Sequence[str]) -> Span:
-    """Begin and end, in the joined `surfaces`, of the words that a token is part of; of the next for a mere space.
+    """(begin, end), in the joined `surfaces`, of the words that contain a token; for a lone space, of the next word.
 
     Args:
       token: index.
-      surfaces: what each token of the text stands for (`Vocabulary.surfaces`).
+      surfaces: text of each token (`Vocabulary.surfaces`).
     """
     if not 0 <= token < len(surfaces):
         raise ValueError(f"token is {token}, the text has {len(surfaces)}")
@@ -68,17 +68,17 @@ def word_of(token: int, surfaces: Sequence[str]) -> Span:
 def replace_unknown(
     text: str, attention: np.ndarray, surfaces: Sequence[str], dictionary: Mapping[str, str] = NO_WORDS
 ) -> str:
-    """A translation with the source words in the place of its unknown words, or what the dictionary has for them.
+    """Replace the unknown words of a translation by source words, or by their entries in the dictionary.
 
-    A word with an unknown piece is unknown as a whole, and what replaces it is a whole source word: the one of the
-    token that its unknown pieces together looked at most. Neighbouring unknown words that looked at one source word
-    become that word once.
+    A word with an unknown piece is replaced as a whole, by a whole source word: the word of the source token with the
+    most attention, summed over the unknown pieces. Neighbouring unknown words aligned to the same source word become
+    one copy of it.
 
     Args:
-      text: with `UNKNOWN` for each unknown token.
-      attention: [U, S], of the unknown tokens in their order over the source tokens, the end symbol left out.
-      surfaces: of the source tokens, S or more (the end of a long source was cut off).
-      dictionary: target words of source words.
+      text: the translation, with `UNKNOWN` for each unknown token.
+      attention: [U, S], of the unknown tokens, in order, over the source tokens without the end symbol.
+      surfaces: text of the source tokens, S or more (the end of a long source may be cut).
+      dictionary: source word -> target word.
 
     Raises:
       ValueError: U is not the number of unknown tokens in the text, or S is 0 or more than the source tokens.
@@ -105,7 +105,7 @@ def replace_unknown(
 
 
 def _kind(character: str) -> str:
-    """A space, punctuation, a character that is a word by itself ("i"), or one of a word."""
+    """The class of a character: space, punctuation, a word by itself ("i", ideographic), or part of a word."""
     if character.isspace():
         return " "
     if unicodedata.category(character).startswith("P"):

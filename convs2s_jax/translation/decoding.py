@@ -25,16 +25,16 @@ from convs2s_jax.translation.translator import Translator, fuse, load, precomput
 
 @dataclass(frozen=True)
 class Work:
-    """The lines of a file and the requests that belong to them.
+    """The lines of a file and the per-line requests.
 
     Attributes:
-      name: of the source, for messages.
-      lines: of the source.
-      references: one list or several, each with a text for every line; None for no scores.
-      prefix: for each line, words that its translation begins with.
-      constraints: for each line, phrases that its translation contains.
-      targets: given translations to score, in place of a search.
-      dictionary: target words of source words, which replace unknown words.
+      name: name of the source, for messages.
+      lines: source lines.
+      references: one or several lists, each with a text for every line; None for no scores.
+      prefix: for each line, words that its translation must begin with.
+      constraints: for each line, phrases that its translation must contain.
+      targets: given translations to score, instead of a search.
+      dictionary: source word -> target word, to replace unknown words.
     """
 
     name: str
@@ -47,15 +47,15 @@ class Work:
 
 
 def decode(options: Options, *, tell: Tell) -> None:
-    """Translate, score or label every line of a file, whichever the model can do.
+    """Translate, score or label every line of a file, depending on the model and the options.
 
     Args:
-      options: see there.
-      tell: gets warnings and scores.
+      options: see `Options`.
+      tell: receives warnings and scores.
 
     Raises:
-      UserError: something the user gave cannot work. Nothing was written then, unless the message says so.
-      KeyboardInterrupt: of the user; whole lines are written then.
+      UserError: invalid input. Nothing has been written, unless the message says so.
+      KeyboardInterrupt: raised by the user; only complete lines have been written.
     """
     check_early(options)
     job = JOBS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
@@ -83,7 +83,7 @@ def decode(options: Options, *, tell: Tell) -> None:
 
 
 def translation(options: Options, *, tell: Tell) -> Job[Result]:
-    """The file that the options name, to be translated or scored."""
+    """The job of translating or scoring the file that the options name."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read(options, translator, search)
@@ -98,7 +98,7 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
 
 
 JOBS: Mapping[str, MakeJob] = MappingProxyType({"encoder_decoder": translation, "classifier": labelling.job})
-"""By the kind of model."""
+"""The job factory of each kind of model."""
 
 
 def translator_of(options: Options, tell: Tell) -> Translator:
@@ -121,7 +121,7 @@ def check_early(options: Options) -> None:
 
 
 def read(options: Options, translator: Translator, search: SearchConfig) -> Work:
-    """Read and check the source lines and the files that belong to them."""
+    """Read and check the source lines and the files parallel to them."""
     if options.split and not translator.reads_source:
         raise UserError(
             f"--split={options.split} with a language model: it reads no source, so that nothing is translated; score "
@@ -171,7 +171,7 @@ def read(options: Options, translator: Translator, search: SearchConfig) -> Work
 
 
 def read_back(options: Options, style: Format[Result], lines: Sequence[str]) -> Written:
-    """The results that an interrupted call left in the output file."""
+    """The results that an interrupted run left in the output file."""
     path = Path(options.output)
     if not options.resume or not path.exists():
         return Written([], 0)
@@ -195,7 +195,7 @@ def translate_window(
     first: int,
     progress: Callable[[int], None],
 ) -> list[Result]:
-    """Results of the next `options.window` lines, from the line `first` on."""
+    """Results of the next `options.window` lines, starting at line `first`."""
     window = slice(first, first + options.window)
     lines = work.lines[window]
 
@@ -243,7 +243,7 @@ def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
 
 
 def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:
-    """Examples, and the scores of the whole file against the references."""
+    """Report examples, and the scores of the whole file against the references."""
     references = work.references
     for i, (source, text) in enumerate(zip(work.lines[: options.show], texts, strict=False)):
         tell(f"  source      {source}\n  translation {text}")

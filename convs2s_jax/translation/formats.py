@@ -1,4 +1,4 @@
-"""Results as lines of text, JSON or fairseq-generate's output, and such lines read back.
+"""Results written as lines of text, JSON or fairseq-generate's output, and read back.
 
 Each format is a record of functions in `FORMATS`.
 """
@@ -18,11 +18,11 @@ R = TypeVar("R")
 
 
 class Written(NamedTuple):
-    """What a file already holds.
+    """The results that a file already holds.
 
     Attributes:
-      texts: the best text of each whole result.
-      size: bytes that these results take.
+      texts: the best text of each complete result.
+      size: size of these results in bytes.
     """
 
     texts: list[str]
@@ -33,10 +33,10 @@ class Format(NamedTuple, Generic[R]):
     """How results are written.
 
     Attributes:
-      render: a result as lines, each ended by a line break.
-      read: (content of a file, source lines, hypotheses of each) -> `Written`; a torn end does not count. UserError
-        where the file was not written for these lines.
-      alignments: whether alignments are shown.
+      render: result -> lines, each with its line break.
+      read: (content of a file, source lines, hypotheses per line) -> `Written`; an incomplete last result is ignored.
+        Raises UserError if the file was not written for these lines.
+      alignments: whether alignments are written.
     """
 
     render: Callable[[R], str]
@@ -50,14 +50,14 @@ def text(result: Result) -> str:
 
 
 def scores(result: Result) -> str:
-    """Score, TAB, the scores of the tokens (the end symbol's last) separated by spaces: text for given translations."""
+    """Score, TAB, token scores separated by spaces (end symbol last): the format text for given translations."""
     return f"{_short(result.best.score)}\t{' '.join(map(_short, result.best.token_scores))}\n"
 
 
 def json_line(result: Result) -> str:
     """A JSON object: line, source, source_tokens, hypotheses (each text, tokens, score, token_scores, alignment).
 
-    Scores that are no finite numbers are null. The alignment is the text "0-0 1-2" (source token - target token).
+    Scores that are not finite are null. The alignment is the text "0-0 1-2" (source token - target token).
     """
     record = {
         "line": result.line,
@@ -104,19 +104,19 @@ def alignment(hypothesis: Hypothesis) -> str:
 
 
 def read_text(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Whole lines of text; whether they belong to these sources cannot be seen."""
+    """Complete lines of text; nothing shows whether they belong to these sources."""
     found = _whole_lines(data)
     _check_count(len(found), lines)
     return Written([_decode(line, i) for i, line in enumerate(found, 1)], sum(map(len, found)))
 
 
 def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Whole lines of JSON; each names its line and source."""
+    """Complete lines of JSON; each names its line and source."""
     return read_records(data, lines, lambda record: record["hypotheses"][0]["text"])
 
 
 def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) -> Written:
-    """Whole lines of JSON; `best` takes the best text out of a record."""
+    """Complete lines of JSON; `best` extracts the best text from a record."""
     found = _whole_lines(data)
     _check_count(len(found), lines)
     texts = []
@@ -133,7 +133,7 @@ def read_records(data: bytes, lines: Sequence[str], best: Callable[[Any], str]) 
 
 
 def read_fairseq(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Whole groups S .. A. The last one is whole if it has `nbest` hypotheses; if not, its line is done again."""
+    """Complete groups S .. A. The last group is complete if it has `nbest` hypotheses; otherwise its line is redone."""
     texts: list[list[str]] = []  # of each group
     sizes: list[int] = []
     for number, line in enumerate(_whole_lines(data), 1):
@@ -183,7 +183,7 @@ def _one_line(content: str) -> str:
 
 
 def _short(value: float) -> str:
-    """The shortest text that is this number in single precision."""
+    """The shortest decimal text that reads back as this number in single precision."""
     return str(np.float32(value))
 
 

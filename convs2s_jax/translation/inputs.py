@@ -1,4 +1,4 @@
-"""Files with a line for each source line: prefixes, constraints, translations to score; and a dictionary."""
+"""Reading and checking files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from convs2s_jax.translation.translator import Translator
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
-    """The lines of a file that has one for each source line.
+    """Read a file with one line for each source line.
 
     Args:
-      path: of the file.
-      lines: of the source.
-      name: of the source, for messages.
-      what: a line of the file is, for messages.
+      path: path of the file.
+      lines: source lines.
+      name: name of the source, for messages.
+      what: what a line of the file is, for messages.
 
     Raises:
-      UserError: it cannot be read, or has another number of lines.
+      UserError: the file cannot be read, or has a different number of lines.
     """
     found = read_lines(path)
     if len(found) != len(lines):
@@ -30,7 +30,7 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
 
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:
-    """Phrases between TABs, of each line; empty ones ask for nothing."""
+    """The TAB-separated phrases of each line; empty phrases are dropped."""
     return [[phrase for phrase in line.split("\t") if phrase.strip()] for line in lines]
 
 
@@ -42,18 +42,18 @@ def check_fit(
     prefix: tuple[str, Sequence[str]] | None = None,
     constraints: tuple[str, Sequence[Sequence[str]]] | None = None,
 ) -> None:
-    """Refuse prefixes and constraints that no translation can hold.
+    """Refuse prefixes and constraints that no translation can satisfy.
 
     Args:
       translator: the model.
-      search: its bounds of the length.
-      lines: of the source.
-      prefix: name of the file and a prefix for each line.
-      constraints: name of the file and phrases for each line.
+      search: search options, for the length bounds.
+      lines: source lines.
+      prefix: (file name, a prefix for each line).
+      constraints: (file name, phrases for each line).
 
     Raises:
-      UserError: a word that the target vocabulary does not have; more tokens than a translation of the line may have; a
-        wish for the translation of an empty line. Each names file and line.
+      UserError: a word is not in the target vocabulary, there are more tokens than the translation may have, or the
+        source line is empty. The message names file and line.
     """
     vocabularies, models = translator.vocabularies, translator.models
     lengths = [len(ids) for ids in vocabularies.src.encode(lines)]
@@ -78,10 +78,10 @@ def check_fit(
 
 
 def check_empty(name: str, lines: Sequence[str]) -> None:
-    """Refuse sources for a language model.
+    """Refuse source text for a language model.
 
     Raises:
-      UserError: names file and line.
+      UserError: a line is not empty. The message names file and line.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -92,10 +92,10 @@ def check_empty(name: str, lines: Sequence[str]) -> None:
 
 
 def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> None:
-    """Refuse translations to score that the model has no positions for.
+    """Refuse translations to score that are longer than the model's positions.
 
     Raises:
-      UserError: names file and line.
+      UserError: a translation is too long. The message names file and line.
     """
     room = translator.max_target - 1
     for number, ids in enumerate(translator.vocabularies.tgt.encode(targets), 1):
@@ -107,10 +107,10 @@ def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> 
 
 
 def read_dictionary(path: str) -> dict[str, str]:
-    """Target words of source words: a source word, TAB, a target word on each line.
+    """Read a dictionary from source to target words: a source word, TAB, a target word on each line.
 
     Raises:
-      UserError: a line of another form, or a source word that stands there twice.
+      UserError: a line has another form, or a source word is listed twice.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), 1):
@@ -125,7 +125,7 @@ def read_dictionary(path: str) -> dict[str, str]:
 
 
 def _count_known(vocabulary: Vocabulary, text: str, where: str) -> int:
-    """Number of tokens of a text that has no unknown ones."""
+    """Number of tokens of a text; UserError if one is unknown."""
     [ids] = vocabulary.encode([text])
     if UNK in ids:
         words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]

@@ -19,24 +19,24 @@ from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 
 WIDTH = 64
-"""Source tokens, the end symbol counted, up to which sentences share the compilation made before the first prompt."""
+"""Sources of up to this many tokens, including the end symbol, share the compilation made before the first prompt."""
 
 PROMPT = "> "
 
 
 def interact(options: Options, *, tell: Tell) -> None:
-    """Translate or label line by line from standard input, until it ends. An answer is out before the next is read.
+    """Translate or label standard input line by line until it ends. Answers are printed before the next line is read.
 
-    Everything is compiled before the first prompt, for sources of up to `WIDTH` tokens; the first longer one of each
-    width costs another compilation.
+    Everything is compiled before the first prompt, for sources of up to `WIDTH` tokens; each new width beyond
+    that costs another compilation.
 
     Args:
-      options: see there; those of batches and files have no part.
-      tell: gets warnings.
+      options: see `Options`; those for batches and files are ignored.
+      tell: receives warnings.
 
     Raises:
-      UserError: something the user gave cannot work.
-      KeyboardInterrupt: of the user.
+      UserError: invalid input.
+      KeyboardInterrupt: raised by the user.
     """
     prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
@@ -54,7 +54,7 @@ def interact(options: Options, *, tell: Tell) -> None:
 
 
 def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
-    """Lines to be translated."""
+    """The job of translating typed lines."""
     translator = decoding.translator_of(options, tell)
     check(
         translator.reads_source,
@@ -86,11 +86,11 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
 PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
     {"encoder_decoder": translation, "classifier": partial(labelling.prompt, width=WIDTH)}
 )
-"""By the kind of model."""
+"""The job factory of each kind of model."""
 
 
 def typed() -> Iterator[str]:
-    """Lines as they come; on a terminal with a prompt, and with readline where Python has it."""
+    """Lines as they arrive; a terminal gets a prompt, and readline if Python has it."""
     for number in itertools.count(1):
         try:
             line = _prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode("utf-8")
@@ -105,7 +105,7 @@ def typed() -> Iterator[str]:
 
 
 def _prompted() -> str:
-    """A line from a terminal, its end included; "" at the end of input. The prompt never mixes with the answers."""
+    """A line from a terminal, with its line end; "" at the end of input. The prompt never mixes with the answers."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (`input` uses it where input and output are terminals)
     try:

@@ -1,4 +1,4 @@
-"""Jobs on a file or on typed lines, for any kind of model: one loop works through a `Job`, one through a `Prompt`.
+"""Jobs on a file or on typed lines, for any kind of model: one loop processes a `Job`, another a `Prompt`.
 
 R is the result of a line: a translation or a label.
 """
@@ -17,7 +17,7 @@ class Answer(Protocol):
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The text that is written."""
 
 
 class LineResult(Protocol):
@@ -35,12 +35,12 @@ class Job(NamedTuple, Generic[R]):
     """Work on a file (`translation.decoding`).
 
     Attributes:
-      lines: of the source.
+      lines: source lines.
       style: how results are written and read back.
-      window: (first, progress) -> results of the next lines, from line `first` on. It calls `progress` with the number
-        of lines done since the call before.
-      warn: (results) warns of lines that were cut.
-      report: (texts) prints examples, and scores where there are references; takes the best text of every line.
+      window: (first, progress) -> results of the next lines, starting at line `first`. It calls `progress` with the
+        number of lines done since the previous call.
+      warn: (results) warns about lines that were cut.
+      report: (texts) prints examples, and scores if there are references; `texts` are the best text of every line.
     """
 
     lines: Sequence[str]
@@ -55,7 +55,7 @@ class Prompt(NamedTuple, Generic[R]):
 
     Attributes:
       style: how a result is written.
-      answer: (number, line) -> the result of a line; its number counts from 0.
+      answer: (number, line) -> the result of a line; numbers start at 0.
       warn: (results), as in a `Job`.
     """
 
@@ -65,14 +65,14 @@ class Prompt(NamedTuple, Generic[R]):
 
 
 class MakeJob(Protocol):
-    """The function of each kind of model that makes a job on a file."""
+    """Job factory for files; each kind of model has one."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Job[Any]:
         """Read the file and the model that the options name."""
 
 
 class MakePrompt(Protocol):
-    """The function of each kind of model that makes a job on typed lines."""
+    """Job factory for typed lines; each kind of model has one."""
 
     def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
         """Read the model that the options name."""

@@ -1,4 +1,4 @@
-"""Labels of lines as text or JSON, and such lines read back."""
+"""Labels written as text or JSON, and read back."""
 
 import dataclasses
 import json
@@ -28,8 +28,8 @@ class Labelled:
     Attributes:
       line: its number, from 0.
       source: the text.
-      labels: all there are, the most probable first.
-      cut: tokens at the end that were left out.
+      labels: all labels, the most probable first.
+      cut: number of tokens cut off at the end.
     """
 
     line: int
@@ -56,13 +56,13 @@ def json_line(result: Labelled) -> str:
 
 
 def read_labels(data: bytes, lines: Sequence[str], nbest: int) -> Written:
-    """Whole lines of text; whether they belong to these sources cannot be seen."""
+    """Complete lines of text; nothing shows whether they belong to these sources."""
     written = read_text(data, lines, nbest)
     return written._replace(texts=[line.rpartition("\t")[0] for line in written.texts])
 
 
 def read_json(data: bytes, lines: Sequence[str], _nbest: int) -> Written:
-    """Whole lines of JSON; each names its line and source."""
+    """Complete lines of JSON; each names its line and source."""
     return read_records(data, lines, lambda record: record["labels"][0]["label"])
 
 

@@ -29,9 +29,9 @@ class Classifier:
     """A trained classifier, ready for `label`.
 
     Attributes:
-      model: its configuration.
-      params: its merged parameters.
-      vocabularies: of its texts and its labels.
+      model: model configuration.
+      params: merged parameters.
+      vocabularies: vocabularies of the texts and the labels.
     """
 
     model: ClassifierConfig
@@ -48,7 +48,7 @@ def of(found: Trained) -> Classifier:
     """The classifier that was trained in a workdir.
 
     Raises:
-      UserError: it is a model of another kind.
+      UserError: the model is not a classifier.
     """
     if not isinstance(found.cfg.model, ClassifierConfig):
         raise UserError(f"model.kind is '{found.cfg.model.kind}': it gives no labels; use a run of a classifier")
@@ -66,11 +66,11 @@ def label(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Labelled]:
-    """All labels of each line with their probabilities, the most probable first; one result a line, in their order.
+    """All labels of each line with their probabilities, the most probable first; one result per line, in order.
 
     Args:
-      classifier: of `of`.
-      lines: text; an empty line has labels too.
+      classifier: from `of`.
+      lines: text; an empty line gets labels too.
       first: number of the first line.
       batch_size, batch_tokens, least_width, devices, progress: as in `lines.translate`.
     """
@@ -98,10 +98,10 @@ def label(
 
 
 def job(options: Options, *, tell: Tell) -> Job[Labelled]:
-    """The file that the options name, to be labelled.
+    """The job of labelling the file that the options name.
 
     Raises:
-      UserError: options of translation, or something that cannot be read.
+      UserError: options that apply to translation only, or files that cannot be read.
     """
     _check(options)
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
@@ -135,10 +135,10 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
 
 
 def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
-    """Lines to be labelled; those of less than `width` tokens share a compilation.
+    """The job of labelling typed lines; lines of fewer than `width` tokens share a compilation.
 
     Raises:
-      UserError: as of `job`.
+      UserError: as in `job`.
     """
     _check(options)
     classifier = of(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
@@ -150,7 +150,7 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
 
 
 def _check(options: Options) -> None:
-    """Refuse what has no meaning for labels."""
+    """Refuse options that do not apply to labelling."""
     if len(options.workdir) > 1:
         raise UserError(f"--workdir names {len(options.workdir)} folders: a classifier works alone; name one")
     if len(options.reference) > 1:

@@ -1,4 +1,4 @@
-"""Decoding lines of text from Python; arguments have the names of the flags."""
+"""Decoding lines of text from Python; arguments are named like the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,27 +32,27 @@ def translate(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Translate lines of text, one result for each, in their order.
+    """Translate lines of text; one result per line, in order.
 
     Args:
       translator: the model, or an ensemble.
-      search: the options of the search.
+      search: search options.
       lines: text; an empty line has an empty translation.
-      nbest: hypotheses in a result; the best does not depend on it.
-      prefix: for each line, words that its translation begins with; "" asks for nothing.
-      constraints: for each line, phrases that must occur in its translation, in any order.
-      replace_unk: put source words in the place of unknown target words.
-      unk_dictionary: target words for source words, used there.
-      attention: without it results have no alignments, and less is fetched from the device.
-      seed: of samples; that of a line depends on it and the line's number only.
+      nbest: hypotheses per result; the best one does not depend on it.
+      prefix: for each line, words that its translation must begin with; "" for none.
+      constraints: for each line, phrases that its translation must contain, in any order.
+      replace_unk: replace unknown target words by source words.
+      unk_dictionary: source word -> target word, for these replacements.
+      attention: if false, results have no alignments, and less is copied from the device.
+      seed: seed of sampling; the samples of a line depend only on it and the line's number.
       first: number of the first line.
-      batch_size, batch_tokens: most sentences and source tokens in a batch.
-      least_width: source arrays are at least this wide: lines with fewer tokens share a compilation.
+      batch_size, batch_tokens: maximum number of sentences and of source tokens in a batch.
+      least_width: minimum width of source arrays: lines with fewer tokens share a compilation.
       devices: None for all local ones.
-      progress: called with the number of lines done since the call before.
+      progress: called with the number of lines done since the previous call.
 
     Raises:
-      ValueError: prefix or constraints that are not as many as lines, or do not fit into a translation.
+      ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation.
     """
     sources = encode(translator.vocabularies.src, lines)
     tgt = translator.vocabularies.tgt
@@ -93,15 +93,15 @@ def score(
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Score given translations: one hypothesis for each line, with the scores the search would report for its tokens.
+    """Score given translations: one hypothesis per line, with the scores that the search would report for its tokens.
 
     Args:
       translator, lines, attention, first, batch_size, batch_tokens, devices, progress: as in `translate`.
       search: temperature, penalties and normalisation.
-      targets: text, one for each line. One beyond the model's positions has score -inf and no tokens.
+      targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
 
     Raises:
-      ValueError: numbers of lines that differ.
+      ValueError: the numbers of lines differ.
     """
     sources, goals = encode(translator.vocabularies.src, lines), encode(translator.vocabularies.tgt, targets)
     found = search_of.score(

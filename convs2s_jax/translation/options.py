@@ -1,4 +1,4 @@
-"""The options of decoding besides those of the search, and the checks between them."""
+"""The options of decoding other than those of the search, and their consistency checks."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -11,48 +11,48 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 
 TRANSLATING = MappingProxyType({"translating": True})
-"""Metadata of options that have no part in labelling."""
+"""Metadata of options that do not apply to labelling."""
 _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring" in field.metadata}
 
 
 def flags(names: Iterable[str]) -> str:
-    """Flags as they are written, with commas between them: --beam_size, --normalize."""
+    """Flags as they are written, separated by commas: --beam_size, --normalize."""
     return ", ".join(f"--{name}" for name in names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is decoded, with which model, and how results are written: each field is a flag (docs/decoding.md).
+    """What to decode, with which model, and how to write results: each field is a flag (docs/decoding.md).
 
     Attributes:
       workdir: folder of a training run; several (A,B) decode together as an ensemble.
-      checkpoint: step of the checkpoint to decode with, by default the one with the least validation loss; of several
-        the mean of the kernels is taken.
-      dtype: type of products and activations; by default the run's own.
+      checkpoint: step of the checkpoint to decode with, by default the one with the lowest validation loss; the kernels
+        of several are averaged.
+      dtype: dtype of matrix products and activations; by default the run's.
       lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
-      input: source text, plain or gzipped, a sentence on each line; "-" is standard input.
+      input: source text, plain or gzipped, one sentence per line; "-" is standard input.
       output: file for the results; "-" is standard output.
-      resume: continue an --output that was interrupted.
+      resume: continue an interrupted --output.
       interactive: translate each line as it is typed.
       reference: file of reference translations, or of correct labels; several (A,B) are alternatives. Scores are
         printed on standard error.
-      metrics: names of the scores, of bleu, chrf, exact, rouge and d2l_bleu; by default those of the run.
-      bleu_tokenize: sacreBLEU's tokeniser; by default the run's own.
-      split: translate and score this split of the run's own corpus, in place of an input and a reference.
+      metrics: scores to compute, from bleu, chrf, exact, rouge and d2l_bleu; by default those of the run.
+      bleu_tokenize: sacreBLEU's tokeniser; by default the run's.
+      split: translate and score this split of the run's corpus, instead of an input and a reference.
       show: print this many sources with translation and reference.
-      batch_size: most sentences in a batch.
-      batch_tokens: most source tokens in a batch.
-      window: lines that are translated before the first of them are written.
-      format: text has one line for each line; json is an object on each line; fairseq the S- T- H- D- P- A- lines of
+      batch_size: maximum number of sentences in a batch.
+      batch_tokens: maximum number of source tokens in a batch.
+      window: number of lines that are translated before their results are written.
+      format: text is one line per source line; json is one object per line; fairseq is the S- T- H- D- P- A- lines of
         fairseq-generate.
-      nbest: hypotheses to show of each line, in the formats json and fairseq.
-      prefix: file with a line for each source line: words that its translation begins with.
-      constraints: file with a line for each source line: phrases, TAB between them, that its translation contains.
-      score: file of translations of the lines, to be scored; nothing is searched.
+      nbest: hypotheses to write for each line, in the formats json and fairseq.
+      prefix: file with a line for each source line: words that its translation must begin with.
+      constraints: file with a line for each source line: TAB-separated phrases that its translation must contain.
+      score: file of translations of the lines to score; there is no search.
       replace_unk: replace each unknown word by the source word with the most attention.
-      unk_dictionary: file of source word, TAB, target word, for those replacements.
-      seed: of the samples; by default 0.
-      search: fields of `SearchConfig` that replace the run's own.
+      unk_dictionary: file with source word, TAB, target word on each line, for those replacements.
+      seed: seed of sampling; by default 0.
+      search: fields of `SearchConfig` that override the run's.
     """
 
     workdir: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Options:
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=TRANSLATING)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, whatever the model."""
+        """Refuse options that contradict each other, whatever the model."""
         check(bool(self.workdir) and all(self.workdir), "--workdir is missing, as in --workdir=runs/demo")
         for name in ("nbest", "batch_size", "batch_tokens", "window"):
             check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
@@ -142,14 +142,14 @@ class Options:
         return "standard input" if self.input == "-" else self.input
 
     def resolve(self, own: SearchConfig, *, attends: bool = True) -> SearchConfig:
-        """The run's own search options with the given ones put in; as many samples as are wanted.
+        """The run's search options, overridden by the given ones; sampling draws as many samples as requested.
 
         Args:
-          own: of the run.
-          attends: whether its model has an attention to read.
+          own: search options of the run.
+          attends: whether its model has attention weights.
 
         Raises:
-          UserError: values no search can run with, or options that contradict them.
+          UserError: invalid values, or options that contradict them.
         """
         values = dict(self.search)
         if values.get("sampling") and "beam_size" not in values:
@@ -197,7 +197,7 @@ class Options:
                 raise UserError(f"{flag} with --{name}: {why}; leave one out")
 
     def _check_files(self) -> None:
-        """Standard input is read once, and no file that is read is written."""
+        """Check that standard input is read only once, and that no input file is also the output."""
         names = ("input", "prefix", "constraints", "score", "unk_dictionary")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
         twice = [f"--{name}" for name, path in given if path == "-"]

@@ -17,7 +17,7 @@ Write = Callable[[Sequence[str]], None]
 
 
 def check_writable(name: str) -> None:
-    """Raise UserError now, not after an hour of search, where a file could not be written. Nothing is changed."""
+    """Raise UserError before decoding starts if a file cannot be written. Nothing is changed."""
     path = Path(name)
     if name == "-" or path.is_fifo():
         return
@@ -33,15 +33,15 @@ def check_writable(name: str) -> None:
 
 @contextlib.contextmanager
 def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
-    """A file to which results are added; "-" is standard output.
+    """A file to which results are appended; "-" is standard output.
 
-    What is given to `write`, one text of whole lines for each result, has left the program when `write` returns. An
-    interrupt waits for that; where the disk is full, the results that are whole stay and what there is of the next is
-    taken back. A file is not touched before the first `write`, or the end without an error.
+    `write` takes one text of complete lines for each result and returns when they have left the program. Interrupts
+    wait for that. If the disk is full, complete results stay and a partial one is removed. The file is not touched
+    before the first `write`, or before the block ends without an error.
 
     Args:
-      name: of the file.
-      keep: bytes at its beginning that stay; what follows them is dropped.
+      name: name of the file.
+      keep: number of bytes to keep at the beginning; the rest is dropped.
 
     Yields:
       `write`.
@@ -73,7 +73,7 @@ def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def held_interrupts() -> Iterator[None]:
-    """Let an interrupt (SIGINT, SIGTERM) wait until the end of the block; a second one does not wait."""
+    """Defer an interrupt (SIGINT, SIGTERM) until the end of the block; a second one takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -103,14 +103,14 @@ def _to_stdout(results: Sequence[str]) -> None:
 
 def _open(name: str, keep: int) -> int:
     file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o666)
-    if stat.S_ISREG(os.fstat(file).st_mode):  # a device or a pipe has no beginning to go back to
+    if stat.S_ISREG(os.fstat(file).st_mode):  # devices and pipes cannot be truncated
         os.ftruncate(file, keep)
         os.lseek(file, keep, os.SEEK_SET)
     return file
 
 
 def _append(file: int, results: Sequence[bytes]) -> None:
-    """Write all, or, where that fails on a regular file, as many whole results as there is room for."""
+    """Write all results; if that fails on a regular file, as many complete ones as fit."""
     regular = stat.S_ISREG(os.fstat(file).st_mode)
     begin = os.fstat(file).st_size
     data = memoryview(b"".join(results))

@@ -16,11 +16,11 @@ class Hypothesis:
     """One translation of a line.
 
     Attributes:
-      text: with unknown words replaced, where that was asked for.
-      tokens: as the model made them, the end symbol last; none where the source is empty.
-      score: what hypotheses are ranked by; nats, normalised as the search was asked to.
-      token_scores: nats, as many as `tokens`.
-      alignment: (source token, target token) pairs, see `alignment.pairs`; empty where none was asked for.
+      text: the translation, with unknown words replaced if requested.
+      tokens: the model's tokens, end symbol last; empty for an empty source.
+      score: ranking score in nats, normalised as the search options say.
+      token_scores: score of each of `tokens`, in nats.
+      alignment: (source token, target token) pairs, see `alignment.pairs`; empty if not requested.
     """
 
     text: str
@@ -37,10 +37,10 @@ class Result:
     Attributes:
       line: its number, from 0.
       source: the text.
-      source_tokens: without the end symbol; those that were cut off are there too.
-      hypotheses: one at least, best first.
-      cut: source tokens at the end that the model had no positions for.
-      reference: where there is one.
+      source_tokens: without the end symbol; includes tokens that were cut off.
+      hypotheses: at least one, best first.
+      cut: number of source tokens cut off at the end because the model has no positions for them.
+      reference: the reference, if there is one.
     """
 
     line: int
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def best(self) -> Hypothesis:
-        """The hypothesis of the highest score."""
+        """The hypothesis with the highest score."""
         return self.hypotheses[0]
 
 
@@ -67,18 +67,18 @@ def describe(
     given: str | None = None,
     dictionary: Mapping[str, str] | None = None,
 ) -> Result:
-    """Put a translation into words.
+    """Convert the token ids of a translation into a `Result`.
 
     Args:
-      vocabularies: of the model.
-      line: number, from 0.
+      vocabularies: vocabularies of the model.
+      line: line number, from 0.
       source: text of the line.
-      ids: its tokens.
+      ids: token ids of the line.
       found: its translation.
-      nbest: most hypotheses.
-      given: text of the only candidate, where that was not found but scored.
-      dictionary: replaces unknown words (see `alignment.replace_unknown`); None leaves them. The translation carries
-        attention then.
+      nbest: maximum number of hypotheses.
+      given: text of the only candidate, if it was given and scored rather than found.
+      dictionary: for replacing unknown words (see `alignment.replace_unknown`), which needs `found` to have attention;
+        None leaves them.
     """
 
     def hypothesis(candidate: Candidate) -> Hypothesis:
@@ -105,7 +105,7 @@ def describe(
 def text_of(
     vocabularies: Vocabularies, source: str, candidate: Candidate, dictionary: Mapping[str, str] | None = None
 ) -> str:
-    """A candidate as text; with a dictionary, be it empty, its unknown words are replaced."""
+    """A candidate as text; with a dictionary, even an empty one, its unknown words are replaced."""
     ids = candidate.tokens.tolist()
     if dictionary is None or UNK not in ids or candidate.attention is None:
         return vocabularies.tgt.decode(ids)

@@ -25,10 +25,10 @@ class Trained:
     """A trained model of any kind.
 
     Attributes:
-      cfg: the configuration of its run.
-      vocabularies: of both sides.
+      cfg: configuration of the training run.
+      vocabularies: vocabularies of both sides.
       params: merged parameters.
-      steps: the checkpoints that the parameters are the mean of.
+      steps: steps of the checkpoints whose mean the parameters are.
     """
 
     cfg: Config
@@ -38,7 +38,7 @@ class Trained:
 
 
 def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
-    """The model of a workdir; arguments and errors as of `translator.load`."""
+    """Load the model of a workdir; arguments and errors as in `translator.load`."""
     for step in steps:
         if steps.count(step) > 1:
             raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")

@@ -21,11 +21,11 @@ class Translator:
     """A model for decoding, or an ensemble of several.
 
     Attributes:
-      cfg: of the run; of an ensemble, the first member's, whose search options and corpus count.
-      models: the model, or a tuple of the members' models; a language model beside them (`fuse`) is the last.
-      params: its merged parameters, or a tuple of as many.
-      vocabularies: of all members.
-      steps: of each member, the checkpoints that its parameters are the mean of.
+      cfg: configuration of the run; for an ensemble, of the first member, whose search options and corpus are used.
+      models: the model configuration, or a tuple of the members'; a language model (`fuse`) comes last.
+      params: merged parameters, or a tuple with those of each model.
+      vocabularies: vocabularies shared by all members.
+      steps: for each member, the steps of the checkpoints whose mean its parameters are.
     """
 
     cfg: Config
@@ -36,22 +36,22 @@ class Translator:
 
     @property
     def max_source(self) -> int:
-        """Longest source that every member has positions for, its end symbol counted."""
+        """Maximum source length in tokens that every member has positions for, including the end symbol."""
         return min(model.max_source for model in self._members)
 
     @property
     def max_target(self) -> int:
-        """Longest target that every member has positions for, its end symbol counted."""
+        """Maximum target length in tokens that every member has positions for, including the end symbol."""
         return min(model.max_target for model in self._members)
 
     @property
     def reads_source(self) -> bool:
-        """Whether it translates; else it is a language model."""
+        """Whether the model reads a source; otherwise it is a language model."""
         return any(model.reads_source for model in self._members)
 
     @property
     def attends(self) -> bool:
-        """Whether every member that translates has an attention that says which source tokens it looked at."""
+        """Whether every member that reads a source has attention weights over its tokens."""
         return self.reads_source and all(model.attends for model in self._members if model.reads_source)
 
     @property
@@ -66,18 +66,18 @@ def load(
     dtype: Dtype | None = None,
     tell: Callable[[str], None],
 ) -> Translator:
-    """The model of a workdir, or the ensemble of several.
+    """Load the model of a workdir, or an ensemble from several.
 
     Args:
-      workdirs: of train.py; the probabilities of several are averaged in the search.
-      steps: of the checkpoint, in every workdir; of several, the mean of the merged kernels is taken (why those:
-        models/average.py). Without any, the one with the least validation loss.
-      dtype: of products and activations; None for the runs' own.
-      tell: gets a sentence for each checkpoint that is damaged and passed over.
+      workdirs: workdirs of training runs; the search averages the probabilities of several.
+      steps: steps of the checkpoints to load from every workdir; the merged kernels of several are averaged (why merged
+        ones: models/average.py). If empty, the checkpoint with the lowest validation loss.
+      dtype: dtype of matrix products and activations; None for that of each run.
+      tell: receives a sentence for each damaged checkpoint that is skipped.
 
     Raises:
-      UserError: no configuration, vocabulary or whole checkpoint there, a vocabulary of another model, or an ensemble
-        whose members have different vocabularies.
+      UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
+        or the members of an ensemble have different vocabularies.
     """
     workdirs = [workdirs] if isinstance(workdirs, Path) else list(workdirs)
     members = [_load(workdir, steps, dtype, tell) for workdir in workdirs]
@@ -95,7 +95,7 @@ def load(
     return dataclasses.replace(
         first,
         models=tuple(member.cfg.translator for member in members),
-        params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is no ensemble
+        params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is not an ensemble
         steps=tuple(member.steps[0] for member in members),
     )
 
@@ -103,15 +103,15 @@ def load(
 def fuse(
     translator: Translator, lm: Translator, *, names: tuple[str, str] = ("the model", "the language model")
 ) -> Translator:
-    """A translator with a language model beside it, for a search with `lm_weight`.
+    """Add a language model to a translator (shallow fusion), for a search with `lm_weight`.
 
     Args:
       translator: a model that translates, or an ensemble.
-      lm: a language model of the same target vocabulary.
-      names: of both, for messages.
+      lm: a language model with the same target vocabulary.
+      names: names of both, for messages.
 
     Raises:
-      UserError: `lm` reads a source, `translator` reads none, or their target vocabularies differ.
+      UserError: `lm` reads a source, `translator` does not, or their target vocabularies differ.
     """
     one, other = names
     if lm.reads_source or not isinstance(lm.models, ModelConfig) or not isinstance(lm.params, Params):
@@ -131,7 +131,7 @@ def fuse(
 
 
 def precomputed(translator: Translator) -> Translator:
-    """The same translator, but faster: `encoder_decoder.precompute` has computed what all decoding steps share."""
+    """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`)."""
     prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
     models, params = translator.models, translator.params
     if isinstance(models, ModelConfig) or isinstance(params, Params):
@@ -145,7 +145,7 @@ def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callab
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:
-    """Refuse an ensemble whose members would not speak of the same tokens."""
+    """Refuse an ensemble whose members have different vocabularies."""
     a, b = (one.src, other.src) if side == "source" else (one.tgt, other.tgt)
     if a.fingerprint != b.fingerprint:
         raise UserError(

@@ -1,7 +1,7 @@
-"""The table of small models that the laws (`test_*laws.py`) hold for: a new kind adds one line and gets them all.
+"""The table of small models that the laws (`test_*laws.py`) hold for: a new kind adds one line to be covered.
 
-Sizes suit E = 32. A name is what a failing test shows; several lines of one kind are for what differs inside it.
-Kernels of 8 and more are products, narrower ones shifts (`nn/depthwise.py`): both are here.
+Sizes suit E = 32. A failing test shows the name. A kind with several variants has several lines. Kernels of width 8 and
+more are computed as matrix products, narrower ones as shifts (`nn/depthwise.py`): both are covered.
 """
 
 import itertools
@@ -57,11 +57,11 @@ DECODERS: dict[str, dict[str, Any]] = {
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "language": {"kind": "conv", "layers": [(32, 3)] * 2, "out_dim": 16, "attention_layers": []},
 }
-"""Decoders that read no source: they stand alone."""
+"""Decoders without a source: language models."""
 
 
 def pair(encoder: str, decoder: str) -> dict[str, dict[str, Any]]:
-    """Both sides of a model by their names; "none" is the encoder of language models."""
+    """Encoder and decoder fields by their names in the tables; "none" is the encoder of language models."""
     if encoder == "none":
         return {"encoder": {"kind": "none"}, "decoder": LANGUAGE_MODELS[decoder]}
     return {"encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
@@ -73,7 +73,7 @@ def firsts(table: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def together() -> list[tuple[str, str]]:
-    """Pairs with each encoder and each decoder at least once, as few as can be, and the language models."""
+    """The fewest pairs that cover each encoder and each decoder at least once, and the language models."""
     count = max(len(ENCODERS), len(DECODERS))
     pairs = itertools.islice(zip(itertools.cycle(ENCODERS), itertools.cycle(DECODERS), strict=False), count)
     return [*pairs, *(("none", name) for name in LANGUAGE_MODELS)]

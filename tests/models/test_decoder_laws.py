@@ -22,14 +22,14 @@ every_decoder = pytest.mark.parametrize("decoder", [*DECODERS, *LANGUAGE_MODELS]
 every_kind = pytest.mark.parametrize(
     "decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=[*firsts(DECODERS), *LANGUAGE_MODELS])
 )
-"""One line of each kind, the others as drills: for laws that no line of a kind has reason to break alone."""
+"""One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]
 
 
 def memory(width=S, sentences=2, dtype=jnp.float32):
-    """Two sentences; what stands at padding is large, so that who reads it is seen."""
+    """Memory of two sentences; values at padding are large, so that reading them changes the result."""
     rng = np.random.default_rng(1)
     keys, values = rng.normal(size=(2, sentences, S, E))
     more = ((0, 0), (0, width - S), (0, 0))
@@ -54,7 +54,7 @@ def read(params, cfg, memory, tokens, key=None):
 @pytest.mark.parametrize("cuts", [[1] * 7, [3, 1, 3]], ids=str)
 @every_decoder
 def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decoder, cuts):
-    """With parameters and memory as they are, and precomputed for many calls."""
+    """With and without `precompute`."""
     cfg = config(decoder=decoder)
     params, source = parameters(cfg), memory()
     whole = read(params, cfg, source, TOKENS)
@@ -72,7 +72,7 @@ def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decod
 
 @every_decoder
 def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
-    """As a loop over steps needs it, in bfloat16 too."""
+    """A loop over steps (`lax.while_loop`) requires this, in bfloat16 too."""
     for dtype in ("float32", "bfloat16"):
         cfg = config(decoder=decoder, dtype=dtype)
         params = model.precompute(parameters(cfg), cfg)
@@ -110,7 +110,7 @@ def test_features_read_no_later_word_and_do_read_their_own(decoder):
 
 @every_decoder
 def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(decoder):
-    """Rows [b W : (b + 1) W] read sentence b, and a beam is reordered by one tree map of the cache."""
+    """Rows [b W : (b + 1) W] attend to sentence b, and one tree map over the cache reorders a beam."""
     cfg, beam = config(decoder=decoder), 3
     params = parameters(cfg)
     tokens = jax.random.randint(jax.random.key(3), (2 * beam, 4), 4, TARGET)
@@ -177,7 +177,7 @@ def test_decoding_without_jit_is_the_same(decoder):
 
 @every_kind
 def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
-    """Four words, three of them at most: 85 hypotheses, of which a beam of 80 finds the best."""
+    """Vocabulary of four words, at most three per sentence: 85 hypotheses; a beam of 80 finds the best."""
     cfg = config(decoder=decoder)
     init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=6)
     params = jax.tree.map(lambda x: 2 * x, init(jax.random.key(1)))

@@ -40,7 +40,7 @@ every_line = pytest.mark.parametrize(("encoder", "decoder"), together())
     ),
 )
 def test_gradients_are_finite_at_any_length(length, encoder, decoder):
-    """Of fresh parameters, beside a row of padding; at usual lengths every parameter gets some."""
+    """With initial parameters and a row of padding in the batch; at usual lengths no parameter's gradient is zero."""
     cfg = config(encoder, decoder, dropout=0.1)
     rng = np.random.default_rng(0)
     tokens = rng.integers(4, 13, size=(2, 1, length)).astype(np.int32)
@@ -83,8 +83,8 @@ PAIRS, UPDATES, RATE, LEARNT = 64, 2000, 0.01, 0.2
     drills_but([pair for pair in ALL_PAIRS if "none" not in pair], kept=[("conv", "conv"), ("gru", "bahdanau")]),
 )
 def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
-    """Random words on both sides: greedy decoding gives every target back, word for word."""
-    execution = {"convolution": "products"}  # which is fast in the loop over updates
+    """Random words on both sides: greedy decoding reproduces every target exactly."""
+    execution = {"convolution": "products"}  # fast inside the loop over updates
     cfg = config(encoder, decoder, dropout=0.0, execution=execution)
     rng = np.random.default_rng(5)
     sources = [[4 + n // 144, 4 + n // 12 % 12, 4 + n % 12, EOS] for n in rng.choice(12**3, PAIRS, replace=False)]
@@ -99,18 +99,18 @@ def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
 
 @lru_cache
 def begun(init, cfg):
-    """Fresh parameters of one side, made once for all its pairs."""
+    """Initial parameters of one side, cached for all its pairs."""
     return init(jax.random.key(0), cfg=cfg, vocabulary=16, dim=E, rate=0.0)
 
 
 @partial(jax.jit, static_argnums=1)
 def learnt(params, cfg, batch):
-    """Share of targets that greedy decoding gives back after training until all together cost less than LEARNT nats.
+    """Share of targets that greedy decoding reproduces after training until the total loss is below LEARNT nats.
 
-    Then each of their words is much more likely than all others.
+    At that loss each target word is much more probable than all others.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE, b2=0.98))
-    flat, tree = ravel_pytree(params)  # Adam of one vector compiles in a third of the time of Adam of a tree
+    flat, tree = ravel_pytree(params)  # Adam on one vector compiles in a third of the time of Adam on a tree
 
     @jax.value_and_grad
     def total(params):
@@ -119,9 +119,9 @@ def learnt(params, cfg, batch):
     def update(carry):
         flat, state, _, count = carry
         value, gradients = total(tree(flat))
-        with jax.numpy_dtype_promotion("standard"):  # of optax's count of updates
+        with jax.numpy_dtype_promotion("standard"):  # optax's update count mixes dtypes
             updates, state = optimizer.update(ravel_pytree(gradients)[0], state)
-        updates = jnp.where(value > LEARNT, updates, 0.0)  # the last ones stay as they are
+        updates = jnp.where(value > LEARNT, updates, 0.0)  # no further changes once LEARNT is reached
         return flat + updates, state, value, count + 1
 
     def goes_on(carry):
@@ -146,7 +146,7 @@ def learnt(params, cfg, batch):
 
 def test_every_kind_of_the_library_has_a_line_in_the_table():
     found = {values["kind"] for values in ENCODERS.values()}
-    assert found | {"none"} == set(ENCODER_KINDS)  # which is the encoder of LANGUAGE_MODELS
+    assert found | {"none"} == set(ENCODER_KINDS)  # "none" is the encoder of LANGUAGE_MODELS
     assert {values["kind"] for values in DECODERS.values()} == set(DECODER_KINDS)
 
 
