@@ -38,9 +38,9 @@ floors: $(FOR_TESTS)
 test: lint types floors
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
-# Rehearsals that take long: faults at random moments, many processes, whole runs. Ends with a table of claims.
+# Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.
 drills: $(FOR_TESTS)
-	$(BIN)/python -m pytest -m drill -p tests.drills
+	$(BIN)/python -m pytest -m drill -p tests.drills --drill-report=docs/reliability.md
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,3 +72,15 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip("the real corpora lie in ../shared/data, which is absent here")
     return folder
+
+
+@pytest.fixture
+def tally(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Counts the tries of a drill and what was lost, for the table of `make drills`: `tally(tries=20)`."""
+
+    def count(*, tries: int, losses: int = 0) -> None:
+        record_property("tries", tries)
+        record_property("losses", losses)
+        assert losses == 0, f"{losses} of {tries} tries lost something"
+
+    return count
