@@ -20,10 +20,15 @@ def checksum(*parts: Any) -> str:
     A single changed bit always shows; any other change is missed with a probability of about 2^-64. The hash runs at
     the speed of memory. It is no protection against changes made on purpose.
     """
-    state = xxhash.xxh3_64()
+    state = stream()
     for part in parts:
         state.update(part)
     return state.hexdigest()
+
+
+def stream() -> xxhash.xxh3_64:
+    """An object that computes `checksum` of parts that come one by one: `update(part)`, then `hexdigest()`."""
+    return xxhash.xxh3_64()
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:

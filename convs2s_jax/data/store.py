@@ -1,4 +1,4 @@
-"""Tokenised text on disk: encoded once, then read through a memory map."""
+"""Tokenised text on disk: encoded once, then read through a memory map and compared with its checksum."""
 
 import dataclasses
 import functools
@@ -6,21 +6,25 @@ import hashlib
 import itertools
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import tqdm
 
+from convs2s_jax.core.checksums import DamagedError, checksum, stream
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replacing
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
-# Header: magic with the format's version, sha256 of what is stored, sentences, tokens, bytes per token.
-_HEADER = struct.Struct("<8s32sQQQ")
-_MAGIC = b"tokens\x00\x01"
+# Header: magic with the format's version, sha256 of what is stored, sentences, tokens, bytes per token; then the
+# checksum of the whole file without itself.
+_HEADER = struct.Struct("<8s32sQQQ16s")
+_UNSUMMED = struct.Struct("<8s32sQQQ")
+_MAGIC = b"tokens\x00\x02"
+_FIRST = b"tokens\x00\x01"  # the format without a checksum: its files are written again
 _CHUNK = 4096  # sentences encoded at once
 
 
@@ -50,17 +54,25 @@ class TokenStore:
 
 
 def tokenize(
-    texts: Sequence[str], vocabulary: Vocabulary, folder: str | Path, name: str, *, progress: bool = True
+    texts: Sequence[str],
+    vocabulary: Vocabulary,
+    folder: str | Path,
+    name: str,
+    *,
+    progress: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> TokenStore:
     """Encode `texts`, or open the file of an earlier call.
 
-    The file name contains a hash of the texts, the vocabulary and the format. An incomplete file is written again.
-    Several processes may write the same file at the same time: each replaces it atomically.
+    The file name contains a hash of the texts and the vocabulary. A file is compared with its checksum before it is
+    used; a damaged one is written again. Several processes may write the same file at the same time: each replaces it
+    atomically.
 
     Args:
       folder: folder of the files; created if missing.
       name: readable beginning of the file's name, such as "train.de".
       progress: show a bar on standard error, if that is a terminal.
+      tell: receives a sentence for a damaged file.
 
     Raises:
       UserError: the folder cannot be written.
@@ -69,8 +81,10 @@ def tokenize(
     path = Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
     try:
         return _open(path, key)
-    except (_NotWholeError, OSError):
-        pass  # missing, incomplete or not readable
+    except DamagedError as error:
+        tell(f"{path} is damaged ({error}): the text is tokenised again")
+    except (_OlderError, OSError):
+        pass  # missing, not readable, or of a version without checksums
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary, progress)
@@ -88,12 +102,12 @@ def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabular
         _write(file, key, texts, vocabulary, bar)
 
 
-class _NotWholeError(Exception):
-    """A file is incomplete or has another key."""
+class _OlderError(Exception):
+    """A file is of the format without a checksum."""
 
 
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
-    digest = hashlib.sha256(_MAGIC + vocabulary.fingerprint.encode())
+    digest = hashlib.sha256(_FIRST + vocabulary.fingerprint.encode())
     for text in texts:
         data = text.encode("utf-8")
         digest.update(len(data).to_bytes(8, "little") + data)
@@ -101,15 +115,25 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
 
 
 def _open(path: Path, key: bytes) -> TokenStore:
-    """Map a file that is complete and has this key."""
+    """Map a file that is what was written for this key.
+
+    Raises:
+      DamagedError: it is not.
+    """
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < _HEADER.size:
-            raise _NotWholeError
-        data = np.asarray(np.memmap(file, np.uint8, mode="r"))  # a plain view: slices of a memmap object are slow
-    magic, stored, sentences, total, width = _HEADER.unpack(bytes(data[: _HEADER.size]))
+        size = os.fstat(file.fileno()).st_size
+        # a plain view: slices of a memmap object are slow
+        data = np.asarray(np.memmap(file, np.uint8, mode="r")) if size else np.zeros(0, np.uint8)
+    if bytes(data[:40]) == _FIRST + key:
+        raise _OlderError
+    if size < _HEADER.size:
+        raise DamagedError("it is not complete")
+    magic, stored, sentences, total, width, written = _HEADER.unpack(bytes(data[: _HEADER.size]))
+    if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
+        raise DamagedError("its checksum is that of another content")
     start = _offsets_start(total, width)
     if (magic, stored, len(data)) != (_MAGIC, key, start + 8 * (sentences + 1)):
-        raise _NotWholeError
+        raise DamagedError("it holds another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
     return TokenStore(tokens, data[start:].view("<i8"))
 
@@ -122,17 +146,25 @@ def _write(file: BinaryIO, key: bytes, texts: Sequence[str], vocabulary: Vocabul
     """Write the content and then, at its front, the header that makes it valid."""
     dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
     lengths = []
+    content = stream()
+
+    def write(data: bytes) -> None:
+        content.update(data)
+        file.write(data)
+
     file.write(bytes(_HEADER.size))
     for first in range(0, len(texts), _CHUNK):
         ids = vocabulary.encode(texts[first : first + _CHUNK])
         lengths += [len(sentence) for sentence in ids]
-        file.write(np.fromiter(itertools.chain.from_iterable(ids), dtype).tobytes())
+        write(np.fromiter(itertools.chain.from_iterable(ids), dtype).tobytes())
         bar.update(len(ids))
     offsets = np.cumsum([0, *lengths], dtype="<i8")
     total = int(offsets[-1])
-    file.write(bytes(_offsets_start(total, dtype.itemsize) - file.tell()))
-    file.write(offsets.tobytes())
+    write(bytes(_offsets_start(total, dtype.itemsize) - file.tell()))
+    write(offsets.tobytes())
+    header = _UNSUMMED.pack(_MAGIC, key, len(texts), total, dtype.itemsize)
+    content.update(header)
     file.flush()
     os.fsync(file.fileno())
     file.seek(0)
-    file.write(_HEADER.pack(_MAGIC, key, len(texts), total, dtype.itemsize))
+    file.write(header + content.hexdigest().encode())

@@ -1,4 +1,4 @@
-"""Tokenised text on disk: what was encoded comes back, is encoded once, and half a file is never read."""
+"""Tokenised text on disk: what was encoded comes back, is encoded once, and a damaged file is never read."""
 
 import dataclasses
 import multiprocessing
@@ -37,8 +37,8 @@ class Letters:
 TEXTS = ["abc", "", "x", "größer", ""]
 
 
-def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de"):
-    return store.tokenize(texts, vocabulary or Letters(), folder, name, progress=False)
+def tokenize(folder, texts=TEXTS, vocabulary=None, name="train.de", tell=pytest.fail):
+    return store.tokenize(texts, vocabulary or Letters(), folder, name, progress=False, tell=tell)
 
 
 def texts_of(tokens):
@@ -101,34 +101,53 @@ def test_other_content_is_encoded_anew(tmp_path, change):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_half_a_file_is_never_read(tmp_path):
+def test_half_a_file_is_announced_and_written_again(tmp_path):
     tokenize(tmp_path)
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
-    for size in (0, 1, 63, 64, 70, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+    for size in (0, 1, 63, 64, 70, 79, 80, 90, len(whole) // 2, len(whole) - 8, len(whole) - 1):
         path.write_bytes(whole[:size])
-        vocabulary = Letters()
-        assert texts_of(tokenize(tmp_path, vocabulary=vocabulary)) == TEXTS
+        vocabulary, told = Letters(), []
+        assert texts_of(tokenize(tmp_path, vocabulary=vocabulary, tell=told.append)) == TEXTS
         assert vocabulary.encoded == 5
+        assert len(told) == 1, size
+        assert told[0].startswith(f"{path} is damaged (it")
+        assert told[0].endswith("): the text is tokenised again")
         assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("first", [0, 8])
-def test_a_file_of_another_content_is_never_read(tmp_path, first):
+def test_any_flipped_bit_is_announced_and_written_again(tmp_path):
     tokenize(tmp_path)
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
-    path.write_bytes(whole[:first] + b"\xff" + whole[first + 1 :])
-    assert texts_of(tokenize(tmp_path)) == TEXTS
-    assert path.read_bytes() == whole
+    for i in range(0, 8 * len(whole), 3):
+        flipped = bytearray(whole)
+        flipped[i // 8] ^= 1 << i % 8
+        path.write_bytes(flipped)
+        told = []
+        assert texts_of(tokenize(tmp_path, tell=told.append)) == TEXTS
+        assert told == [f"{path} is damaged (its checksum is that of another content): the text is tokenised again"]
+        assert path.read_bytes() == whole
 
 
-def test_a_file_without_its_header_is_never_read(tmp_path):
-    """What a machine that stopped while it wrote would leave."""
+def test_a_file_under_the_name_of_another_text_is_announced_and_written_again(tmp_path):
     tokenize(tmp_path)
     [path] = tmp_path.iterdir()
-    path.write_bytes(bytes(64) + path.read_bytes()[64:])
-    assert texts_of(tokenize(tmp_path)) == TEXTS
+    tokenize(tmp_path, ["of another text"])
+    [other] = set(tmp_path.iterdir()) - {path}
+    other.rename(path)
+    told = []
+    assert texts_of(tokenize(tmp_path, tell=told.append)) == TEXTS
+    assert told == [f"{path} is damaged (it holds another text): the text is tokenised again"]
+
+
+def test_a_file_of_the_format_without_a_checksum_is_written_again(tmp_path):
+    tokenize(tmp_path)
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(b"tokens\x00\x01" + whole[8:64] + whole[80:])
+    assert texts_of(tokenize(tmp_path, tell=pytest.fail)) == TEXTS
+    assert path.read_bytes() == whole
 
 
 def test_failure_while_encoding_leaves_nothing(tmp_path):

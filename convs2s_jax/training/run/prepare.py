@@ -80,9 +80,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         vocabularies.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
         "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
     )
-    train = tokenize(cfg, workdir, vocabularies, text)
-    valid = tokenize(cfg, workdir, vocabularies, valid_text) if len(valid_text) else None
-    test = tokenize(cfg, workdir, vocabularies, test_text) if len(test_text) else None
+    train = tokenize(cfg, workdir, vocabularies, text, tell)
+    valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
+    test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
     most = cfg.data.batch.max_length
     max_source, max_target = min(most, cfg.model.max_source), min(most, cfg.model.max_target)
     if cfg.data.batch.cut_source:
@@ -107,13 +107,15 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     return Run(cfg, workdir, vocabularies, train, valid, test, rows, chosen, len(example.batches), _fingerprint(train))
 
 
-def tokenize(cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText) -> Split:
-    """Token ids of a split, from the cache where an earlier run left them."""
+def tokenize(
+    cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText, tell: Callable[[str], None]
+) -> Split:
+    """Token ids of a split, from the cache where an earlier run left them intact."""
     folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
     split = Split(
         text=text,
-        src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src"),
-        tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt"),
+        src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src", tell=tell),
+        tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt", tell=tell),
     )
     task_of(cfg.model).check_targets(split, vocabularies)
     return split
