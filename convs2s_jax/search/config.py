@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -11,6 +12,23 @@ Stop = Literal["exact", "fairseq"]
 LengthPenalty = Literal["power", "gnmt"]
 SCORING = MappingProxyType({"scoring": True})
 """Metadata of fields that have a part in the score of a given translation; the others only steer the search."""
+BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "beam_size": (1, 2**31 - 1),
+        "length_penalty": (-10, 10),
+        "coverage_penalty": (0, 1e6),
+        "min_length": (0, 1e6),
+        "max_length_a": (0, 1e6),
+        "max_length_b": (-1e6, 1e6),
+        "temperature": (1e-6, 1e6),
+        "unk_penalty": (-1e6, 1e6),
+        "no_repeat_ngram": (0, 1e6),
+        "top_k": (0, 2**31 - 1),
+        "diverse_strength": (0, 1e6),
+        "lm_weight": (0, 1e6),
+    }
+)
+"""Least and largest value of fields: within them scores are finite in float32 and lengths are 32-bit integers."""
 
 
 @record
@@ -23,10 +41,11 @@ class SearchConfig:
     included, of  log min(attention received, 1), is at most 0 (the same equation).
 
     The longest allowed hypothesis has  max_length_a * S + max_length_b  tokens before the end symbol, where S is the
-    length of the sentence's own source, its end symbol counted (fairseq takes the padded length of the batch, so that
-    there a translation depends on its batch mates). fairseq's bound of 200 would be a bad one here: while a live
-    hypothesis may still grow to L symbols, its score may still rise to cumulative / L ** length_penalty, so the exact
-    stopping rule searches the longer the larger the bound. Twice the source and ten is longer than translations are.
+    length of the sentence's own source, its end symbol counted (fairseq takes the padded length of the batch, so
+    that there a translation depends on its batch mates), and never less than one. fairseq's bound of 200 would be a
+    bad one here: while a live hypothesis may still grow to L symbols, its score may still rise to cumulative / L **
+    length_penalty, so the exact stopping rule searches the longer the larger the bound. Twice the source and ten is
+    longer than translations are.
 
     Attributes:
       beam_size: W, hypotheses kept alive and returned for each sentence.
@@ -38,8 +57,9 @@ class SearchConfig:
       coverage_penalty: weight of the coverage term c, which lowers the score of source positions with little attention.
         It ranks finished hypotheses and does not affect which live ones are kept.
       min_length: fewest tokens before the end symbol. If it exceeds the longest allowed length, that length is used.
-      max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source.
-      max_length_b: the constant of that bound.
+      max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source, but always room
+        for one.
+      max_length_b: the constant of that bound; it may be negative.
       temperature: logits are divided by it; above 1 flattens the distribution.
       unk_penalty: nats subtracted for each unknown symbol; a negative value is a reward.
       stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq ends it when
@@ -97,12 +117,9 @@ class SearchConfig:
             f"max_length_a is {self.max_length_a}: tokens for each source token; use 0 (no dependence) or more",
         )
         check(
-            self.max_length_b >= 0,
-            f"max_length_b is {self.max_length_b}: tokens besides max_length_a * source; use 0 or more",
-        )
-        check(
             self.max_length_a > 0 or self.max_length_b > 0,
-            "max_length_a and max_length_b are both 0: every translation would be empty; raise one of them",
+            f"max_length_a is 0 and max_length_b is {self.max_length_b}: every translation would be empty; raise one "
+            "of them",
         )
         check(
             math.isfinite(self.coverage_penalty) and self.coverage_penalty >= 0,
@@ -119,6 +136,9 @@ class SearchConfig:
         )
         self._check_sampling()
         self._check_groups()
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            check(low <= value <= high, f"{name} is {value}: use a value from {low:g} to {high:g}")
 
     def _check_sampling(self) -> None:
         check(self.top_k >= 0, f"top_k is {self.top_k}: a number of symbols; use 0 (all) or more")
@@ -153,4 +173,4 @@ class SearchConfig:
 
     def max_length(self, source_length: int) -> int:
         """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
-        return int(self.max_length_a * source_length + self.max_length_b)
+        return max(1, int(self.max_length_a * source_length + self.max_length_b))

@@ -1,9 +1,17 @@
 """What a search may be asked for."""
 
+import math
+import re
+from types import SimpleNamespace
+
+import jax
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search import translate
+from convs2s_jax.search.config import BOUNDS, SearchConfig
+from convs2s_jax.search.numbers import numbers_of
 
 
 @pytest.mark.parametrize(
@@ -15,14 +23,45 @@ from convs2s_jax.search.config import SearchConfig
         ({"temperature": 0.0}, "temperature is 0.0: .* above 0"),
         ({"min_length": -1}, "min_length is -1: .* 0 or more"),
         ({"max_length_a": -0.5}, "max_length_a is -0.5: .* 0"),
-        ({"max_length_b": -1}, "max_length_b is -1: .* 0 or more"),
-        ({"max_length_a": 0.0, "max_length_b": 0}, "both 0: .* raise one"),
+        ({"max_length_a": 0.0, "max_length_b": 0}, "max_length_a is 0 and max_length_b is 0: .* raise one"),
+        ({"max_length_a": 0.0, "max_length_b": -1}, "max_length_a is 0 and max_length_b is -1: .* raise one"),
         ({"stop": "never"}, "stop is 'never'; there are: exact, fairseq"),
     ],
 )
 def test_nonsense_is_refused(values, message):
     with pytest.raises(UserError, match=message):
         SearchConfig(**values)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_values_no_search_can_work_with_are_refused(name):
+    """Numbers beyond float32 or int32 used to end in a traceback, in no memory, or in scores that are no numbers."""
+    whole = isinstance(getattr(SearchConfig(), name), int)
+    for value in (10**18, -(10**18)) if whole else (1e39, -1e39, math.nan, math.inf, -math.inf):
+        with pytest.raises(UserError, match=rf"^{name} is {re.escape(str(value))}: .*use "):
+            SearchConfig(**{name: value, "sampling": name == "top_k"})
+    lowest, highest = BOUNDS[name]
+    more = {"max_length_a": 1.0} if name != "max_length_a" else {"max_length_b": 1}
+    for value in (lowest, highest):
+        value = int(value) if whole else float(value)
+        cfg = SearchConfig(**{**more, name: value, "sampling": name == "top_k"})
+        assert np.isfinite([float(x) for x in jax.tree.leaves(numbers_of(cfg))]).all()
+
+
+def fairseqs_bound(a, b, source, positions):
+    """`SequenceGenerator._generate`: None where its assertion of at least `min_len` (1) tokens fails."""
+    bound = min(int(a * source + b), positions - 1)
+    return bound if bound >= 1 else None
+
+
+@pytest.mark.parametrize("positions", [4, 1024])
+@pytest.mark.parametrize(("a", "b"), [(1.0, -3), (0.5, -1), (1.2, -20), (2.0, 10), (0.0, 200), (0.3, 0)])
+def test_longest_length_is_fairseqs_and_never_less_than_one_token(a, b, positions):
+    model = SimpleNamespace(max_target=positions)
+    for source in range(1, 40):
+        expected = fairseqs_bound(a, b, source, positions)
+        ours = translate.longest((model,), SearchConfig(max_length_a=a, max_length_b=b), source)
+        assert ours == (1 if expected is None else expected)
 
 
 def test_longest_length_follows_the_sentence():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.core.tokens import EOS
+from convs2s_jax.core.tokens import BOS, EOS
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
@@ -17,10 +17,10 @@ V, LONGEST = 6, 3
 TABLE = trigram_table(1, V)
 
 
-def draw(cfg, count, seed=0, offset=0, longest=LONGEST):
+def draw(cfg, count, seed=0, offset=0, longest=LONGEST, table=TABLE):
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(offset, offset + count))
     asked = request([longest] * count, None, None, keys)
-    return toy_search(TABLE[None], cfg, asked, limit=longest + 1, languages=[0] * count)
+    return toy_search(table[None], cfg, asked, limit=longest + 1, languages=[0] * count)
 
 
 def test_samples_are_distributed_as_the_model():
@@ -33,18 +33,34 @@ def test_samples_are_distributed_as_the_model():
     for row in texts:
         tokens = tuple(int(v) for v in row[: list(row).index(EOS) + 1])
         counts[tokens] = counts.get(tokens, 0) + 1
+    # The begin symbol is never drawn.
     # min_length 1 takes the end symbol away from the first step without renormalising its log-probability
     expected = {}
     for e in exhaustive(TABLE, cfg, LONGEST):
         chance = 1.0
         for i, v in enumerate(e.tokens):
             p = np.exp(symbol_scores(TABLE, cfg, e.tokens[:i], LONGEST))
+            p[BOS] = 0
             chance *= p[v] / p.sum()
         expected[e.tokens] = chance * len(texts)
     assert sum(expected.values()) == pytest.approx(len(texts))
     big = [tokens for tokens, n in expected.items() if n >= 5]
     square = sum((counts.get(t, 0) - expected[t]) ** 2 / expected[t] for t in big)
     assert square < len(big) + 4 * np.sqrt(2 * len(big))
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_length": 3}], ids=str)
+def test_the_begin_symbol_is_never_drawn(options):
+    """Not even where the model is all but certain of it: fairseq leaves out the first two symbols before it draws."""
+    table = TABLE.copy()
+    table[..., BOS] += 20
+    cfg = SearchConfig(beam_size=50, sampling=True, **options)
+    found = draw(cfg, 8, seed=3, table=table)
+    real = np.arange(LONGEST + 1) < np.asarray(found.lengths)[..., None]
+    drawn = np.asarray(found.tokens)[real]
+    assert (np.asarray(found.lengths) > 0).all()
+    assert BOS not in drawn
+    assert len(set(drawn.tolist())) > 2
 
 
 def test_scores_are_those_of_the_model():
@@ -84,6 +100,8 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
 
 
 def test_top_1_is_greedy_search():
-    found = draw(SearchConfig(beam_size=1, sampling=True, top_k=1), 3)
-    greedy = draw(SearchConfig(beam_size=1, stop="fairseq"), 3)
+    table = TABLE.copy()
+    table[..., BOS] -= 20  # a search may take the begin symbol, samples never hold it
+    found = draw(SearchConfig(beam_size=1, sampling=True, top_k=1), 3, table=table)
+    greedy = draw(SearchConfig(beam_size=1, stop="fairseq"), 3, table=table)
     np.testing.assert_array_equal(found.tokens, greedy.tokens)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from convs2s_jax.core.tokens import BOS
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies.base import Candidates, Strategy, View, no_phrases
@@ -14,14 +15,15 @@ def choose(view: View) -> Candidates:
     """One symbol for each of the W samples of a sentence: the one with the largest score + Gumbel noise.
 
     The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
-    not depend on the batch or its shape.
+    not depend on the batch or its shape. The begin symbol is never drawn, as in fairseq, which leaves out the first two
+    symbols; its probability is shared by the others in proportion to theirs.
 
     Returns:
       The W samples, then W candidates of score -inf to fill up the 2W.
     """
     keys = view.request.keys
     assert keys is not None  # `check` has seen to it
-    scores = view.scores()
+    scores = view.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
     B, W, V = scores.shape
     noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (W, V)))(keys)
     tokens = jnp.argmax(keep(view.structure, view.numbers, scores) + noise, axis=-1).astype(jnp.int32)
