@@ -1,15 +1,14 @@
 """Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
 
-A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, a digest of every
-array and one of the position itself).
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the validation
+loss, digests of all arrays, checksums of itself; see position_file.py).
 """
 
 import contextlib
-import json
-import math
+import dataclasses
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +17,105 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
 from convs2s_jax.core.command_line import NO_ROOM
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import distributed
-from convs2s_jax.training.run.digest import digest, digest_of_record
+from convs2s_jax.training.run import distributed, position_file
 from convs2s_jax.training.step import TrainState
 
 BEFORE = ".before"
 """Suffix of the earlier copy of a checkpoint while it is being written again."""
-FORMAT = 1
-"""Version of the format. It is raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
-def manager(folder: Path, *, keep: int, read_only: bool = False) -> ocp.CheckpointManager:
-    """Orbax's manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss.
+class Checkpoints(ocp.CheckpointManager):
+    """Orbax's manager, with the best checkpoint chosen by the losses in the positions.
 
-    Raises:
-      UserError: the validation loss of a checkpoint cannot be read.
+    Attributes:
+      losses: step -> validation loss; None if it was not measured.
+      unreadable: step -> why its position, and so its loss, cannot be read. Such a checkpoint is never deleted.
     """
+
+    def __init__(self, folder: Path, *, keep: int, read_only: bool) -> None:
+        """Read the losses of the checkpoints in `folder`."""
+        self.losses, self.unreadable = _losses(folder)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_LastAndBest(keep, self.losses, self.unreadable),
+            create=not read_only,
+            read_only=read_only,
+        )
+        super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+
+    def best_step(self) -> int | None:
+        """The step with the lowest validation loss, the latest of several; None if no loss is known."""
+        return _best(self.all_steps(), self.losses)
+
+    def metrics(self, step: int) -> None:
+        """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""
+        del step
+
+    def reached_preemption(self, step: int) -> bool:
+        """Return False: JAX's preemption service is not used.
+
+        After a save, Orbax would ask the service about the saved step. The service would take that for the current
+        step, and the processes could agree to stop at a step that this one has passed.
+        """
+        del step
+        return False
+
+
+@dataclasses.dataclass
+class _LastAndBest(policies.PreservationPolicy):
+    """Preserves the last `keep` checkpoints, the best, and those whose loss cannot be read.
+
+    Attributes:
+      keep: how many of the last.
+      losses: as of `Checkpoints`.
+      unreadable: as of `Checkpoints`.
+    """
+
+    keep: int
+    losses: dict[int, float | None]
+    unreadable: dict[int, str]
+
+    def should_preserve(
+        self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
+    ) -> Sequence[bool]:
+        """Whether each of the checkpoints stays; they are in the order of their steps."""
+        del context
+        steps = [info.step for info in checkpoints]
+        kept = {*steps[-self.keep :], _best(steps, self.losses), *self.unreadable}
+        return [step in kept for step in steps]
+
+
+def _best(steps: Sequence[int], losses: dict[int, float | None]) -> int | None:
+    known = [(loss, -step) for step in steps if (loss := losses.get(step)) is not None]
+    return -min(known)[1] if known else None
+
+
+def _losses(folder: Path) -> tuple[dict[int, float | None], dict[int, str]]:
+    """`losses` and `unreadable` of `Checkpoints`."""
+    losses: dict[int, float | None] = {}
+    unreadable = {}
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not entry.name.isdigit():
+            continue
+        try:
+            losses[int(entry.name)] = position_file.loss_of(entry)
+        except UserError:
+            continue  # of another version, which whoever reads the checkpoint is told
+        except (ValueError, OSError) as error:
+            if entry.is_dir():  # else it was removed by a training that is still running
+                unreadable[int(entry.name)] = reason(error)
+    return losses, unreadable
+
+
+def manager(folder: Path, *, keep: int, read_only: bool = False) -> Checkpoints:
+    """The manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss."""
     if not read_only:
         if distributed.is_primary():
             _bring_back(folder)
         distributed.barrier("checkpoints are there")
-    _check_losses(folder)
-    best = policies.BestN(get_metric_fn=lambda m: -m["loss"], n=1, keep_checkpoints_without_metrics=False)
-    options = ocp.CheckpointManagerOptions(
-        best_fn=lambda m: m["loss"],
-        best_mode="min",
-        preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-        create=not read_only,
-        read_only=read_only,
-    )
-    made = ocp.CheckpointManager(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
-    # After a save, the manager would ask JAX's preemption service about the saved step. The service would take that for
-    # the current step, and the processes could agree to stop at a step that this one has passed.
-    made.reached_preemption = lambda _: False
-    return made
+    return Checkpoints(folder, keep=keep, read_only=read_only)
 
 
-def save(
-    checkpoints: ocp.CheckpointManager, state: TrainState, position: dict[str, Any], *, loss: float | None = None
-) -> None:
+def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, loss: float | None = None) -> None:
     """Start to save in the background; training may go on at once.
 
     Args:
@@ -75,21 +134,17 @@ def save(
             return
         wait(checkpoints, step)
         put_aside(checkpoints, step, BEFORE)  # saved before its validation: written again with its loss
-    position = {**position, "format": FORMAT, "step": step}
-    digests = {
-        "params": digest(state.params),
-        "optimizer": digest(state.optimizer),
-        "position": digest_of_record(position),
-    }
+    record = position_file.make(position, step=step, loss=loss, params=state.params, optimizer=state.optimizer)
+    checkpoints.losses[step] = record["loss"]
+    checkpoints.unreadable.pop(step, None)
     with _writing(checkpoints, step):
         checkpoints.save(
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave(state.optimizer),
-                position=ocp.args.JsonSave({**position, "digests": digests}),
+                position=ocp.args.JsonSave(record),
             ),
-            metrics=None if loss is None or not math.isfinite(loss) else {"loss": loss},
         )
     if again:
         wait(checkpoints, step)
@@ -138,20 +193,6 @@ def _room(error: BaseException | None) -> str:
                 return said
         error = error.__cause__ or error.__context__
     return ""
-
-
-def _check_losses(folder: Path) -> None:
-    """Raise UserError for a damaged loss: Orbax reads the losses of all checkpoints at once and cannot skip one."""
-    for path in sorted(folder.glob("*/metrics/metrics")):
-        try:
-            float(json.loads(path.read_text(encoding="utf-8"))["loss"])
-        except FileNotFoundError:
-            continue  # removed by a training that is still running
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path} is damaged ({reason(error)}): delete {path.parent}; "
-                "the checkpoint can still be read, and no longer counts as the best"
-            ) from error
 
 
 def finished(checkpoints: ocp.CheckpointManager) -> list[int]:

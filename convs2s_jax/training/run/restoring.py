@@ -14,9 +14,9 @@ from jax.sharding import SingleDeviceSharding
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import distributed
-from convs2s_jax.training.run.checkpoint import FORMAT, manager, put_aside, reason
-from convs2s_jax.training.run.digest import digest, digest_of_record
+from convs2s_jax.training.run import distributed, position_file
+from convs2s_jax.training.run.checkpoint import Checkpoints, manager, put_aside, reason
+from convs2s_jax.training.run.digest import digest
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ DAMAGED = ".damaged"
 
 
 def restore(
-    checkpoints: ocp.CheckpointManager,
+    checkpoints: Checkpoints,
     abstract: TrainState,
     *,
     check: Callable[[dict[str, Any]], None],
@@ -101,7 +101,7 @@ def restore_params(
             raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
         if step is not None and step not in steps:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
-        for candidate in [step] if step is not None else _best_first(checkpoints, steps):
+        for candidate in [step] if step is not None else _best_first(checkpoints, steps, tell):
             found, why = _attempt(lambda: _part(checkpoints, candidate, item, abstract, check))  # noqa: B023
             if found is not None:
                 return found
@@ -134,7 +134,14 @@ def _everywhere(read: Callable[[], T]) -> T:
     return found
 
 
-def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterator[int]:
+def _best_first(checkpoints: Checkpoints, steps: list[int], tell: Callable[[str], None]) -> Iterator[int]:
+    """The best step and then the others, the newest first."""
+    for step in steps:
+        if step in checkpoints.unreadable:
+            tell(
+                f"the checkpoint of step {step} is damaged ({checkpoints.unreadable[step]}): its validation loss is "
+                "unknown, and it does not count as the best"
+            )
     best = checkpoints.best_step()
     if best is not None:
         yield best
@@ -142,7 +149,7 @@ def _best_first(checkpoints: ocp.CheckpointManager, steps: list[int]) -> Iterato
 
 
 def _whole(
-    checkpoints: ocp.CheckpointManager, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
+    checkpoints: Checkpoints, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
     params, position = _part(checkpoints, step, "params", abstract.params, check)
@@ -154,7 +161,7 @@ def _whole(
 
 
 def _part(
-    checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
+    checkpoints: Checkpoints, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
 ) -> tuple[Tree, dict[str, Any]]:
     """One item of a checkpoint, and its position."""
     position = _position(checkpoints, step)
@@ -162,23 +169,11 @@ def _part(
     return _arrays(checkpoints, step, item, abstract, position), position
 
 
-def _position(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    return _everywhere(lambda: _read_position(checkpoints.directory / str(step)))
+def _position(checkpoints: Checkpoints, step: int) -> dict[str, Any]:
+    return _everywhere(lambda: position_file.read(Path(checkpoints.directory) / str(step)))
 
 
-def _read_position(folder: Path) -> dict[str, Any]:
-    position: dict[str, Any] = ocp.JsonCheckpointHandler().restore(folder / "position", ocp.args.JsonRestore())
-    content = {name: value for name, value in position.items() if name != "digests"}
-    if digest_of_record(content) != position["digests"]["position"]:
-        raise ValueError("position is not what was saved")
-    if position["format"] != FORMAT:
-        raise UserError(
-            f"{folder} has checkpoint format {position['format']}, this version reads {FORMAT}; see CHANGELOG.md"
-        )
-    return position
-
-
-def _arrays(checkpoints: ocp.CheckpointManager, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+def _arrays(checkpoints: Checkpoints, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
     """One item of a checkpoint. Raises ValueError if a digest differs, UserError if it is of another model."""
     expected = position["digests"][item]
     leaves, structure = jax.tree.flatten_with_path(abstract)

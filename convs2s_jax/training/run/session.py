@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
@@ -53,7 +52,7 @@ class Session:
       step: the compiled update.
       evaluate: the compiled loss of a batch, without dropout and smoothing.
       reports: where metrics and messages go.
-      checkpoints: Orbax's manager of the run's checkpoints.
+      checkpoints: manager of the run's checkpoints.
       interrupts: signals received.
       compiled: counter of compilations.
     """
@@ -63,7 +62,7 @@ class Session:
     step: Step[Batch, LossSums]
     evaluate: Callable[[Tree, Batch], LossSums]
     reports: Reports
-    checkpoints: ocp.CheckpointManager
+    checkpoints: checkpoint.Checkpoints
     interrupts: Interrupts
     compiled: CompileCounter
 

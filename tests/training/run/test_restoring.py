@@ -1,13 +1,14 @@
 """Checkpoints as they are read: what was saved comes back bit by bit, and what is damaged is never used."""
 
 import gc
+import json
 import shutil
 
 import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import checkpoint, digest, restoring
+from convs2s_jax.training.run import checkpoint, digest, position_file, restoring
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
 
 # When one array cannot be read, Orbax closes its event loop and leaves the other reads running: their coroutines go to
@@ -110,13 +111,75 @@ def test_where_all_are_damaged_none_is_deleted(folder):
     assert all((folder / str(step)).is_dir() for step in (10, 20, 30))
 
 
-def test_a_loss_that_cannot_be_read_is_named_with_a_way_out(folder):
-    path = folder / "20" / "metrics" / "metrics"
-    for text in ("", '{"los', '{"lost": 1.0}', "3"):
-        path.write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=rf"^{path} is damaged \(.*\): delete {path.parent}; the checkpoint can"):
-            restore(folder)
-    shutil.rmtree(path.parent)
+def best_of(folder):
+    """(step that decoding reads, sentences told)."""
+    told = []
+    _, where = restoring.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
+    return where["step"], told
+
+
+def test_the_best_is_chosen_by_the_losses_in_the_positions(folder):
+    (folder / "30" / "metrics").mkdir()
+    (folder / "30" / "metrics" / "metrics").write_text('{"loss": 0.0}', encoding="utf-8")  # as earlier versions had it
+    assert best_of(folder) == (20, [])
+
+
+@pytest.mark.parametrize("text", ['"params"', '"optimizer"', '"w"', '"checksum"', '"digests"', '"loss"'])
+def test_a_damaged_name_in_the_position_is_a_damaged_checkpoint(folder, text):
+    for step in (20, 30):
+        path = folder / str(step) / "position" / "metadata"
+        data = path.read_text(encoding="utf-8")
+        assert text in data
+        path.write_text(data.replace(text, text.upper()), encoding="utf-8")
+    (found, _), left, told = restore(folder)
+    assert_bitwise(found, state(10))
+    assert left == [10]
+    assert told == [
+        f"the checkpoint of step {step} is damaged (position is not what was saved); trying the one before"
+        for step in (30, 20)
+    ]
+
+
+def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
+    path = folder / "20" / "position" / "metadata"
+    path.write_bytes(path.read_bytes()[:100])
+    step, told = best_of(folder)
+    assert step == 30  # the best of the others
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
+    assert told[0].endswith("): its validation loss is unknown, and it does not count as the best")
+    assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
+
+
+def of_an_earlier_version(folder):
+    """Checkpoints as they were written when Orbax kept the loss in a file of its own and digests had no checksum."""
+    for path in folder.glob("*/position/metadata"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        loss, digests = record.pop("loss"), record.pop("digests")
+        del digests["checksum"]
+        digests["position"] = digest.digest_of_record(record)
+        path.write_text(json.dumps({**record, "digests": digests}), encoding="utf-8")
+        metrics = path.parents[1] / "metrics" / "metrics"
+        metrics.parent.mkdir()
+        metrics.write_text(json.dumps({"loss": loss}), encoding="utf-8")
+
+
+def test_checkpoints_of_earlier_versions_have_their_loss_in_a_file(folder):
+    of_an_earlier_version(folder)
+    assert best_of(folder) == (20, [])
+    assert_bitwise(restore(folder)[0][0], state(30))
+    shutil.rmtree(folder / "20" / "metrics")
+    assert best_of(folder) == (30, [])
+
+
+@pytest.mark.parametrize("text", ["", '{"los', '{"lost": 1.0}', "3"])
+def test_a_damaged_loss_of_an_earlier_version_is_named(folder, text):
+    of_an_earlier_version(folder)
+    (folder / "20" / "metrics" / "metrics").write_text(text, encoding="utf-8")
+    step, told = best_of(folder)
+    assert step == 30
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
     assert restore(folder)[1:] == ([10, 20, 30], [])
 
 
@@ -131,7 +194,7 @@ def test_another_model_is_named_by_its_paths(folder):
 
 
 def test_another_format_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    monkeypatch.setattr(position_file, "FORMAT", position_file.FORMAT + 1)
     save(folder, {40: None})
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"/40 has checkpoint format 2, this version reads 1; see CHANGELOG.md$"):
