@@ -8,9 +8,10 @@ from tqdm import tqdm
 
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.config import convert, literal
+from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
+from convs2s_jax.core.literals import literal
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import decoding, interactive
 from convs2s_jax.translation.options import Options

@@ -2,6 +2,7 @@
 
 import errno
 import faulthandler
+import os
 import runpy
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from absl import flags, logging
 
 from convs2s_jax.core import presets
 from convs2s_jax.core.config import override, read_text
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean, one_line
 from convs2s_jax.core.fields import Field, fields_of, type_text
 
 T = TypeVar("T")
@@ -26,6 +27,9 @@ INTERRUPTED = 130
 """Exit status after an interrupt: 128 plus the number of SIGINT, as in shells."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
+NO_MEMORY = (
+    "there is not enough memory: use smaller batches (--config.data.batch.tokens, --batch_tokens) or a smaller model"
+)
 
 Overrides = list[tuple[str, str]]
 """(path.to.field, text) for each --config.path.to.field=text."""
@@ -98,24 +102,35 @@ def run(
 
 
 def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
-    """Run a program. A user's mistake or a full disk ends in one sentence and status 2, an interrupt in status 130."""
-
-    def fail(sentence: str) -> NoReturn:
-        print(f"{program}: {sentence}", file=sys.stderr)  # noqa: T201
-        leave(2)
-
+    """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130."""
     try:
         action()
-    except (UserError, flags.Error) as error:
-        fail(str(error))
     except KeyboardInterrupt:
         leave(INTERRUPTED)
     except BrokenPipeError:
         sys.exit(141)  # the reader of our output has exited, for example `head`
-    except OSError as error:
-        if error.errno not in NO_ROOM:
+    except Exception as error:
+        sentence = explained(error)
+        if sentence is None:
             raise
-        fail(f"{error}: make room and run the same command again")
+        print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
+        leave(2)
+
+
+def explained(error: Exception) -> str | None:
+    """The sentence for a mistake of the user, a file that cannot be used, or no room in memory or on a disk.
+
+    None for an error of the program, whose traceback is of use.
+    """
+    if isinstance(error, UserError | flags.Error):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"{error}: make room and run the same command again"
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
+        return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; give another file or folder"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+        return NO_MEMORY
+    return None
 
 
 def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:

@@ -4,18 +4,28 @@ Configuration files and `config.json` hold plain dictionaries. `build` converts 
 program uses. A value that does not fit raises an error that names the field.
 """
 
-import ast
 import dataclasses
 import functools
+import math
 import numbers
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
+from convs2s_jax.core.literals import REPEATED, literal
 
 T = TypeVar("T")
+
+LARGEST = 2**32 - 1
+"""Largest whole number in a configuration. A larger seed would be cut to 32 bits; counts and sizes are far below."""
+LONGEST = 4096
+"""Most characters of a text in a configuration: as many as a path has."""
+ITEMS = 10_000
+"""Most items of a list in a configuration."""
+DEPTH = 20
+"""Most fields in a path of an override."""
 
 
 @typing.overload
@@ -118,46 +128,13 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
     """
     if dataclasses.is_dataclass(values):
         values = to_dict(values)
+    check(path.count(".") < DEPTH, f"{shown(path)}: a path has at most {DEPTH} fields")
     if values is not None and not isinstance(values, Mapping):
-        raise UserError(f"{where}.{path}: {where} is {values!r}, a value without fields; set it as a whole")
+        raise UserError(f"{where}.{path}: {where} is {shown(values)}, a value without fields; set it as a whole")
     values = values or {}
     head, _, rest = path.partition(".")
     inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal(text)
     return {**values, head: inner}
-
-
-_LONGEST = 1000
-"""Most items in a list that is written as a repetition, such as [(256, 3)] * 4."""
-
-
-def literal(text: str) -> Any:
-    """Read a Python literal, in which lists and tuples may be repeated (*) or joined (+), as in fairseq's layer lists.
-
-    Text that is no such literal is returned as it is. Nothing is evaluated: only constants, lists, tuples,
-    dictionaries, repetition and concatenation are read.
-    """
-    try:
-        return _literal(ast.parse(text.strip(), mode="eval").body)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-        left, right = _literal(node.left), _literal(node.right)
-        if isinstance(node.op, ast.Mult):
-            items, times = (left, right) if isinstance(left, list | tuple) else (right, left)
-            if not (isinstance(items, list | tuple) and isinstance(times, int) and times * len(items) <= _LONGEST):
-                raise ValueError("only lists are repeated, and none is longer than that")
-            return items * times
-        if isinstance(left, list) and isinstance(right, list):
-            return left + right
-        raise ValueError("only lists are joined")
-    if isinstance(node, ast.List):
-        return [_literal(item) for item in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(_literal(item) for item in node.elts)
-    return ast.literal_eval(node)
 
 
 def check(rule: bool, message: str) -> None:
@@ -178,7 +155,7 @@ def convert(kind: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
             known = [str(item) for item in arguments]
-            raise UserError(f"{where} is {value!r}{did_you_mean(str(value), known)}")
+            raise UserError(f"{where} is {shown(value)}{did_you_mean(_plain(value), known)}")
         return value
     if origin is tuple:
         return _tuple(arguments, value, where)
@@ -193,14 +170,15 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     fields = [field.name for field in dataclasses.fields(cls)]
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) > len(fields):
-            raise UserError(f"{where} is {value!r}: at most {len(fields)} values ({', '.join(fields)})")
+            raise UserError(f"{where} is {shown(value)}: at most {len(fields)} values ({', '.join(fields)})")
         value = dict(zip(fields, value, strict=False))
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} is {value!r}: expected fields ({', '.join(fields)})")
+        raise UserError(f"{where} is {shown(value)}: expected fields ({', '.join(fields)})")
     hints = _hints(cls)
     for name in value:
         if name not in fields:
-            raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(str(name), fields)}")
+            name = _plain(name)
+            raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(name, fields)}")
     missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} must be given")
@@ -209,6 +187,11 @@ def _record(cls: Any, value: Any, where: str) -> Any:
         return cls(**converted)
     except UserError as error:  # from a rule of the record, which does not know the record's path
         raise UserError(f"{where}.{error}") from None
+
+
+def _plain(name: Any) -> str:
+    """A name for a message: without quotes, and cut where it is long."""
+    return shortened(name, 200) if isinstance(name, str) else shown(name)
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
@@ -226,20 +209,22 @@ def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if isinstance(value, kinds):
         return value
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} is {value!r}: expected fields, with 'kind' one of {', '.join(records)}")
+        raise UserError(f"{where} is {shown(value)}: expected fields, with 'kind' one of {', '.join(records)}")
     name = value.get("kind", next(iter(records)))
     if not isinstance(name, str) or name not in records:
-        raise UserError(f"{where}.kind is {name!r}{did_you_mean(str(name), records)}")
+        raise UserError(f"{where}.kind is {shown(name)}{did_you_mean(_plain(name), records)}")
     return _record(records[name], value, where)
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise UserError(f"{where} is {value!r}: expected a list")
+        most = f", whose repetitions make at most {REPEATED} items" if isinstance(value, str) and "*" in value else ""
+        raise UserError(f"{where} is {shown(value)}: expected a list{most}")
+    check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list has at most {ITEMS}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         return tuple(convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(kinds):
-        raise UserError(f"{where} is {value!r}: expected {len(kinds)} values")
+        raise UserError(f"{where} is {shown(value)}: expected {len(kinds)} values")
     return tuple(convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
 
 
@@ -248,13 +233,27 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return float(value)
+        return _finite(value, where)
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return int(value)
+        whole = int(value)
+        check(abs(whole) <= LARGEST, f"{where} is {shown(whole)}: use a whole number from -{LARGEST} to {LARGEST}")
+        return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # on a command line, the text 2016 looks like a number
+        value = shown(value)  # on a command line, the text 2016 looks like a number
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise UserError(f"{where} is {value!r}: expected {_NAMES[kind]}")
+        raise UserError(f"{where} is {shown(value)}: expected {_NAMES[kind]}")
+    if kind is str:
+        check(len(value) <= LONGEST, f"{where} is {shown(value)}: a text has at most {LONGEST} characters")
+        check("\0" not in value, f"{where} is {shown(value)}: a text has no NUL character")
     return value
+
+
+def _finite(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    check(math.isfinite(number), f"{where} is {shown(value)}: use a finite number")
+    return number

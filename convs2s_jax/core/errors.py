@@ -2,7 +2,14 @@
 
 import contextlib
 import difflib
+import reprlib
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+_SHOWN = 200
+"""Most characters of a value in a message."""
+_SENTENCE = 2000
+"""Most characters of a message that a command line prints."""
 
 
 class UserError(Exception):
@@ -24,7 +31,41 @@ def located(where: str) -> Iterator[None]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the known name closest to `name`; if none is close, list the known names."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; there are: {', '.join(known)}" if known else ""
+
+
+class _Shown(reprlib.Repr):
+    """A `repr` of bounded length and time, also for nested lists that share their parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 5, _SHOWN, _SHOWN, 60
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 20
+
+    def repr_int(self, x: int, level: int) -> str:
+        """A number; one with thousands of digits by its size, since Python refuses to write it."""
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"a number of {x.bit_length()} bits"
+
+
+def shown(value: Any) -> str:
+    """The `repr` of any value for a message, cut where it is long."""
+    return shortened(_Shown().repr(value), _SHOWN)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most about `most` characters: the middle of a longer one is left out."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... ({len(text) - 2 * half} more characters) ... {text[-half:]}"
+
+
+def one_line(sentence: str) -> str:
+    """A message as it is printed: on one line, of bounded length, without control characters."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shortened(sentence, _SENTENCE))

@@ -1,14 +1,16 @@
 """Typed configuration: what is accepted, what is refused and with which words."""
 
 import json
+import math
 from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from convs2s_jax.core.config import build, check, literal, override, record, to_dict
+from convs2s_jax.core.config import build, check, override, record, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.literals import literal
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.encoder_decoder import ModelConfig
@@ -311,3 +313,58 @@ def test_an_override_of_what_has_no_fields_is_refused(values, path, message):
 def test_a_misspelt_override_is_refused_when_it_is_built():
     with pytest.raises(UserError, match=r"^config\.model\.droput: there is no field 'droput'; did you mean 'dropout'"):
         build(Config, override({"data": DATA}, "model.droput", "0.3"))
+
+
+MANY = {"hex": "0x" + "f" * 10_000, "digits": "1" * 5000, "real": "1" * 5000 + ".5", "infinite": "1e999"}
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("path", ["seed", "training.clip", "model.encoder.layers", "model.dtype"])
+def test_a_number_beyond_all_numbers_is_refused_in_one_short_sentence(path, name):
+    with pytest.raises(UserError, match=rf"^config\.{path} is .*(expected|use|there are)") as refused:
+        build(Config, override({"data": DATA}, path, MANY[name]))
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "large"])
+def test_numbers_are_finite(value):
+    with pytest.raises(UserError, match=r"^config\.share is .*: use a finite number$"):
+        build(Small, {"size": 1, "share": value})
+
+
+@pytest.mark.parametrize("value", [2**32, -(2**32), 10**5000], ids=["2^32", "-2^32", "large"])
+def test_whole_numbers_have_a_bound(value):
+    """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
+    with pytest.raises(UserError, match=r"^config\.size is .*: use a whole number from -4294967295 to 4294967295$"):
+        build(Small, {"size": value})
+    assert build(Small, {"size": 2**32 - 1}).size == 2**32 - 1
+
+
+def test_texts_and_lists_have_a_bound():
+    with pytest.raises(UserError, match=r"^config\.name is 'xxx.*\.\.\.xxx.*: a text has at most 4096 characters$"):
+        build(Small, {"size": 1, "name": "x" * 1_000_000})
+    with pytest.raises(UserError, match=r"^config\.name is 'a\\x00b': a text has no NUL character$"):
+        build(Small, {"size": 1, "name": "a\0b"})
+    with pytest.raises(UserError, match=r"^config\.data\.files\.train has 10001 items: a list has at most 10000$"):
+        build(Config, {"data": {**DATA, "files": {"train": [("a", "b")] * 10_001}}})
+    with pytest.raises(UserError, match=r"^config\.xxx.*more characters.*: there is no field"):
+        build(Config, {"data": DATA, "x" * 1_000_000: 1})
+
+
+def test_nested_repetitions_cost_no_memory_and_no_time():
+    """[[[0] * 1000] * 1000] * 1000 was read, and its message took minutes and more memory than there is."""
+    for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15", "[[[0]*100]*100]"):
+        with pytest.raises(
+            UserError, match=r"^config\.model\.encoder\.layers is '.*': expected a list, whose repetiti"
+        ):
+            build(Config, override({"data": DATA}, "model.encoder.layers", text))
+    shared = [0]
+    for _ in range(60):
+        shared = [shared] * 2
+    with pytest.raises(UserError, match=r"^config\.seed is \[\[\[.*: expected a whole number$"):
+        build(Config, {"data": DATA, "seed": shared})
+
+
+def test_a_path_without_end_is_refused():
+    with pytest.raises(UserError, match=r"^'a\.a\.a.*: a path has at most 20 fields$"):
+        override({}, "a." * 100_000 + "b", "1")

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from convs2s_jax.core.config import build, literal
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.literals import literal
 from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig

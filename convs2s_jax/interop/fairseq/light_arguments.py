@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from convs2s_jax.core.config import build, literal
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.literals import literal
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convs2s_jax.core.config import literal
+from convs2s_jax.core.literals import literal
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from convs2s_jax.core.command_line import INTERRUPTED, NO_ROOM
+from convs2s_jax.core.command_line import INTERRUPTED, explained
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
@@ -190,8 +190,7 @@ def guarded(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        told = isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
-        if told or not jax.distributed.is_initialized():
+        if explained(error) is not None or not jax.distributed.is_initialized():
             raise
         if is_loss(error):
             first = str(error).strip().splitlines()[0][:200]
