@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags, logging
 
-from convs2s_jax.core import presets
+from convs2s_jax.core import checksums, presets
 from convs2s_jax.core.config import override, read_text
 from convs2s_jax.core.errors import UserError, did_you_mean, one_line
 from convs2s_jax.core.fields import Field, fields_of, type_text
@@ -214,6 +214,8 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
     except Exception as error:
         raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
     values = values.to_dict() if hasattr(values, "to_dict") else values
+    if isinstance(values, dict):  # a file may return the content of a config.json, where this is no field
+        values = {name: value for name, value in values.items() if name != checksums.FIELD}
     for field, text in overrides:
         values = override(values, field, text)
     return values

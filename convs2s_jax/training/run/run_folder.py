@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
@@ -59,7 +60,7 @@ def load_config(workdir: Path) -> Config:
     """The resolved configuration of a run.
 
     Raises:
-      UserError: no such folder, no config.json in it, or one that does not fit this version.
+      UserError: no such folder, no config.json in it, one that is damaged, or one that does not fit this version.
     """
     path = workdir / "config.json"
     if not workdir.is_dir():
@@ -70,7 +71,20 @@ def load_config(workdir: Path) -> Config:
         raise UserError(f"--workdir={workdir} holds no config.json: no training was begun there") from error
     except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); restore it, or train again in another workdir") from error
-    return build(Config, values, "config")
+    return build(Config, _verified(values, path), "config")
+
+
+def _verified(values: Any, path: Path) -> Any:
+    """The content of config.json without its checksum. Earlier versions wrote none, and whoever edits it drops it."""
+    if not isinstance(values, dict) or FIELD not in values:
+        return values
+    try:
+        return unseal(values)
+    except DamagedError as error:
+        raise UserError(
+            f"{path} is damaged or was edited ({error}): restore it, and change fields by the flags of train.py and "
+            f"decode.py; to keep what was edited on purpose, delete its field '{FIELD}'"
+        ) from error
 
 
 def fingerprints(vocabularies: Vocabularies) -> list[str]:
@@ -101,7 +115,7 @@ def claim(workdir: Path, cfg: Config) -> None:
             )
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(to_dict(cfg), indent=2) + "\n")
+        replace_file(path, json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
 

@@ -1,0 +1,235 @@
+"""Everything that is read back is checked: a flipped bit or a cut file anywhere in a workdir changes no number.
+
+A try damages one file of a copy of a workdir. Then the copy is loaded for decoding, and its run is continued up to the
+first update. Each of the two ends in the exact result, in that of an earlier checkpoint with an announcement, or in one
+sentence. All later numbers follow from what is compared here: parameters, search and vocabularies in decoding; state,
+batch, rate, key, position and token ids of all splits in training.
+"""
+
+import contextlib
+import json
+import random
+import shutil
+import signal
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.command_line import read_config
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import loop, restoring, run_folder
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.translation.translator import load
+from tests import tiny
+
+SEED = 16
+NEVER_READ = ("train.log", "tensorboard", "samples", "lock")
+SECONDS = 60
+"""A try that takes longer counts as lost."""
+CONTINUED = {"training__max_steps": 6, "training__save_every": 2, "training__validate_every": 2}
+
+# When one array cannot be read, Orbax closes its event loop and leaves the other reads running.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A workdir with two checkpoints, to be copied."""
+    workdir = tmp_path_factory.mktemp("flips") / "whole"
+    loop.train(tiny.config(**{**CONTINUED, "training__max_steps": 4}), workdir)
+    return workdir
+
+
+class ReachedError(Exception):
+    """Training has come to its first update."""
+
+
+def summary(*things):
+    """A checksum of arrays, texts and numbers in trees."""
+    parts = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(things):
+        if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        data = leaf if isinstance(leaf, str) else np.asarray(leaf)
+        said = repr(data) if isinstance(data, str) else f"{data.dtype}{data.shape}"
+        parts += [f"{path}{said}".encode(), b"" if isinstance(data, str) else data.tobytes()]
+    return checksum(*parts)
+
+
+def continued(workdir, told):
+    """What determines the first update of a continued run and all after it."""
+    seen = []
+    prepare, restore = loop.prepare, restoring.restore
+
+    def preparing(*args, **options):
+        run = prepare(*args, **options)
+        for split in (run.train, run.valid, run.test):
+            seen.append([split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets])
+        seen.append([run.vocabularies.src.fingerprint, run.vocabularies.tgt.fingerprint, repr(run.cfg)])
+        return run
+
+    def restored(*args, **options):
+        found = restore(*args, **options)
+        position = {name: value for name, value in found[1].items() if name != "digests"} if found else {}
+        seen.append(repr(sorted(position.items())))
+        return found
+
+    def reached(_, state, batches, rate, key):
+        seen.append([state, batches, rate, key])
+        raise ReachedError
+
+    tell = mock.patch.object(loop.Reports, "tell", lambda _, sentence: told.append(sentence))
+    fast = mock.patch.object(loop, "compile_configured", return_value=None)  # the update is not reached
+    with (
+        mock.patch.object(loop, "prepare", preparing),
+        mock.patch.object(restoring, "restore", restored),
+        mock.patch.object(loop, "update", reached),
+        tell,
+        fast,
+        pytest.raises(ReachedError),
+    ):
+        loop.train(tiny.config(**CONTINUED), workdir)
+    return summary(seen)
+
+
+def decoded(workdir, told):
+    """What determines all translations."""
+    found = load(workdir, tell=told.append)
+    names = [found.vocabularies.src.fingerprint, found.vocabularies.tgt.fingerprint]
+    return summary(found.params, names, repr(found.models), repr(found.cfg.search), repr(found.cfg.data), found.steps)
+
+
+USES = {"train": continued, "decode": decoded}
+
+
+def files_of(workdir):
+    found = [path.relative_to(workdir) for path in sorted(workdir.rglob("*")) if path.is_file()]
+    return [path for path in found if path.parts[0] not in NEVER_READ]
+
+
+def expected(whole, folder):
+    """For each use the exact result, and what may come with an announcement: that of the earlier checkpoint."""
+    results = {}
+    for use, run in USES.items():
+        results[use] = []
+        for gone in ((), (4,), (2,)):
+            workdir = shutil.copytree(whole, folder / "".join(map(str, (use, *gone))))
+            for step in gone:
+                shutil.rmtree(workdir / "checkpoints" / str(step))
+            results[use].append(run(workdir, []))
+    return results
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    def late(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def damage(path, rng, cut):
+    data = bytearray(path.read_bytes())
+    if cut:
+        where = rng.randrange(len(data))
+        data = data[:where]
+    else:
+        where = rng.randrange(8 * len(data))
+        data[where // 8] ^= 1 << where % 8
+    path.write_bytes(data)
+    return f"{'cut at byte' if cut else 'bit'} {where}"
+
+
+def lost(use, results, workdir):
+    """Why a use of a damaged workdir is a loss, or "" where it is none."""
+    told = []
+    try:
+        with at_most(SECONDS):
+            found = USES[use](workdir, told)
+    except UserError as error:
+        return "" if "\n" not in str(error) else f"more than a sentence: {error}"
+    except BaseException as error:  # a traceback, a failure of pytest.raises, or too late
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    if found == results[use][0]:
+        return ""
+    if found not in results[use]:
+        return f"another result; told {told}"
+    return "" if any("damaged" in sentence for sentence in told) else f"an earlier checkpoint in silence; told {told}"
+
+
+def tries(whole, folder, count, *, cuts, seed):
+    """Damage a workdir `count` times. Returns what was lost."""
+    rng, losses = random.Random(seed), []
+    results, files = expected(whole, folder), files_of(whole)
+    for i in range(count):
+        workdir = folder / "damaged"
+        shutil.rmtree(workdir, ignore_errors=True)
+        shutil.copytree(whole, workdir)
+        path = rng.choice(files)
+        if not (whole / path).stat().st_size:
+            continue
+        how = damage(workdir / path, rng, i < cuts)
+        for use in ("decode", "train"):  # decoding changes nothing
+            if why := lost(use, results, workdir):
+                losses.append(f"{use}, {path}, {how}: {why}")
+    return losses
+
+
+def test_a_few_flipped_bits_and_cuts_change_no_number(whole, tmp_path):
+    assert tries(whole, tmp_path, 12, cuts=4, seed=SEED) == []
+
+
+def test_any_flipped_bit_of_the_configuration_is_refused_or_changes_nothing(whole, tmp_path):
+    data = (whole / "config.json").read_bytes()
+    expected, rng, refused = run_folder.load_config(whole), random.Random(SEED), 0
+    for bit in rng.sample(range(8 * len(data)), 500):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "config.json").write_bytes(flipped)
+        try:
+            assert run_folder.load_config(tmp_path) == expected, f"bit {bit}"
+        except UserError:
+            refused += 1
+    assert refused > 250  # others are of spaces
+
+
+def test_an_edited_configuration_is_refused_unless_its_checksum_is_deleted(whole, tmp_path):
+    path = tmp_path / "config.json"
+    values = json.loads((whole / "config.json").read_text(encoding="utf-8"))
+    assert values["search"]["beam_size"] == 2
+    values["search"]["beam_size"] = 3
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"^{path} is damaged or was edited \(.*\): restore it, and change fields by"):
+        run_folder.load_config(tmp_path)
+    del values["checksum"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert run_folder.load_config(tmp_path).search.beam_size == 3
+
+
+def test_a_configuration_file_may_return_the_content_of_a_workdirs_configuration(whole, tmp_path):
+    """As the config.py beside an imported model does."""
+    file = tmp_path / "config.py"
+    text = f"import json\n\ndef get_config():\n    return json.load(open({str(whole / 'config.json')!r}))\n"
+    file.write_text(text, encoding="utf-8")
+    assert build(Config, read_config(str(file), [])) == run_folder.load_config(whole)
+
+
+@pytest.mark.drill
+def test_flipped_bits_and_cut_files_anywhere_in_a_workdir_change_no_number(whole, tmp_path, tally):
+    losses = tries(whole, tmp_path, FLIPS + CUTS, cuts=CUTS, seed=SEED)
+    for loss in losses:
+        print(loss)  # noqa: T201
+    tally(tries=2 * (FLIPS + CUTS), losses=len(losses))
+
+
+FLIPS, CUTS = 1000, 300
