@@ -38,11 +38,13 @@ def save(folder, losses, *, keep=9):
 
 
 def restore(folder, abstract=ABSTRACT):
-    """(what `restore` gives, steps left, sentences told)."""
+    """((state, position) or None, steps left, sentences told); what is damaged is put aside, as when a run begins."""
     told = []
+    found = restoring.restore(folder, abstract, check=ACCEPT, tell=told.append)
+    for place in found.damaged if found else ():
+        checkpoint.put_aside(place, f"{place.name}{restoring.DAMAGED}")
     with checkpoint.manager(folder, keep=9) as checkpoints:
-        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=told.append)
-        return found, list(checkpoints.all_steps()), told
+        return found and (found.state, found.position), list(checkpoints.all_steps()), told
 
 
 def assert_bitwise(one, other):

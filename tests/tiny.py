@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import build, override
-from convs2s_jax.training.run import checkpoint, restoring, run_folder
+from convs2s_jax.training.run import position_file, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load
 
@@ -65,8 +65,7 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
 
 def digests(workdir: Path, step: int) -> dict[str, Any]:
     """Digest of every array of a checkpoint, parameters and optimiser: equal only if all are bitwise equal."""
-    with checkpoint.manager(run_folder.checkpoints(workdir), keep=1, read_only=True) as checkpoints:
-        return restoring._position(checkpoints, step)["digests"]
+    return position_file.read(run_folder.finished(run_folder.checkpoints(workdir))[step])["digests"]
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:

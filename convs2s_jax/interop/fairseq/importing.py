@@ -242,7 +242,7 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 def _write(folder: Path, made: _Made) -> None:
     """Write a workdir with one checkpoint."""
-    run_folder.claim(folder, made.cfg)
+    run_folder.write_config(folder, made.cfg)
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
     vocabulary.save(made.vocabularies, run_folder.vocabulary(folder))
     record = dataclasses.asdict(made.position) | {

@@ -18,10 +18,8 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 from convs2s_jax.core.command_line import NO_ROOM
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import distributed, position_file
+from convs2s_jax.training.run.run_folder import BEFORE, finished
 from convs2s_jax.training.step import TrainState
-
-BEFORE = ".before"
-"""Suffix of the earlier copy of a checkpoint while it is being written again."""
 
 
 class Checkpoints(ocp.CheckpointManager):
@@ -107,7 +105,10 @@ def _losses(folder: Path) -> tuple[dict[int, float | None], dict[int, str]]:
 
 
 def manager(folder: Path, *, keep: int, read_only: bool = False) -> Checkpoints:
-    """The manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss."""
+    """The manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss.
+
+    Unless it is `read_only`, the folder is made, and earlier copies of incomplete checkpoints take their places again.
+    """
     if not read_only:
         if distributed.is_primary():
             _bring_back(folder)
@@ -133,7 +134,10 @@ def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], 
         if loss is None:
             return
         wait(checkpoints, step)
-        put_aside(checkpoints, step, BEFORE)  # saved before its validation: written again with its loss
+        if distributed.is_primary():  # saved before its validation: written again with its loss
+            put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
+        distributed.barrier(f"{step} is {step}{BEFORE}")
+        checkpoints.reload()
     record = position_file.make(position, step=step, loss=loss, params=state.params, optimizer=state.optimizer)
     checkpoints.losses[step] = record["loss"]
     checkpoints.unreadable.pop(step, None)
@@ -165,7 +169,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
     except Exception as error:
         if distributed.is_loss(error):
             raise
-        last = max((other for other in finished(checkpoints) if other != step), default=None)
+        last = max((other for other in finished(Path(checkpoints.directory)) if other != step), default=None)
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
@@ -195,20 +199,11 @@ def _room(error: BaseException | None) -> str:
     return ""
 
 
-def finished(checkpoints: ocp.CheckpointManager) -> list[int]:
-    """Steps of the finished checkpoints, read from the folder: the manager also counts the one it is still writing."""
-    return sorted(int(entry.name) for entry in checkpoints.directory.iterdir() if entry.name.isdigit())
-
-
-def put_aside(checkpoints: ocp.CheckpointManager, step: int, ending: str) -> None:
-    """Rename a checkpoint by adding a suffix to its name."""
-    folder = Path(checkpoints.directory)
-    aside = folder / f"{step}{ending}"
-    if distributed.is_primary():
-        shutil.rmtree(aside, ignore_errors=True)
-        (folder / str(step)).rename(aside)
-    distributed.barrier(f"{step} is {step}{ending}")
-    checkpoints.reload()
+def put_aside(path: Path, name: str) -> None:
+    """Rename a checkpoint, in place of an earlier one of that name."""
+    aside = path.with_name(name)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
 
 
 def _bring_back(folder: Path) -> None:

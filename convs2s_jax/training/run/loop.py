@@ -1,33 +1,23 @@
 """The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
 
 import dataclasses
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
-from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.training import schedule, sharding
+from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run import checkpoint
 from convs2s_jax.training.run.batches import batch_on
-from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.digest import digest_of_record
-from convs2s_jax.training.run.interrupts import Interrupts
-from convs2s_jax.training.run.prepare import Run, prepare
-from convs2s_jax.training.run.reports import Reports, Silence
-from convs2s_jax.training.run.session import Position, Session, check_data, last_good, save, score_test, validate
+from convs2s_jax.training.run.opening import open_run
+from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
 from convs2s_jax.training.run.window import Window
-from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import TrainState, update
 
 
@@ -38,8 +28,7 @@ def train(cfg: Config, workdir: Path) -> None:
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
     with ExitStack() as stack:
-        session = _open(cfg, workdir, stack)
-        state, position = _begin(session)
+        session, state, position = open_run(cfg, workdir, stack)
         window = _window(session, state)
         bounds, interrupts = cfg.training, session.interrupts
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
@@ -53,76 +42,6 @@ def train(cfg: Config, workdir: Path) -> None:
         if why and not interrupts.received:
             score_test(session, state)
         session.reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
-
-
-def _open(cfg: Config, workdir: Path, stack: ExitStack) -> Session:
-    """Open the resources of the loop; those that have to be closed at the end go onto the exit stack."""
-    mesh, primary = make(cfg.mesh), distributed.is_primary()
-    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
-    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
-    distributed.primary_only("claimed", lambda: run_folder.claim(workdir, cfg))
-    distributed.agree_on_folder(workdir)
-    interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
-    checkpoints = stack.enter_context(checkpoint.manager(run_folder.checkpoints(workdir), keep=cfg.training.keep))
-    distributed.agree("list of checkpoints", digest_of_record({"steps": sorted(checkpoints.all_steps())}))
-    latest = max(checkpoints.all_steps(), default=0)
-    reports = stack.enter_context(Reports(workdir, step=latest) if primary else Silence())
-    reports.tell(_devices(cfg, mesh))
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, reports.tell, learn=primary))
-    distributed.agree("training corpus", run.fingerprint)
-    reports.expect(_updates(run))
-    evaluate = validation.evaluator(cfg.model, mesh)
-    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled)
-
-
-def _devices(cfg: Config, mesh: Mesh) -> str:
-    """A description of the devices for the user."""
-    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
-    kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
-    where = f" in {jax.process_count()} processes" if distributed.several() else ""
-    return f"devices: {count} x {kind}{where}" + (f"; {cfg.parallel} over {axes}" if axes else "")
-
-
-def _updates(run: Run) -> int | None:
-    """Number of updates in the whole run, as far as its limits tell; None if unknown."""
-    cfg = run.cfg.training
-    if cfg.max_epochs is None:
-        return cfg.max_steps
-    epoch = -(-run.batches // run.cfg.data.batch.accumulate)
-    return min(cfg.max_epochs * epoch, cfg.max_steps or sys.maxsize)
-
-
-def _begin(session: Session) -> tuple[TrainState, Position]:
-    """A new state, or that of the newest intact checkpoint."""
-    run = session.run
-    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-
-    def init(key: jax.Array) -> TrainState:
-        return fresh_state(key, run.cfg.model, run.cfg.training, **sizes)
-
-    key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-    abstract = jax.eval_shape(init, key)
-    layout = sharding.shardings(abstract, session.mesh)
-    found = restoring.restore(
-        session.checkpoints,
-        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
-        check=lambda position: check_data(run, position),
-        tell=session.reports.tell,
-    )
-    if found is None:
-        # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
-        state = jax.jit(init, out_shardings=sharding.replicated(session.mesh))(key)
-        state = jax.jit(lambda state: state, out_shardings=layout)(state)
-        position = Position(schedule=schedule.start(run.cfg.training.schedule))
-    else:
-        state, saved = found
-        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
-        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
-        session.reports.rewind(position.step)
-        session.reports.tell(f"continuing at step {position.step}, epoch {position.epoch}")
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    session.reports.tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
-    return state, position
 
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:

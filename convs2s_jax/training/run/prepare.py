@@ -58,7 +58,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
       cfg: configuration.
       workdir: of the run.
       tell: gets sentences for the user.
-      learn: whether to learn vocabularies where no checkpoint needs those in the workdir; else they are there.
+      learn: whether to learn vocabularies where no checkpoint needs those in the workdir; else another process has done
+        so. They lie in the workdir's cache until the run begins.
 
     Raises:
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
@@ -124,17 +125,19 @@ def tokenize(
 def _vocabularies(
     cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
 ) -> Vocabularies:
-    folder = run_folder.vocabulary(workdir)
-    if run_folder.begun(workdir) or not learn:
+    folder, learned = run_folder.vocabulary(workdir), run_folder.learned_vocabulary(workdir)
+    if run_folder.begun(workdir):
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)
+    if not learn:
+        return vocabulary.load(learned)
     if cfg.data.vocabulary.dir:
         made = vocabulary.load(Path(cfg.data.vocabulary.dir))
     else:
         tell("learning the vocabularies from the training text")
         made = task_of(cfg.model).build_vocabularies(cfg.data, text, cfg.seed)
-    vocabulary.save(made, folder)
+    vocabulary.save(made, learned)
     return made
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,18 +34,26 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
+def show(sentence: str) -> str:
+    """Show a sentence to the user on standard error; returns its line for the log."""
+    tqdm.write(sentence, file=sys.stderr)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n"
+
+
 class Reports:
     """Writes the metrics of one run into its workdir and shows progress on standard error.
 
     metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped.
     """
 
-    def __init__(self, workdir: Path, *, step: int) -> None:
-        """Begin after `step` updates."""
+    def __init__(self, workdir: Path, *, step: int, told: Sequence[str] = ()) -> None:
+        """Begin after `step` updates; `told` are lines for the log, of what the user has been told before."""
         self._workdir = workdir
         _drop_beyond(workdir / "metrics.jsonl", step)
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._log = (workdir / "train.log").open("a", encoding="utf-8")
+        self._log.writelines(told)
+        self._log.flush()
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
 
@@ -58,22 +67,8 @@ class Reports:
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._log.write(f"{stamp} {sentence}\n")
+        self._log.write(show(sentence))
         self._log.flush()
-        tqdm.write(sentence, file=sys.stderr)
-
-    def rewind(self, step: int) -> None:
-        """Resume from an earlier `step` than given at first, because newer checkpoints were damaged."""
-        if step == self._bar.n:
-            return
-        for file in (self._metrics, self._events):
-            file.close()
-        _drop_beyond(self._workdir / "metrics.jsonl", step)
-        self._metrics = (self._workdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = tensorboardX.SummaryWriter(str(self._workdir / "tensorboard"), purge_step=step + 1)
-        self._bar.reset(self._bar.total)
-        self._bar.update(step)
 
     def has(self, *, split: str, step: int) -> bool:
         """Whether metrics.jsonl has a line of this split and step."""
@@ -124,9 +119,6 @@ class Silence(Reports):
         pass
 
     def tell(self, sentence: str) -> None:
-        """Nothing."""
-
-    def rewind(self, step: int) -> None:
         """Nothing."""
 
     def has(self, **_: object) -> bool:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed, position_file
-from convs2s_jax.training.run.checkpoint import Checkpoints, manager, put_aside, reason
+from convs2s_jax.training.run.checkpoint import Checkpoints, manager, reason
 from convs2s_jax.training.run.digest import digest
+from convs2s_jax.training.run.run_folder import finished
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
@@ -36,20 +37,33 @@ DAMAGED = ".damaged"
 """Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
 
+class Restored(NamedTuple):
+    """A training state from a checkpoint.
+
+    Attributes:
+      state: parameters, state of the optimiser and step.
+      position: progress of training.
+      damaged: newer checkpoints, which could not be read.
+    """
+
+    state: TrainState
+    position: dict[str, Any]
+    damaged: list[Path]
+
+
 def restore(
-    checkpoints: Checkpoints,
+    folder: Path,
     abstract: TrainState,
     *,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
-) -> tuple[TrainState, dict[str, Any]] | None:
+) -> Restored | None:
     """Read the newest intact checkpoint; None if there are no checkpoints.
 
-    A damaged checkpoint is reported to `tell` and renamed to <step>.damaged, so that training can write it again. Then
-    the previous one is tried.
+    A damaged checkpoint is reported to `tell`, and the previous one is tried. Nothing in the folder is changed.
 
     Args:
-      checkpoints: as `checkpoint.manager` returns it.
+      folder: folder of the checkpoints.
       abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
       check: is called with the position before any array is read; raises UserError if it does not belong to this run.
       tell: is called with a sentence for each damaged checkpoint.
@@ -57,17 +71,15 @@ def restore(
     Raises:
       UserError: there are checkpoints, but none is intact.
     """
-    steps = sorted(checkpoints.all_steps(), reverse=True)
-    for step in steps:
-        found, why = _attempt(lambda: _whole(checkpoints, step, abstract, check))  # noqa: B023
-        if found is None:
-            tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
-            continue
-        for damaged in [s for s in steps if s > step]:
-            put_aside(checkpoints, damaged, DAMAGED)
-        return found
-    if steps:
-        raise UserError(f"{checkpoints.directory}: none of the checkpoints {sorted(steps)} could be read")
+    places, damaged = finished(folder), list[Path]()
+    for step, place in sorted(places.items(), reverse=True):
+        found, why = _attempt(lambda: _whole(place, step, abstract, check))  # noqa: B023
+        if found is not None:
+            return Restored(*found, damaged)
+        tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
+        damaged.append(place)
+    if places:
+        raise UserError(f"{folder}: none of the checkpoints {list(places)} could be read")
     return None
 
 
@@ -102,7 +114,8 @@ def restore_params(
         if step is not None and step not in steps:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
         for candidate in [step] if step is not None else _best_first(checkpoints, steps, tell):
-            found, why = _attempt(lambda: _part(checkpoints, candidate, item, abstract, check))  # noqa: B023
+            place = folder / str(candidate)
+            found, why = _attempt(lambda: _part(place, item, abstract, check))  # noqa: B023
             if found is not None:
                 return found
             tell(f"the checkpoint of step {candidate} is damaged ({why})")
@@ -149,11 +162,11 @@ def _best_first(checkpoints: Checkpoints, steps: list[int], tell: Callable[[str]
 
 
 def _whole(
-    checkpoints: Checkpoints, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
+    place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
-    params, position = _part(checkpoints, step, "params", abstract.params, check)
-    moments = _arrays(checkpoints, step, "optimizer", abstract.optimizer, position)
+    params, position = _part(place, "params", abstract.params, check)
+    moments = _arrays(place, "optimizer", abstract.optimizer, position)
     number = jnp.asarray(step, jnp.int32)
     if abstract.step.sharding is not None:
         number = jax.device_put(number, abstract.step.sharding)
@@ -161,19 +174,15 @@ def _whole(
 
 
 def _part(
-    checkpoints: Checkpoints, step: int, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
+    place: Path, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
 ) -> tuple[Tree, dict[str, Any]]:
     """One item of a checkpoint, and its position."""
-    position = _position(checkpoints, step)
+    position = _everywhere(lambda: position_file.read(place))
     check(position)
-    return _arrays(checkpoints, step, item, abstract, position), position
+    return _arrays(place, item, abstract, position), position
 
 
-def _position(checkpoints: Checkpoints, step: int) -> dict[str, Any]:
-    return _everywhere(lambda: position_file.read(Path(checkpoints.directory) / str(step)))
-
-
-def _arrays(checkpoints: Checkpoints, step: int, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
     """One item of a checkpoint. Raises ValueError if a digest differs, UserError if it is of another model."""
     expected = position["digests"][item]
     leaves, structure = jax.tree.flatten_with_path(abstract)
@@ -182,11 +191,10 @@ def _arrays(checkpoints: Checkpoints, step: int, item: str, abstract: Tree, posi
         names = [_old_name(name) for name in names]
     if set(names) != set(expected):
         odd = sorted(set(names) ^ set(expected))
-        raise UserError(f"{checkpoints.directory}/{step} is of another model: {', '.join(odd[:5])} are not in both")
+        raise UserError(f"{place} is of another model: {', '.join(odd[:5])} are not in both")
     # not through the manager: it would wait for all processes even if one has failed to read its part
-    folder = checkpoints.directory / str(step) / item
     placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
-    restored = _everywhere(lambda: _read_arrays(folder, placed))
+    restored = _everywhere(lambda: _read_arrays(place / item, placed))
     found = digest(restored)
     wrong = [name for name in expected if expected[name] != found[name]]
     if wrong:

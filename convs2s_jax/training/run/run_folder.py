@@ -1,6 +1,6 @@
 """A workdir: the files of a run, enough to continue it and to decode.
 
-config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/
+config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  lock
 """
 
 import json
@@ -39,6 +39,9 @@ FREE = (
 """Fields that may change when a run is continued: limits, reports, execution of layers, devices, and the paths of the
 data (the content is compared)."""
 
+BEFORE = ".before"
+"""Suffix of the earlier copy of a checkpoint while it is being written again."""
+
 
 def checkpoints(workdir: Path) -> Path:
     """Folder of the checkpoints."""
@@ -50,10 +53,29 @@ def vocabulary(workdir: Path) -> Path:
     return workdir / "vocab"
 
 
+def learned_vocabulary(workdir: Path) -> Path:
+    """Folder of the vocabularies of a run that has not begun: they become those of the workdir when it begins."""
+    return workdir / "cache" / "vocab"
+
+
+def finished(folder: Path) -> dict[int, Path]:
+    """The finished checkpoints in a folder of checkpoints, by step; an earlier copy where a newer one is incomplete."""
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    earlier = {name.removesuffix(BEFORE): name for name in names if name.endswith(BEFORE)}
+    found = earlier | {name: name for name in names}
+    return {int(step): folder / found[step] for step in sorted(filter(_is_step, found), key=int)}
+
+
+def _is_step(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
 def begun(workdir: Path) -> bool:
     """Whether there is a checkpoint. Before the first one, the configuration and the vocabularies may still change."""
-    folder = checkpoints(workdir)
-    return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+    return bool(finished(checkpoints(workdir)))
 
 
 def load_config(workdir: Path) -> Config:
@@ -98,14 +120,13 @@ def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapp
         raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
 
 
-def claim(workdir: Path, cfg: Config) -> None:
-    """Write config.json into a workdir without checkpoints, or check that the run there has the same configuration.
+def check_config(workdir: Path, cfg: Config) -> None:
+    """Check that a run in the workdir, if it has a checkpoint, has this configuration. Nothing is written.
 
     Raises:
-      UserError: names each field that differs.
+      UserError: names each field that differs and may not.
     """
-    path = workdir / "config.json"
-    if path.exists() and begun(workdir):
+    if (workdir / "config.json").exists() and begun(workdir):
         there, here = to_dict(load_config(workdir)), to_dict(cfg)
         odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
         if odd:
@@ -113,9 +134,16 @@ def claim(workdir: Path, cfg: Config) -> None:
                 f"--workdir={workdir} holds a run of another configuration: {'; '.join(odd[:5])}"
                 f"{' ...' if len(odd) > 5 else ''}. Use another workdir, or the settings of that run"
             )
+
+
+def write_config(workdir: Path, cfg: Config) -> None:
+    """Write config.json into a workdir; its folder is there.
+
+    Raises:
+      UserError: it cannot be written.
+    """
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
+        replace_file(workdir / "config.json", json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
 

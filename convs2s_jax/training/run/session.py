@@ -175,5 +175,5 @@ def last_good(session: Session) -> str:
     """A phrase that names the last good checkpoint; waits for one that is being written."""
     with contextlib.suppress(Exception):
         session.checkpoints.wait_until_finished()
-    step = max(checkpoint.finished(session.checkpoints), default=None)
+    step = max(run_folder.finished(run_folder.checkpoints(session.run.workdir)), default=None)
     return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"

@@ -60,7 +60,7 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
         checkpoint.wait(checkpoints, 1)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
         abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
-        found = restoring.restore(checkpoints, abstract, check=ACCEPT, tell=pytest.fail)
+    found = restoring.restore(tmp_path, abstract, check=ACCEPT, tell=pytest.fail)
     assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
     assert_bitwise(found[0].params, one)
 

@@ -21,7 +21,7 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import loop, restoring, run_folder
+from convs2s_jax.training.run import loop, opening, restoring, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load
 from tests import tiny
@@ -63,7 +63,7 @@ def summary(*things):
 def continued(workdir, told):
     """What determines the first update of a continued run and all after it."""
     seen = []
-    prepare, restore = loop.prepare, restoring.restore
+    prepare, restore = opening.prepare, restoring.restore
 
     def preparing(*args, **options):
         run = prepare(*args, **options)
@@ -82,10 +82,10 @@ def continued(workdir, told):
         seen.append([state, batches, rate, key])
         raise ReachedError
 
-    tell = mock.patch.object(loop.Reports, "tell", lambda _, sentence: told.append(sentence))
-    fast = mock.patch.object(loop, "compile_configured", return_value=None)  # the update is not reached
+    tell = mock.patch.object(opening, "show", lambda sentence: told.append(sentence) or "")
+    fast = mock.patch.object(opening, "compile_configured", return_value=None)  # the update is not reached
     with (
-        mock.patch.object(loop, "prepare", preparing),
+        mock.patch.object(opening, "prepare", preparing),
         mock.patch.object(restoring, "restore", restored),
         mock.patch.object(loop, "update", reached),
         tell,

@@ -27,7 +27,7 @@ def test_a_state_comes_back_bit_by_bit(encoder, decoder, tmp_path):
     with checkpoint.manager(tmp_path, keep=1) as checkpoints:
         checkpoint.save(checkpoints, state, {"epoch": 1}, loss=1.0)
         checkpoint.wait(checkpoints, int(state.step))
-        found = restoring.restore(checkpoints, abstract, check=lambda _: None, tell=print)
+    found = restoring.restore(tmp_path, abstract, check=lambda _: None, tell=print)
     assert found is not None
     assert jax.tree.structure(found[0]) == jax.tree.structure(state)
     for ours, theirs in zip(jax.tree.leaves(found[0]), jax.tree.leaves(state), strict=True):

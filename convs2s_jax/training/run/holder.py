@@ -1,0 +1,86 @@
+"""Who holds the lock of a workdir: host, process and time, and whether that process is still alive."""
+
+import dataclasses
+import json
+import os
+import socket
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from convs2s_jax.core.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """A process that holds a lock.
+
+    Attributes:
+      host: name of its machine.
+      process: its process id.
+      since: time at which it took the lock, with the offset from UTC.
+      machine: the boot and the namespaces in which the process id means something; "" where they are unknown.
+      started: start time of the process in the clock ticks of its machine; "" where it is unknown.
+    """
+
+    host: str
+    process: int
+    since: str
+    machine: str
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}, since {self.since},"
+
+    def to_bytes(self) -> bytes:
+        """As one line of JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self | None:
+        """The inverse; None where the content is not that of a holder."""
+        try:
+            values: dict[str, Any] = json.loads(content)
+            return cls(**{field.name: field.type(values[field.name]) for field in dataclasses.fields(cls)})  # type: ignore[operator]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether this machine knows that the process has ended. A process of another machine or container may live."""
+        known = self.machine and self.started
+        return bool(known) and self.machine == _machine() and _started(self.process) != self.started
+
+
+def in_use(workdir: Path, holder: Holder | None) -> UserError:
+    """The error for a workdir whose lock another process holds."""
+    who = "another process" if holder is None else str(holder)
+    return UserError(
+        f"--workdir={workdir} is in use: {who} trains there; stop it, wait for its end, or name another workdir"
+    )
+
+
+def this_process() -> Holder:
+    """The calling process as a holder from now on."""
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    process = os.getpid()
+    return Holder(socket.gethostname(), process, since, _machine(), _started(process) or "")
+
+
+def _machine() -> str:
+    """This boot of this machine, and the namespaces of process ids and of clocks; "" where one cannot be read."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return " ".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "time"))])
+    except OSError:
+        return ""
+
+
+def _started(process: int) -> str | None:
+    """Start time of a process of this machine in clock ticks; None if it has ended."""
+    try:
+        line = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = line.rpartition(")")[2].split()  # after the name of the program, which may hold anything
+    return None if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,130 @@
+"""Opening a run: everything is read and checked before anything in the workdir changes."""
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import to_dict
+from convs2s_jax.data import vocabulary
+from convs2s_jax.training import schedule, sharding
+from convs2s_jax.training.mesh import make
+from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.digest import digest_of_record
+from convs2s_jax.training.run.interrupts import Interrupts
+from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.prepare import Run, prepare
+from convs2s_jax.training.run.reports import Reports, Silence, show
+from convs2s_jax.training.run.session import Position, Session, check_data
+from convs2s_jax.training.schedule import ScheduleState
+from convs2s_jax.training.step import TrainState
+
+
+def open_run(cfg: Config, workdir: Path, stack: ExitStack) -> tuple[Session, TrainState, Position]:
+    """Open the resources of the training loop, with a new state or that of the newest intact checkpoint.
+
+    Until all checks have passed, nothing in the workdir changes but its lock and its cache.
+
+    Args:
+      cfg: configuration.
+      workdir: of the run; made where it is missing.
+      stack: gets what has to be closed at the end.
+
+    Raises:
+      UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
+    """
+    mesh, primary = make(cfg.mesh), distributed.is_primary()
+    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    distributed.agree("configuration", digest_of_record(to_dict(cfg)))
+    distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
+    distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
+    distributed.agree_on_folder(workdir)
+    interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
+    folder, told = run_folder.checkpoints(workdir), list[str]()
+    distributed.agree("list of checkpoints", digest_of_record({"steps": list(run_folder.finished(folder))}))
+
+    def tell(sentence: str) -> None:
+        if primary:
+            told.append(show(sentence))
+
+    tell(_devices(cfg, mesh))
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary))
+    distributed.agree("training corpus", run.fingerprint)
+    evaluate = validation.evaluator(cfg.model, mesh)
+    state, position, damaged = _begin(run, mesh, tell)
+
+    def commit() -> Reports:
+        _commit(run, damaged)
+        return Reports(workdir, step=position.step, told=told)
+
+    reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
+    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))
+    reports.expect(_updates(run))
+    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled), state, position
+
+
+def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:
+    """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+
+    def init(key: jax.Array) -> TrainState:
+        return fresh_state(key, run.cfg.model, run.cfg.training, **sizes)
+
+    key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+    abstract = jax.eval_shape(init, key)
+    layout = sharding.shardings(abstract, mesh)
+    found = restoring.restore(
+        run_folder.checkpoints(run.workdir),
+        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
+        check=lambda position: check_data(run, position),
+        tell=tell,
+    )
+    if found is None:
+        # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
+        state = jax.jit(init, out_shardings=sharding.replicated(mesh))(key)
+        state = jax.jit(lambda state: state, out_shardings=layout)(state)
+        position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
+    else:
+        state, saved, damaged = found
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
+        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
+        tell(f"continuing at step {position.step}, epoch {position.epoch}")
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
+    return state, position, damaged
+
+
+def _commit(run: Run, damaged: list[Path]) -> None:
+    """Write what the checks have found to be right: the configuration, new vocabularies, the names of checkpoints."""
+    run_folder.write_config(run.workdir, run.cfg)
+    if not run_folder.begun(run.workdir):
+        vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
+        shutil.rmtree(run_folder.learned_vocabulary(run.workdir), ignore_errors=True)
+    for place in damaged:
+        step = place.name.removesuffix(run_folder.BEFORE)
+        checkpoint.put_aside(place, f"{step}{restoring.DAMAGED}")
+
+
+def _devices(cfg: Config, mesh: Mesh) -> str:
+    """A description of the devices for the user."""
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
+    where = f" in {jax.process_count()} processes" if distributed.several() else ""
+    return f"devices: {count} x {kind}{where}" + (f"; {cfg.parallel} over {axes}" if axes else "")
+
+
+def _updates(run: Run) -> int | None:
+    """Number of updates in the whole run, as far as its limits tell; None if unknown."""
+    cfg = run.cfg.training
+    if cfg.max_epochs is None:
+        return cfg.max_steps
+    epoch = -(-run.batches // run.cfg.data.batch.accumulate)
+    return min(cfg.max_epochs * epoch, cfg.max_steps or sys.maxsize)

@@ -1,0 +1,153 @@
+"""A start that is refused changes nothing."""
+
+import shutil
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.loop import train
+from tests import tiny
+from tests.checkpoints import largest
+
+TEXT = "a b c d e\nb c d e f\nc d e f g\n" * 20
+
+
+def snapshot(folder):
+    """Content and time of every file and folder, but for the lock and the cache, which may be used again."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.relative_to(folder).parts[0] not in ("lock", "cache")
+    }
+
+
+def texts(folder, text=TEXT):
+    folder.mkdir()
+    for side in ("src", "tgt"):
+        for split in ("train", "valid"):
+            (folder / f"{split}.{side}").write_text(text)
+    return folder
+
+
+def config(folder, **others):
+    options = {
+        "data__corpus": "files",
+        "data__src": "src",
+        "data__tgt": "tgt",
+        "data__dir": str(folder),
+        "data__vocabulary__kind": "words",
+        "training__max_steps": 3,
+        "training__save_every": 1,
+        "training__report_every": 1,
+    }
+    return tiny.config(**{**options, **others})
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder of texts, and a workdir with three checkpoints; to be copied."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(config(texts(folder / "texts"), training__keep=3), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def workdir(begun, tmp_path):
+    return shutil.copytree(begun / "run", tmp_path / "run")
+
+
+def cut_all(workdir):
+    for step in run_folder.finished(workdir / "checkpoints"):
+        path = largest(workdir / "checkpoints", step)
+        path.write_bytes(path.read_bytes()[:100])
+
+
+def cut_newest(workdir):
+    path = largest(workdir / "checkpoints", 3)
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def set_newest_aside(workdir):
+    (workdir / "checkpoints" / "3").rename(workdir / "checkpoints" / "3.before")
+
+
+def swap_vocabularies(workdir):
+    (workdir / "vocab" / "src.txt").write_text("a 9\nb 8\n")
+
+
+OTHER = {"search__beam_size": 7, "training__max_steps": 9}
+REFUSALS = {
+    "other data": (lambda _: None, {"other": True, **OTHER}, "training data .* have changed"),
+    "other data, a damaged checkpoint": (cut_newest, {"other": True, **OTHER}, "training data .* have changed"),
+    "other data, a save cut short": (set_newest_aside, {"other": True, **OTHER}, "training data .* have changed"),
+    "another configuration": (lambda _: None, {"model__dropout": 0.3, **OTHER}, "another configuration"),
+    "another vocabulary": (swap_vocabularies, OTHER, "vocabulary of another model"),
+    "no vocabulary": (lambda workdir: shutil.rmtree(workdir / "vocab"), OTHER, "vocab is missing"),
+    "no readable checkpoint": (cut_all, OTHER, r"none of the checkpoints \[1, 2, 3\] could be read"),
+    "too many devices": (lambda _: None, {"mesh__data": 16, **OTHER}, "mesh"),
+    "an unknown tokeniser": (lambda _: None, {"training__bleu_tokenize": "none such", **OTHER}, "bleu_tokenize"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax beside a damaged array
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_refused_start_changes_nothing(kind, begun, workdir, tmp_path):
+    damage, options, message = REFUSALS[kind]
+    damage(workdir)
+    other = texts(tmp_path / "other", TEXT.replace("g", "e")) if "other" in options else begun / "texts"
+    before = snapshot(workdir)
+    with pytest.raises(UserError, match=message):
+        train(config(other, **{name: value for name, value in options.items() if name != "other"}), workdir)
+    assert snapshot(workdir) == before
+
+
+def test_a_start_beside_another_trainer_is_refused_and_changes_nothing(begun, workdir):
+    before = snapshot(workdir)
+    with locked(workdir):
+        lock = (workdir / "lock").read_bytes()
+        with pytest.raises(UserError, match=rf"^--workdir={workdir} is in use: process \d+ on .* trains there; "):
+            train(config(begun / "texts", **OTHER), workdir)
+        assert (workdir / "lock").read_bytes() == lock
+    assert snapshot(workdir) == before
+    assert not (workdir / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"training__bleu_tokenize": "none such"}, set()),
+        ({"data__vocabulary__dir": "none"}, set()),
+        ({"data__batch__max_length": 2}, {"cache"}),
+    ],
+)
+def test_a_refused_first_start_leaves_no_workdir(begun, tmp_path, options, left):
+    workdir = tmp_path / "new" / "run"
+    with pytest.raises(UserError):
+        train(config(begun / "texts", **options), workdir)
+    assert {path.name for path in workdir.glob("*")} == left
+    assert workdir.parent.exists() == bool(left)  # folders made for it go as well
+    with pytest.raises(UserError, match=r"no such folder|no training was begun there"):
+        run_folder.load_config(workdir)
+
+
+def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=f"^--workdir={tmp_path / 'file' / 'run'} cannot be written: Not a directory$"):
+        train(config(begun / "texts"), tmp_path / "file" / "run")
+
+
+def test_what_was_told_before_the_start_is_in_the_log(workdir):
+    text = (workdir / "train.log").read_text()
+    for sentence in ("devices: 1 x cpu", "learning the vocabularies", "training pairs: 60 used", "parameters; "):
+        assert text.count(sentence) == 1
+
+
+def test_what_a_start_passes_over_is_put_right_when_it_begins(begun, workdir):
+    cut_newest(workdir)
+    (workdir / "checkpoints" / "2").rename(workdir / "checkpoints" / "2.before")
+    train(config(begun / "texts", training__keep=3), workdir)
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"1", "2", "3", "3.damaged"}
+    assert tiny.digests(workdir, 3) == tiny.digests(begun / "run", 3)
+    assert [line["step"] for line in tiny.metrics(workdir) if line["split"] == "train"] == [1, 2, 3]
