@@ -14,7 +14,7 @@ import tqdm
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.data import labels, pieces, sentencepiece, words
+from convs2s_jax.data import labels, pieces, sealed_folder, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
 
@@ -106,7 +106,7 @@ def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, prog
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
-    """Write src.* and tgt.*, or joint.*, into `folder`, all files or none.
+    """Write src.* and tgt.*, or joint.*, and their checksums into `folder`, all files or none.
 
     The previous content of the folder is replaced.
 
@@ -117,6 +117,7 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
         with new_folder(folder) as new:
             for name, vocabulary in _named(vocabularies).items():
                 vocabulary.save(new / f"{name}{vocabulary.suffix}")
+            sealed_folder.write(new)
             _move(new, folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}; give another folder") from error
@@ -128,6 +129,7 @@ def load(folder: Path) -> Vocabularies:
     Raises:
       UserError: a file is missing or damaged, or a side has several files.
     """
+    sealed_folder.verify(folder)
     if joint := _load(folder, "joint"):
         return Vocabularies(joint, joint)
     src, tgt = _load(folder, "src"), _load(folder, "tgt")

@@ -1,9 +1,12 @@
 """Vocabularies on disk: saved and found again, damaged, missing."""
 
+import random
+import re
+
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import vocabulary, words
+from convs2s_jax.data import labels, pieces, vocabulary, words
 from tests.data.vocabularies import CONFIGS, build
 
 
@@ -51,7 +54,7 @@ def test_saving_leaves_nothing_else(tmp_path):
     folder = tmp_path / "vocab"
     for cfg in (CONFIGS[3], CONFIGS[3], CONFIGS[4], CONFIGS[0]):
         vocabulary.save(build(cfg), folder)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["src.model", "tgt.model", "vocab"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checksums.json", "src.model", "tgt.model", "vocab"]
 
 
 def test_failed_saving_leaves_what_was_there(tmp_path):
@@ -87,4 +90,49 @@ def test_two_vocabularies_for_one_side_are_refused(tmp_path):
     (tmp_path / "src.txt").write_text("a 1\n")
     (tmp_path / "src.model").write_text("")
     with pytest.raises(UserError, match=r"holds src.model and src.txt: drop one of them"):
+        vocabulary.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words", "pieces", "labels"])
+def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
+    listed = words.WordList(("\u2581a", "b"), (2, 1))
+    made = {
+        "bpe": lambda: build(CONFIGS[1]).src,
+        "words": lambda: build(CONFIGS[4]).src,
+        "pieces": lambda: pieces.ListedPieces(build(CONFIGS[1]).src.model, listed),
+        "labels": lambda: labels.Labels(("no", "yes")),
+    }[kind]()
+    vocabulary.save(vocabulary.Vocabularies(made, made), tmp_path / "vocab")
+    rng = random.Random(16)
+    for path in sorted((tmp_path / "vocab").iterdir()):
+        whole = path.read_bytes()
+        for bit in rng.sample(range(8 * len(whole)), min(40, 8 * len(whole))):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            for data in (bytes(flipped), whole[: bit // 8]):
+                path.write_bytes(data)
+                try:
+                    found = vocabulary.load(tmp_path / "vocab")
+                except UserError as error:
+                    assert re.match(rf"^{path} is damaged .*: restore it, or delete ", str(error))  # noqa: PT017
+                else:
+                    assert path.name == "checksums.json"
+                    assert found.src == made  # a line end of the list of checksums
+        path.write_bytes(whole)
+    assert vocabulary.load(tmp_path / "vocab").src == made
+
+
+def test_a_file_that_was_edited_on_purpose_counts_without_the_checksums(tmp_path):
+    vocabulary.save(build(CONFIGS[4]), tmp_path)
+    (tmp_path / "joint.txt").write_text("a 1\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"joint.txt is damaged or was edited .* delete .*checksums.json to keep what"):
+        vocabulary.load(tmp_path)
+    (tmp_path / "checksums.json").unlink()
+    assert vocabulary.load(tmp_path).src.words == ("a",)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    vocabulary.save(build(CONFIGS[4]), tmp_path)
+    (tmp_path / "joint.txt").unlink()
+    with pytest.raises(UserError, match=r"joint.txt cannot be read \(No such file or directory\): restore it"):
         vocabulary.load(tmp_path)

@@ -1,0 +1,43 @@
+"""Checksums of the files in a folder, kept beside them in checksums.json."""
+
+import json
+from pathlib import Path
+
+from convs2s_jax.core.checksums import checksum, seal, unseal
+from convs2s_jax.core.errors import UserError
+
+NAME = "checksums.json"
+
+
+def write(folder: Path) -> None:
+    """Write the checksums of all files in a folder. Raises OSError if it cannot be written."""
+    sums = {path.name: checksum(path.read_bytes()) for path in sorted(folder.iterdir())}
+    (folder / NAME).write_text(json.dumps(seal(sums), indent=2) + "\n", encoding="utf-8")
+
+
+def verify(folder: Path) -> None:
+    """Compare the files of a folder with its checksums, if it has any.
+
+    Raises:
+      UserError: a file, or the list of checksums, is not what was written.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return  # written by an earlier version or by another program
+    try:
+        sums = unseal(json.loads(path.read_bytes()))
+    except (ValueError, OSError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): restore it, or delete it if the files beside it are right"
+        ) from error
+    for name, expected in sums.items():
+        file = folder / name
+        try:
+            found = checksum(file.read_bytes())
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror}): restore it") from error
+        if found != expected:
+            raise UserError(
+                f"{file} is damaged or was edited (its checksum is that of another content): restore it, or delete "
+                f"{path} to keep what was edited on purpose"
+            )
