@@ -170,7 +170,7 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     text = "".join(f"{i} kilowatts\n" for i in range(400))
     (tmp_path / "in").write_text(text)
     out = tmp_path / "out"
-    flags = [f"--workdir={trained}", f"--input={tmp_path}/in", f"--output={out}", "--window=2", "--batch_size=2"]
+    flags = [f"--workdir={trained}", f"--input={tmp_path}/in", f"--output={out}", "--window=4", "--batch_size=4"]
     command = [sys.executable, "decode.py", *flags]
     process = subprocess.Popen(command, cwd=tiny.ROOT, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -186,11 +186,11 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     assert 0 < done < 400
     assert out.read_text().endswith("\n")
     assert f"interrupted: {done} of 400 lines are written; --resume continues after them" in told
-    result = decoding(*flags[:3], "--resume")
+    result = decoding(*flags, "--resume")
     assert f"has {done} of 400 lines: going on with the next" in result.stderr
     whole = decoding(*flags[:2])
     assert out.read_text() == whole.stdout
-    assert "nothing is left to do" in decoding(*flags[:3], "--resume").stderr
+    assert "nothing is left to do" in decoding(*flags, "--resume").stderr
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) bounds the size of files here")

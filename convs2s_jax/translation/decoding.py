@@ -2,48 +2,24 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from tqdm import tqdm
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text
-from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import inputs, labelling, output
-from convs2s_jax.translation.formats import FORMATS, Format, Written
+from convs2s_jax.translation import labelling, output, resuming
+from convs2s_jax.translation.formats import FORMATS, Format
 from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.lines import score, translate
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator, fuse, load, precomputed
-
-
-@dataclass(frozen=True)
-class Work:
-    """The lines of a file and the per-line requests.
-
-    Attributes:
-      name: name of the source, for messages.
-      lines: source lines.
-      references: one or several lists, each with a text for every line; None for no scores.
-      prefix: for each line, words that its translation must begin with.
-      constraints: for each line, phrases that its translation must contain.
-      targets: given translations to score, instead of a search.
-      dictionary: source word -> target word, to replace unknown words.
-    """
-
-    name: str
-    lines: Sequence[str]
-    references: Sequence[Sequence[str]] | None = None
-    prefix: Sequence[str] | None = None
-    constraints: Sequence[Sequence[str]] | None = None
-    targets: Sequence[str] | None = None
-    dictionary: Mapping[str, str] | None = None
+from convs2s_jax.translation.work import Work, made_of, read_work
 
 
 def decode(options: Options, *, tell: Tell) -> None:
@@ -59,13 +35,14 @@ def decode(options: Options, *, tell: Tell) -> None:
     """
     check_early(options)
     job = JOBS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
-    written = read_back(options, job.style, job.lines)
-    total, texts = len(job.lines), written.texts
+    begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
+    total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
+    note = resuming.recorder(options.output, job.made_of, begun, tell)
     if options.resume:
         what = "nothing is left to do" if len(texts) == total else "going on with the next"
         tell(f"{options.output} has {len(texts)} of {total} lines: {what}")
     with (
-        output.opened(options.output, keep=written.size) as write,
+        output.opened(options.output, keep=len(begun.data), note=note) as write,
         tqdm(total=total, initial=len(texts), unit="line", disable=not sys.stderr.isatty()) as bar,
     ):
         try:
@@ -86,10 +63,11 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
     """The job of translating or scoring the file that the options name."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    work = read(options, translator, search)
+    work = read_work(options, translator, search)
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     return Job(
         lines=work.lines,
+        made_of=made_of(options, translator, search, work),
         style=style,
         window=lambda first, progress: translate_window(options, translator, search, work, style, first, progress),
         warn=lambda results: warn(work.name, results, tell),
@@ -118,72 +96,6 @@ def check_early(options: Options) -> None:
     """Check what can be checked before a model is loaded."""
     scoring.check_metrics(options.metrics or scoring.DEFAULT, options.bleu_tokenize or "13a")
     output.check_writable(options.output)
-
-
-def read(options: Options, translator: Translator, search: SearchConfig) -> Work:
-    """Read and check the source lines and the files parallel to them."""
-    if options.split and not translator.reads_source:
-        raise UserError(
-            f"--split={options.split} with a language model: it reads no source, so that nothing is translated; score "
-            "texts with --score=FILE"
-        )
-    if options.split:
-        text = parallel_text.read(translator.cfg.data, options.split)
-        work = Work(options.split, text.src, [text.tgt])
-    elif options.score and not translator.reads_source and options.input == "-":
-        work = Work("no source", [""] * len(read_lines(options.score)))
-    else:
-        work = Work(options.input_name, read_lines(options.input))
-    if not translator.reads_source:
-        inputs.check_empty(work.name, work.lines)
-
-    def parallel(path: str, what: str) -> list[str] | None:
-        return inputs.read_parallel(path, work.lines, name=work.name, what=what) if path else None
-
-    references = [found for path in options.reference if (found := parallel(path, "reference")) is not None]
-    prefix = parallel(options.prefix, "prefix (an empty one requires nothing)")
-    wanted = parallel(options.constraints, "constraints (an empty line requires nothing)")
-    constraints = None if wanted is None else inputs.phrases_of(wanted)
-    targets = parallel(options.score, "translation to score")
-    if references or work.references:
-        own = translator.cfg.training
-        scoring.check_metrics(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)
-    if references and not work.lines:
-        raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
-    if prefix is not None or constraints is not None:
-        inputs.check_fit(
-            translator,
-            search,
-            work.lines,
-            prefix=None if prefix is None else (options.prefix, prefix),
-            constraints=None if constraints is None else (options.constraints, constraints),
-        )
-    if targets is not None:
-        inputs.check_targets(translator, options.score, targets)
-    return replace(
-        work,
-        references=references or work.references,
-        prefix=prefix,
-        constraints=constraints,
-        targets=targets,
-        dictionary=inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None,
-    )
-
-
-def read_back(options: Options, style: Format[Result], lines: Sequence[str]) -> Written:
-    """The results that an interrupted run left in the output file."""
-    path = Path(options.output)
-    if not options.resume or not path.exists():
-        return Written([], 0)
-    if not path.is_file():
-        raise UserError(f"--resume with --output={path}: what went into a pipe or device cannot be read back")
-    try:
-        return style.read(path.read_bytes(), lines, options.nbest)
-    except UserError as error:
-        raise UserError(
-            f"--resume: {path} is not the beginning of this output: {error}. Give the same input and options, "
-            "or begin anew without --resume"
-        ) from error
 
 
 def translate_window(

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convs2s_jax.translation.formats import Format
 from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.resuming import MadeOf
 
 Tell = Callable[[str], None]
 
@@ -36,6 +37,7 @@ class Job(NamedTuple, Generic[R]):
 
     Attributes:
       lines: source lines.
+      made_of: what decides the bytes of the output (`resuming.MadeOf`).
       style: how results are written and read back.
       window: (first, progress) -> results of the next lines, starting at line `first`. It calls `progress` with the
         number of lines done since the previous call.
@@ -44,6 +46,7 @@ class Job(NamedTuple, Generic[R]):
     """
 
     lines: Sequence[str]
+    made_of: MadeOf
     style: Format[R]
     window: Callable[[int, Callable[[int], None]], Sequence[R]]
     warn: Callable[[Sequence[R]], None]

@@ -16,7 +16,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.classify import classify
-from convs2s_jax.translation import inputs, trained
+from convs2s_jax.translation import inputs, resuming, trained
 from convs2s_jax.translation.job import Job, Prompt, Tell
 from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.lines import encode
@@ -127,6 +127,13 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
 
     return Job(
         lines=lines,
+        made_of={
+            "--checkpoint": run.steps,
+            "--dtype": run.cfg.model.dtype,
+            **resuming.flags_of(options, resuming.FLAGS),
+            "the model": run.fingerprint,
+            "the input": resuming.digest_of(lines),
+        },
         style=LABEL_FORMATS[options.format],
         window=window,
         warn=partial(_warn, name, tell),

@@ -14,6 +14,7 @@ from types import FrameType
 from convs2s_jax.core.errors import UserError
 
 Write = Callable[[Sequence[str]], None]
+Note = Callable[[Sequence[bytes]], None]
 
 
 def check_writable(name: str) -> None:
@@ -32,7 +33,7 @@ def check_writable(name: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
+def opened(name: str, *, keep: int = 0, note: Note = lambda _: None) -> Iterator[Write]:
     """A file to which results are appended; "-" is standard output.
 
     `write` takes one text of complete lines for each result and returns when they have left the program. Interrupts
@@ -42,6 +43,7 @@ def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
     Args:
       name: name of the file.
       keep: number of bytes to keep at the beginning; the rest is dropped.
+      note: called with results once they are in the file, and with none before the file is first touched.
 
     Yields:
       `write`.
@@ -59,9 +61,12 @@ def opened(name: str, *, keep: int = 0) -> Iterator[Write]:
             with held_interrupts():
                 try:
                     if not file:
+                        note([])
                         file.append(_open(name, keep))
                         stack.callback(os.close, file[0])
-                    _append(file[0], [result.encode() for result in results])
+                    data = [result.encode() for result in results]
+                    _append(file[0], data)
+                    note(data)
                 except BrokenPipeError:
                     raise
                 except OSError as error:
@@ -117,6 +122,8 @@ def _append(file: int, results: Sequence[bytes]) -> None:
     try:
         while data:
             data = data[os.write(file, data) :]
+        if regular:
+            os.fsync(file)  # before anything says that the results are there
     except BaseException:
         if regular:
             end, size = begin, os.fstat(file).st_size
@@ -131,5 +138,5 @@ def _append(file: int, results: Sequence[bytes]) -> None:
 def _unwritable(name: str, error: OSError) -> UserError:
     return UserError(
         f"--output={name} cannot be written: {error.strerror}; make room or give another file "
-        "(the lines written so far are complete: --resume continues after them)"
+        "(the lines written so far are complete, and --resume continues)"
     )

@@ -1,6 +1,7 @@
 """Loading a trained model from a workdir: configuration, vocabularies, parameters."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Literal
 
 import jax
 
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -29,12 +32,14 @@ class Trained:
       vocabularies: vocabularies of both sides.
       params: merged parameters.
       steps: steps of the checkpoints whose mean the parameters are.
+      fingerprint: digest of model configuration, vocabularies and checkpoints.
     """
 
     cfg: Config
     vocabularies: Vocabularies
     params: Tree
     steps: tuple[int, ...]
+    fingerprint: str
 
 
 def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
@@ -62,4 +67,8 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     )
     found = [one(step=step) for step in steps or (None,)]
     params = jax.jit(average)([tree for tree, _ in found])
-    return Trained(cfg, vocabularies, params, tuple(position["step"] for _, position in found))
+    positions = [position for _, position in found]
+    content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
+    content += [position["digests"]["params"] for position in positions]
+    fingerprint = checksum(json.dumps(content, sort_keys=True).encode())
+    return Trained(cfg, vocabularies, params, tuple(position["step"] for position in positions), fingerprint)

@@ -26,6 +26,7 @@ class Translator:
       params: merged parameters, or a tuple with those of each model.
       vocabularies: vocabularies shared by all members.
       steps: for each member, the steps of the checkpoints whose mean its parameters are.
+      fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
     """
 
     cfg: Config
@@ -33,6 +34,7 @@ class Translator:
     params: Params | tuple[Params, ...]
     vocabularies: Vocabularies
     steps: tuple[tuple[int, ...], ...]
+    fingerprints: tuple[str, ...] = ()
 
     @property
     def max_source(self) -> int:
@@ -97,6 +99,7 @@ def load(
         models=tuple(member.cfg.translator for member in members),
         params=tuple(member.params for member in members),  # type: ignore[misc]  # a member is not an ensemble
         steps=tuple(member.steps[0] for member in members),
+        fingerprints=tuple(member.fingerprints[0] for member in members),
     )
 
 
@@ -127,7 +130,12 @@ def fuse(
             "model with data.vocabulary.dir=WORKDIR/vocab of the other"
         )
     params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
-    return dataclasses.replace(translator, models=(*translator._members, lm.models), params=(*params, lm.params))
+    return dataclasses.replace(
+        translator,
+        models=(*translator._members, lm.models),
+        params=(*params, lm.params),
+        fingerprints=(*translator.fingerprints, *lm.fingerprints),
+    )
 
 
 def precomputed(translator: Translator) -> Translator:
@@ -141,7 +149,8 @@ def precomputed(translator: Translator) -> Translator:
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
     found = trained.restore(workdir, steps, dtype, tell)
-    return Translator(found.cfg, found.cfg.translator, found.params, found.vocabularies, (found.steps,))
+    cfg, fingerprints = found.cfg, (found.fingerprint,)
+    return Translator(cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints)
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:

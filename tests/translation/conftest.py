@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import decoding
 from convs2s_jax.translation.translator import Translator, load
 from tests import tiny
+from tests.translation.desk import Desk
 
 LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "Norway", "£5.00", "a (b), c"]
 
@@ -33,6 +35,23 @@ def other(trained, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def translator(trained) -> Translator:
     return load(trained, tell=print)
+
+
+@pytest.fixture(scope="session")
+def loaded(trained, other) -> dict[str, Translator]:
+    """The models of both workdirs, by name."""
+    return {str(workdir): load(workdir, tell=print) for workdir in (trained, other)}
+
+
+@pytest.fixture
+def quick(loaded, monkeypatch) -> None:
+    """Each call of `decode` loads its model: one of the two that are loaded already."""
+    monkeypatch.setattr(decoding, "load", lambda workdirs, **_: loaded[str(workdirs[0])])
+
+
+@pytest.fixture
+def desk(tmp_path, trained, lines) -> Desk:
+    return Desk(tmp_path, trained, lines)
 
 
 @pytest.fixture

@@ -84,12 +84,29 @@ def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_windows_and_resuming_change_nothing(desk, style):
+def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
     whole = desk.decode(format=style, batch_size=1)
     assert desk.decode(output="windows", format=style, batch_size=1, window=2) == whole
-    for size in (0, len(whole) // 2, len(whole) - 1):
-        (desk.folder / "part").write_text(whole[:size])
-        assert desk.decode(output="part", format=style, batch_size=1, window=3, resume=True) == whole
+    more = {"output": "part", "format": style, "batch_size": 1, "window": 3}
+    calls, real = [], labelling.label
+
+    def interrupted(*arguments, **named):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(labelling, "label", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        desk.decode(**more)
+    with (desk.folder / "part").open("a") as file:
+        file.write(whole[-5:-2])  # a line that was torn
+    assert desk.decode(**more, resume=True) == whole
+    with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: --format was "):
+        desk.decode(**{**more, "format": "json" if style == "text" else "text"}, resume=True)
+    (desk.folder / "in").write_text("".join(f"{line}\n" for line in [*LINES[:-1], "other"]))
+    with pytest.raises(UserError, match=r"^--resume: .*part is the output of another command: the input changed; "):
+        desk.decode(**more, resume=True)
 
 
 def best_of(workdir):
