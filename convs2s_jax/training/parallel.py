@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import sharding
+from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.mesh import Parallel, row_shards
 from convs2s_jax.training.step import B, Loss, S, Step, StepSums, TrainState, apply_gradients, gradients
 
@@ -79,9 +79,9 @@ def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
         return placed(after), report
 
     return Step(
-        first=jax.jit(first),
-        add=jax.jit(add, donate_argnums=0),
-        finish=jax.jit(finish_placed, donate_argnums=0),
+        first=dispatch.jit(first),
+        add=dispatch.jit(add, donate_argnums=0),
+        finish=dispatch.jit(finish_placed, donate_argnums=0),
     )
 
 
@@ -90,7 +90,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
         check(size == 1, f"mesh.{axis} is {size} with parallel=pmap: it only spreads data; use 1, or parallel=jit")
-    each = partial(jax.pmap, axis_name="data", devices=devices)
+    each = partial(dispatch.pmap, axis_name="data", devices=devices)
 
     def cut(batch: B) -> B:
         """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
@@ -104,7 +104,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
         begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
         return lax.psum(gradients(loss, params, batch, first=begin, key=key), "data")
 
-    cut_compiled, add_compiled = jax.jit(cut), jax.jit(_added, donate_argnums=0)
+    cut_compiled, add_compiled = dispatch.jit(cut), dispatch.jit(_added, donate_argnums=0)
     summed_compiled = each(summed, in_axes=(None, 0, None), out_axes=None)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
@@ -113,7 +113,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     return Step(
         first=first,
         add=lambda total, params, batch, key: add_compiled(total, first(params, batch, key)),
-        finish=jax.jit(finish, donate_argnums=0),  # its inputs are the same on all devices
+        finish=dispatch.jit(finish, donate_argnums=0),  # its inputs are the same on all devices
     )
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
+from convs2s_jax.training import dispatch
 
 
 def digest(tree: Tree) -> dict[str, int]:
@@ -27,7 +28,7 @@ def digest_of_record(record: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
-@jax.jit
+@dispatch.jit
 def _mixed_sum(x: Array) -> Array:
     """sum_i mix(bits_i + c i) mod 2^32, with MurmurHash3's finalizer: a bijection, so one change is never lost.
 

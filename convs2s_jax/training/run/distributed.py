@@ -22,7 +22,7 @@ from convs2s_jax.core.command_line import INTERRUPTED, explained
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import sharding
+from convs2s_jax.training import dispatch, sharding
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def local(mesh: Mesh, tree: Tree) -> Tree:
 @functools.cache
 def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
     """A function that gathers a tree on every device, compiled once per mesh."""
-    return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
+    return dispatch.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
 def own_devices(mesh: Mesh) -> list[jax.Device] | None:

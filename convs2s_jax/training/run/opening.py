@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import vocabulary
-from convs2s_jax.training import schedule, sharding
+from convs2s_jax.training import dispatch, schedule, sharding
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
 from convs2s_jax.training.run.compilations import CompileCounter
@@ -89,8 +89,8 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     )
     if found is None:
         # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
-        state = jax.jit(init, out_shardings=sharding.replicated(mesh))(key)
-        state = jax.jit(lambda state: state, out_shardings=layout)(state)
+        state = dispatch.jit(init, out_shardings=sharding.replicated(mesh))(key)
+        state = dispatch.jit(lambda state: state, out_shardings=layout)(state)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found

@@ -14,7 +14,7 @@ from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
-from convs2s_jax.training import sharding
+from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.batches import batch_on
@@ -45,7 +45,7 @@ def evaluator(cfg: AnyModel, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
     def sums(params: Tree, batch: Batch) -> LossSums:
         return loss(gather(params), batch, None)
 
-    return jax.jit(sums, out_shardings=sharding.replicated(mesh))
+    return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 
 
 def evaluate(
@@ -85,10 +85,10 @@ def merged(params: Tree) -> Tree:
     return _merge(params)
 
 
-_merge = jax.jit(weight_norm.merge)
+_merge = dispatch.jit(weight_norm.merge)
 
 
-@jax.jit
+@dispatch.jit
 def all_finite(params: Tree) -> Array:
     """Whether no parameter is infinite or not a number."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))

@@ -1,0 +1,62 @@
+"""Programs of several CPU devices run one at a time, so that XLA's CPU client cannot block itself."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import convs2s_jax
+from convs2s_jax.training import dispatch
+from tests.meshes import mesh_of
+
+LONG = 200
+"""Products of matrices in a program: enough that its results are not there when a call that does not wait returns."""
+SIZE = 256
+
+
+def long(x):
+    return jax.lax.fori_loop(0, LONG, lambda _, x: x @ x / SIZE, x)
+
+
+def spread(mesh):
+    return jax.device_put(jnp.ones((SIZE, SIZE)), NamedSharding(mesh, P("fsdp")))
+
+
+PROGRAMS = {
+    "jit": lambda make: (make.jit(long), spread(mesh_of((1, 2, 1)))),
+    "pmap": lambda make: (make.pmap(long, devices=jax.devices()[:2]), jnp.ones((2, SIZE, SIZE))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_call_waits_on_several_cpu_devices(name):
+    results = {}
+    for make in (jax, dispatch):
+        program, x = PROGRAMS[name](make)
+        jax.block_until_ready(program(x))
+        results[make] = program(x).is_ready()
+    assert results == {jax: False, dispatch: True}
+
+
+def test_a_call_does_not_wait_on_one_device():
+    program, x = dispatch.jit(long), jnp.ones((SIZE, SIZE))
+    jax.block_until_ready(program(x))
+    assert not program(x).is_ready()
+
+
+def test_a_program_can_be_traced_and_lowered_like_that_of_jax():
+    program, x = dispatch.jit(lambda x, *, twice: 2 * x if twice else x, static_argnames="twice"), jnp.ones(3)
+    assert jax.jit(lambda x: program(x, twice=True))(x).tolist() == [2, 2, 2]
+    assert jax.vmap(lambda x: program(x, twice=True))(x).tolist() == [2, 2, 2]
+    assert "stablehlo.multiply" in program.lower(x, twice=True).as_text()
+    assert dispatch.jit(lambda: ())() == ()
+
+
+def test_all_programs_of_training_are_started_through_dispatch():
+    training = Path(convs2s_jax.__file__).parent / "training"
+    found = {path.name for path in training.rglob("*.py") if re.search(r"jax\.(jit|pmap)\b", path.read_text())}
+    assert found == {"dispatch.py"}, "use dispatch.jit or dispatch.pmap: devices may exchange arrays"
