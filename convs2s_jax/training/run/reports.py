@@ -1,7 +1,6 @@
 """The reports of a run: metrics.jsonl, TensorBoard events, a log and a progress bar."""
 
 import importlib
-import json
 import math
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from convs2s_jax.core.files import replace_file
+from convs2s_jax.training.run import metrics_file
 
 
 def _without_torch(name: str) -> ModuleType:
@@ -43,19 +42,22 @@ def show(sentence: str) -> str:
 class Reports:
     """Writes the metrics of one run into its workdir and shows progress on standard error.
 
-    metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped.
+    metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped, and
+    damaged ones are put aside.
     """
 
     def __init__(self, workdir: Path, *, step: int, told: Sequence[str] = ()) -> None:
         """Begin after `step` updates; `told` are lines for the log, of what the user has been told before."""
         self._workdir = workdir
-        _drop_beyond(workdir / "metrics.jsonl", step)
-        self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        damaged = metrics_file.keep_up_to(workdir, step)
+        self._metrics = (workdir / metrics_file.NAME).open("a", encoding="utf-8")
         self._log = (workdir / "train.log").open("a", encoding="utf-8")
         self._log.writelines(told)
         self._log.flush()
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
+        for sentence in damaged:
+            self.tell(sentence)
 
     def __enter__(self) -> "Reports":
         return self
@@ -71,9 +73,9 @@ class Reports:
         self._log.flush()
 
     def has(self, *, split: str, step: int) -> bool:
-        """Whether metrics.jsonl has a line of this split and step."""
-        lines = (self._workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return any((line["split"], line["step"]) == (split, step) for line in map(json.loads, lines))
+        """Whether metrics.jsonl has an intact line of this split and step."""
+        intact, _ = metrics_file.read(self._workdir)
+        return any((record["split"], record["step"]) == (split, step) for _, record in intact)
 
     def expect(self, total: int | None) -> None:
         """Set the total number of updates, from which the bar estimates the time left; None if unknown."""
@@ -95,8 +97,8 @@ class Reports:
             the last report), padding (as a share) or compilations.
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
-        line = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
-        self._metrics.write(json.dumps(line) + "\n")
+        record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
+        self._metrics.write(metrics_file.line(record))
         self._metrics.flush()
         for name, value in values.items():
             self._events.add_scalar(f"{split}/{name}", value, step)
@@ -138,17 +140,3 @@ class Silence(Reports):
 def _finite(value: float | int) -> float | int | None:
     """A number as JSON can hold it: None for infinity and NaN."""
     return value if math.isfinite(value) else None
-
-
-def _drop_beyond(path: Path, step: int) -> None:
-    """Keep the lines up to `step`: a resumed run writes the others again. Drop an incomplete last line too."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except json.JSONDecodeError:
-            continue
-    replace_file(path, "".join(kept))

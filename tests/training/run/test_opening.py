@@ -73,8 +73,13 @@ def set_newest_aside(workdir):
     (workdir / "checkpoints" / "3").rename(workdir / "checkpoints" / "3.before")
 
 
-def swap_vocabularies(workdir):
+def damage_vocabulary(workdir):
     (workdir / "vocab" / "src.txt").write_text("a 9\nb 8\n")
+
+
+def swap_vocabularies(workdir):
+    damage_vocabulary(workdir)
+    (workdir / "vocab" / "checksums.json").unlink()
 
 
 OTHER = {"search__beam_size": 7, "training__max_steps": 9}
@@ -84,6 +89,7 @@ REFUSALS = {
     "other data, a save cut short": (set_newest_aside, {"other": True, **OTHER}, "training data .* have changed"),
     "another configuration": (lambda _: None, {"model__dropout": 0.3, **OTHER}, "another configuration"),
     "another vocabulary": (swap_vocabularies, OTHER, "vocabulary of another model"),
+    "a damaged vocabulary": (damage_vocabulary, OTHER, r"src\.txt is damaged or was edited"),
     "no vocabulary": (lambda workdir: shutil.rmtree(workdir / "vocab"), OTHER, "vocab is missing"),
     "no readable checkpoint": (cut_all, OTHER, r"none of the checkpoints \[1, 2, 3\] could be read"),
     "too many devices": (lambda _: None, {"mesh__data": 16, **OTHER}, "mesh"),

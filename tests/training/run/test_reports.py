@@ -9,18 +9,21 @@ import sys
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.reports import Reports, perplexity
 from tests import tiny
 
 
 def lines(workdir):
-    """Of metrics.jsonl, each read as strict JSON."""
+    """Of metrics.jsonl, each read as strict JSON, without their checksums."""
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    found = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    assert all(isinstance(record.pop("checksum"), str) for record in found)
+    return found
 
 
 def scalars(workdir):
@@ -104,15 +107,57 @@ def test_a_run_that_begins_anew_has_no_old_lines(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
-def test_a_torn_last_line_is_dropped(tmp_path, cut):
+def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
     with Reports(tmp_path, step=0) as reports:
         for step in (10, 20):
             reports.metrics(step=step, epoch=1, split="train", loss=1.0)
     path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text(encoding="utf-8")[: -1 - cut], encoding="utf-8")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -1 - cut])
+    capsys.readouterr()
     with Reports(tmp_path, step=20) as reports:
+        assert capsys.readouterr().err == f"{path}: a line is damaged; put aside in metrics.jsonl.damaged\n"
         reports.metrics(step=30, epoch=1, split="train", loss=1.0)
     assert [line["step"] for line in lines(tmp_path)] == [10, 30]
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == whole.splitlines()[1][:-cut] + b"\n"
+    assert "a line is damaged" in (tmp_path / "train.log").read_text(encoding="utf-8")
+
+
+def test_no_flipped_bit_gives_another_number(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20):
+            reports.metrics(step=step, epoch=1, split="test", loss=1.0 / step)
+    path = tmp_path / "metrics.jsonl"
+    whole, right = path.read_bytes(), lines(tmp_path)
+    for bit in range(0, 8 * len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found = [record for _, record in metrics_file.read(tmp_path)[0]]
+        named = [{name: record.get(name) for name in right[0]} for record in found]  # a damaged name is another field
+        assert all(record in right for record in named), f"bit {bit}"
+        told = metrics_file.keep_up_to(tmp_path, 20)
+        assert len(told) == (len(found) < 2)
+        assert [record for _, record in metrics_file.read(tmp_path)[0]] == found
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xa0", b"", b"[]", b"1", b"{}", b'{"step": "3", "split": "test"}', b'{"step": 3}', b"{", b"\x00"]
+)
+def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=10, epoch=1, split="test", loss=1.0)
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(text + b"\n" + path.read_bytes())
+        assert reports.has(split="test", step=10)
+        assert not reports.has(split="test", step=3)
+
+
+def test_lines_of_earlier_versions_have_no_checksum(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "epoch": 1, "split": "test", "loss": 1.0}\n', encoding="utf-8")
+    with Reports(tmp_path, step=9) as reports:
+        assert reports.has(split="test", step=5)
+    assert not (tmp_path / "metrics.jsonl.damaged").exists()
 
 
 def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,8 +140,8 @@ def test_another_configuration_is_refused(tmp_path):
 def test_another_vocabulary_is_refused(tmp_path):
     train(tiny.config(training__max_steps=1), tmp_path / "one")
     train(tiny.config(training__max_steps=1, data__vocabulary__split_digits=False), tmp_path / "other")
-    for side in ("src", "tgt"):
-        (tmp_path / "other" / "vocab" / f"{side}.model").replace(tmp_path / "one" / "vocab" / f"{side}.model")
+    shutil.rmtree(tmp_path / "one" / "vocab")
+    (tmp_path / "other" / "vocab").rename(tmp_path / "one" / "vocab")
     with pytest.raises(UserError, match="is the vocabulary of another model"):
         train(tiny.config(training__max_steps=2), tmp_path / "one")
 

@@ -1,0 +1,59 @@
+"""metrics.jsonl: a line for each report, each with a checksum of its own."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
+from convs2s_jax.core.files import replace_file
+
+NAME = "metrics.jsonl"
+DAMAGED = "metrics.jsonl.damaged"
+"""Where damaged lines are put aside."""
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """The line of a report; its last field is a checksum of the others."""
+    return json.dumps(seal(record)) + "\n"
+
+
+def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]]:
+    """The intact lines of a workdir, each with its record without the checksum, and the damaged lines."""
+    path = workdir / NAME
+    intact, damaged = [], []
+    for text in path.read_bytes().split(b"\n") if path.exists() else ():
+        if not text:
+            continue  # after the last line
+        try:
+            intact.append((text, _record(text)))
+        except ValueError:
+            damaged.append(text)
+    return intact, damaged
+
+
+def keep_up_to(workdir: Path, step: int) -> list[str]:
+    """Drop the lines after `step`, which a continued run writes again, and put damaged lines aside.
+
+    Returns:
+      A sentence for the user where lines are damaged.
+    """
+    path = workdir / NAME
+    intact, damaged = read(workdir)
+    if damaged:
+        with (workdir / DAMAGED).open("ab") as aside:
+            aside.writelines(text + b"\n" for text in damaged)
+    if path.exists():
+        replace_file(path, b"".join(text + b"\n" for text, record in intact if record["step"] <= step))
+    count = f"{len(damaged)} lines are" if len(damaged) > 1 else "a line is"
+    return [f"{path}: {count} damaged; put aside in {DAMAGED}"] if damaged else []
+
+
+def _record(text: bytes) -> dict[str, Any]:
+    """The record of a line; that of an earlier version has no checksum. Raises ValueError if it is damaged."""
+    record = json.loads(text)  # UnicodeDecodeError is a ValueError too
+    if isinstance(record, dict) and FIELD in record:
+        record = unseal(record)
+    if not (isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("split"), str)):
+        raise DamagedError("it is not a report")
+    return record
