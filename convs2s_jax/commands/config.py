@@ -56,7 +56,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.reference:
         return reference.text()
     if options.source:
-        return presets.find(options.config).read_text(encoding="utf-8")
+        return presets.read(options.config)
     if options.config:
         cfg = build(Config, command_line.read_config(options.config, overrides))
         return json.dumps(to_dict(cfg), indent=2) + "\n"
@@ -65,7 +65,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
 
 def _subject(name: str) -> str:
     """The beginning of the first sentence in a configuration file's head, after its command."""
-    head = ast.get_docstring(ast.parse(presets.find(name).read_text(encoding="utf-8"))) or ""
+    head = ast.get_docstring(ast.parse(presets.read(name))) or ""
     _, _, rest = head.partition("\n\n")
     sentence = re.split(r"\.(?: (?=[A-Z])|$)", " ".join(rest.split()))[0]
     return textwrap.shorten(sentence, 100, placeholder=" ...")

@@ -204,6 +204,7 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
     path = str(presets.find(given))
+    presets.read(given)  # refuses what is not a text file of a bearable size
     try:
         module = runpy.run_path(path)
         if "get_config" not in module:

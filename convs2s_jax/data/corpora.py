@@ -39,8 +39,8 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
     tgt: list[str] = []
     files: list[tuple[str, int]] = []
     for src_file, tgt_file in pairs:
-        tgt_lines = read_lines(tgt_file)
-        src_lines = read_lines(src_file) if cfg.src else tgt_lines
+        tgt_lines = read_lines(tgt_file, again=True)
+        src_lines = read_lines(src_file, again=True) if cfg.src else tgt_lines
         if len(src_lines) != len(tgt_lines):
             raise UserError(
                 f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "
@@ -91,7 +91,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
     if path is None:
         return None
     texts, labels = [], []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, again=True), 1):
         label, tab, text = line.partition("\t")
         if not tab:
             raise UserError(f"{path}, line {number}: there is no TAB in {line[:40]!r}; write label, TAB, text")

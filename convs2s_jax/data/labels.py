@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import SPECIAL, UNK
 from convs2s_jax.data.text_files import read_lines
 
@@ -69,11 +69,13 @@ class Labels:
         Raises:
           UserError: the file has an empty line, or a label twice.
         """
-        names = read_lines(path)
+        names = read_lines(path, again=True)
+        before: set[str] = set()
         for number, name in enumerate(names, 1):
-            if not name.strip() or name in names[: number - 1]:
+            if not name.strip() or name in before:
                 why = "is in the list already" if name.strip() else "is empty"
-                raise UserError(f"{path}, line {number}: the label '{name}' {why}; restore the file")
+                raise UserError(f"{path}, line {number}: the label {shown(name)} {why}; restore the file")
+            before.add(name)
         return cls(tuple(names))
 
 

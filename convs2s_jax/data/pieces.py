@@ -15,6 +15,7 @@ from typing import Any
 import sentencepiece
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.words import WordList
 
@@ -93,13 +94,17 @@ class ListedPieces:
         Raises:
           UserError: the file is damaged.
         """
+        values = read_json(path, remedy="restore it")
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            lines = [(str(word), int(count)) for word, count in values["pieces"]]
+            lines = [(word, count) for word, count in values["pieces"]]
+            whole = all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines)
             words = WordList(tuple(word for word, _ in lines), tuple(count for _, count in lines))
             made = cls(base64.b64decode(values["model"], validate=True), words)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged: it is no list of pieces with its model; restore it") from error
+            whole = whole and bool(made.fingerprint)  # raises ValueError for half of a surrogate pair
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise UserError(f"{path} is damaged: it is no list of pieces with its model; restore it")
         made.check(path)
         return made
 

@@ -12,6 +12,7 @@ from typing import Any
 import sentencepiece
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.config import VocabularyConfig
 
@@ -84,7 +85,7 @@ class SentencePiece:
         Raises:
           UserError: the file is not a model, or its special symbols do not have fairseq's ids.
         """
-        vocabulary = cls(path.read_bytes())
+        vocabulary = cls(read_bytes(path, remedy="give the SentencePiece model of the vocabulary"))
         try:
             whole = vocabulary.size > 0
         except RuntimeError:

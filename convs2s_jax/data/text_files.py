@@ -1,36 +1,81 @@
 """Text files, plain or gzipped, as lines."""
 
+import codecs
 import gzip
+import io
+import os
+import stat
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from convs2s_jax.core.errors import UserError
 
+LONGEST = 1 << 22
+"""Most characters of a line. Devices and files of zero bytes have no newline, and would otherwise fill the memory."""
+_CHUNK = 1 << 22
 _GZIP = b"\x1f\x8b"
+_RATIO = 200
+"""A gzip file that unpacks to more than `_BOMB` bytes may be larger by this factor than it is on disk; texts are by 3
+to 5."""
+_BOMB = 1 << 28
 
 
-def read_lines(path: str | Path) -> list[str]:
+def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
     r"""Lines of a UTF-8 text file, plain or gzipped; "-" reads standard input.
 
     Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
     agree with those of other programs. A byte order mark is dropped.
 
+    Args:
+      path: of the file.
+      again: the file will be read again, so that it may be neither a pipe nor a device.
+
     Raises:
-      UserError: no such file, a folder, no permission, damaged gzip, or bytes that are not UTF-8.
+      UserError: no such file, a folder, no permission, damaged gzip, bytes that are not UTF-8, or a line of more than
+        `LONGEST` characters.
     """
-    data = _unzip(_read_bytes(path), path)
+    if str(path) == "-":
+        return _lines(_pieces(sys.stdin.buffer, path), path)
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = f"0x{data[error.start]:02x}"
-        raise UserError(
-            f"{_name(path)}, line {line}: byte {byte} is not UTF-8; convert the file, for example with iconv -t utf-8"
-        ) from error
-    lines = text.removeprefix("\ufeff").split("\n")
-    if not lines[-1]:
-        lines.pop()
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise UserError(f"{path} is a folder: give the name of a text file")
+        if stat.S_ISBLK(mode) or (again and not stat.S_ISREG(mode)):
+            raise UserError(f"{path} is a device or a pipe: give the name of a text file, which can be read again")
+        with open(path, "rb") as file:
+            return _lines(_pieces(file, path), path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"{path} cannot be read: {why}; give the name of a text file") from error
+
+
+def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
+    """The lines of a text in pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    lines: list[str] = []
+    rest = ""
+    for data in pieces:
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            line = len(lines) + error.object.count(b"\n", 0, error.start) + 1
+            raise UserError(
+                f"{_name(path)}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
+                "for example with iconv -t utf-8"
+            ) from error
+        first, *others = (rest + text if lines or rest else text.removeprefix("\ufeff")).split("\n")
+        if len(first) > LONGEST:
+            raise UserError(
+                f"{_name(path)}, line {len(lines) + 1} has more than {LONGEST:,} characters: give a text file, with a "
+                "sentence on each line"
+            )
+        lines += [first, *others][:-1]
+        rest = others[-1] if others else first
+    if rest:
+        lines.append(rest)
     return [line.removesuffix("\r") for line in lines]
 
 
@@ -38,26 +83,48 @@ def _name(path: str | Path) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
-def _read_bytes(path: str | Path) -> bytes:
-    if str(path) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a folder: give the name of a text file") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; give the name of a text file") from error
-
-
-def _unzip(data: bytes, path: str | Path) -> bytes:
+def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
+    """The content of a file, unpacked if it is gzipped, in pieces; the last one is empty."""
+    packed = _Counted(file)
+    packed.first = first = file.read(_CHUNK)
     named = Path(path).suffix == ".gz"
-    if not data.startswith(_GZIP) and not named:
-        return data
+    if not first.startswith(_GZIP) and not named:
+        while data := packed.read(_CHUNK):
+            yield data
+        yield b""
+        return
     try:
-        if not data.startswith(_GZIP):
+        if not first.startswith(_GZIP):
             raise gzip.BadGzipFile("it does not start like one")
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+        unpacked = 0
+        with gzip.GzipFile(fileobj=packed, mode="rb") as text:
+            while data := text.read(_CHUNK):
+                unpacked += len(data)
+                if unpacked > max(_BOMB, _RATIO * packed.count):
+                    raise UserError(
+                        f"{_name(path)} unpacks to more than {_RATIO} times its size, as no text does: if it is one, "
+                        "unpack it yourself"
+                    )
+                yield data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
             f"{_name(path)} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
         ) from error
+    yield b""
+
+
+class _Counted(io.BufferedIOBase):
+    """A file whose first bytes were read already, for `gzip`, and which counts the bytes it gives."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self.first, self.count, self._file = b"", 0, file
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most `size` bytes."""
+        if self.first:
+            data, self.first = (self.first, b"") if size is None or size < 0 else (self.first[:size], self.first[size:])
+        else:
+            data = self._file.read(-1 if size is None else size)
+        self.count += len(data)
+        return data

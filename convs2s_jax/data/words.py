@@ -7,12 +7,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.text_files import read_lines
 
 _OVERWRITE = " #fairseq:overwrite"
+_DIGITS = 18
+"""Most digits of a count."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +89,12 @@ class WordList:
         """
         counts: dict[str, int] = {}
         words: list[tuple[str, int]] = []
-        for number, line in enumerate(read_lines(path), 1):
+        for number, line in enumerate(read_lines(path, again=True), 1):
             word, space, count = line.removesuffix(_OVERWRITE).rstrip().rpartition(" ")
-            if not (space and count.isdecimal()):
-                raise UserError(f"{path}, line {number}: {line!r} is not a word and its count, as in 'house 12'")
+            if not (word and space and count.isdecimal() and len(count) <= _DIGITS):
+                raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")
             if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
-                raise UserError(f"{path}, line {number}: '{word}' is in the list already; drop the line")
+                raise UserError(f"{path}, line {number}: {shown(word)} is in the list already; drop the line")
             counts[word] = int(count)
             words.append((word, int(count)))
         return cls(tuple(word for word, _ in words), tuple(count for _, count in words))

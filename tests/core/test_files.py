@@ -1,8 +1,12 @@
 """A file is the old one or the whole new one, whatever happens; a folder is there as a whole or not at all."""
 
+import os
+import re
+
 import pytest
 
-from convs2s_jax.core.files import new_folder, replace_file, replacing
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import new_folder, read_json, replace_file, replacing
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
@@ -45,3 +49,58 @@ def test_a_folder_that_was_not_put_in_place_is_removed(tmp_path):
         (part / "file").write_text("text")
         part.rename(tmp_path / "sub" / "x")
     assert (tmp_path / "sub" / "x" / "file").read_text() == "text"
+
+
+def test_a_name_as_long_as_a_disk_allows_can_be_written(tmp_path):
+    """The temporary name beside it was 34 bytes longer than the disk allows."""
+    for name in ("n" * 255, "ä" * 127):
+        replace_file(tmp_path / name, "text")
+        assert (tmp_path / name).read_text() == "text"
+
+
+def make_fifo(path):
+    os.mkfifo(path)
+
+
+def make_sparse(path):
+    with path.open("wb") as file:
+        file.truncate(1 << 42)
+
+
+ODD = {
+    "missing": (str, "cannot be read: No such file or directory; restore it"),
+    "folder": (lambda path: path.mkdir(), "is a folder, and a file belongs there; restore it"),
+    "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links; restore it"),
+    "pipe": (make_fifo, "is a device or a pipe, and a file belongs there; restore it"),
+    "zeros": (lambda path: path.symlink_to("/dev/zero"), "is a device or a pipe, and a file belongs there; restore it"),
+    "full": (lambda path: path.symlink_to("/dev/full"), "is a device or a pipe, and a file belongs there; restore it"),
+    "memory": (lambda path: path.symlink_to("/proc/self/mem"), "cannot be read: Input/output error; restore it"),
+    "4 terabytes": (make_sparse, "has more than 268,435,456 bytes, which no such file has; restore it"),
+    "latin-1": (lambda path: path.write_bytes(b"a\ngr\xfcn"), r", line 2: byte 0xfc is not UTF-8; restore it"),
+    "utf-16": (lambda path: path.write_bytes("{}".encode("utf-16")), ", line 1: byte 0xff is not UTF-8; restore it"),
+    "empty": (
+        lambda path: path.write_bytes(b""),
+        "is not JSON (Expecting value: line 1 column 1 (char 0)); restore it",
+    ),
+    "half": (
+        lambda path: path.write_text('{"a": '),
+        "is not JSON (Expecting value: line 1 column 7 (char 6)); restore it",
+    ),
+    "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (its lists are nested too deeply); restore it"),
+    "records": (lambda path: path.write_text('{"a":' * 10**6), "is not JSON (its lists are nested too deeply); rest"),
+    "digits": (lambda path: path.write_text("1" * 5000), "is not JSON (Exceeds the limit (4300 digits) for integer"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_stands_in_place_of_a_json_file_is_refused_in_one_sentence(tmp_path, name):
+    make, sentence = ODD[name]
+    make(tmp_path / "x.json")
+    with pytest.raises(UserError, match=f"^{re.escape(f'{tmp_path}/x.json')} ?{re.escape(sentence)}"):
+        read_json(tmp_path / "x.json", remedy="restore it")
+
+
+def test_a_json_file_is_read_with_or_without_a_byte_order_mark(tmp_path):
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "x.json").write_bytes(mark + '{"größer": [1, 2.5, null]}'.encode())
+        assert read_json(tmp_path / "x.json", remedy="") == {"größer": [1, 2.5, None]}

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_named(pieces, model, tmp_path):
     values = json.loads(path.read_text())
     for odd in ("{", "[]", json.dumps({**values, "model": "%"}), json.dumps({**values, "pieces": [1]})):
         path.write_text(odd)
-        with pytest.raises(UserError, match=r"src.pieces.json is damaged: it is no list of pieces"):
+        with pytest.raises(UserError, match=r"src.pieces.json is (damaged: it is no list of pieces|not JSON)"):
             ListedPieces.load(path)
     path.write_text(json.dumps({**values, "model": "AAAA"}))
     with pytest.raises(UserError, match="holds no SentencePiece model"):

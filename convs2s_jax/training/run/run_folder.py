@@ -4,6 +4,7 @@ config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
 
@@ -87,12 +88,9 @@ def load_config(workdir: Path) -> Config:
     path = workdir / "config.json"
     if not workdir.is_dir():
         raise UserError(f"--workdir={workdir}: there is no such folder")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"--workdir={workdir} holds no config.json: no training was begun there") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); restore it, or train again in another workdir") from error
+    if not os.path.lexists(path):
+        raise UserError(f"--workdir={workdir} holds no config.json: no training was begun there")
+    values = read_json(path, remedy="restore it, or train again in another workdir")
     return build(Config, _verified(values, path), "config")
 
 
