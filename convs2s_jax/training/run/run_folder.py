@@ -124,7 +124,10 @@ def check_config(workdir: Path, cfg: Config) -> None:
     Raises:
       UserError: names each field that differs and may not.
     """
-    if (workdir / "config.json").exists() and begun(workdir):
+    if begun(workdir):
+        path = workdir / "config.json"
+        if not os.path.lexists(path):
+            raise UserError(f"{path} is missing, and checkpoints here need it: restore it, or use another workdir")
         there, here = to_dict(load_config(workdir)), to_dict(cfg)
         odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
         if odd:

@@ -19,8 +19,9 @@ def config(**changes):
 
 
 def claim(workdir, cfg):
-    """As a start does it: check, then write."""
-    run_folder.check_config(workdir, cfg)
+    """As a start does it: check, then write; the first one finds no checkpoint."""
+    if (workdir / "config.json").exists():
+        run_folder.check_config(workdir, cfg)
     workdir.mkdir(parents=True, exist_ok=True)
     run_folder.write_config(workdir, cfg)
 
@@ -54,6 +55,15 @@ def test_the_same_configuration_may_come_again(tmp_path):
     for _ in range(2):
         claim(tmp_path, config())
     assert run_folder.load_config(tmp_path) == config()
+
+
+def test_a_configuration_that_checkpoints_need_is_missed(tmp_path):
+    """Its place was taken by that of the command line, whatever the run had."""
+    with pytest.raises(UserError, match=r"config\.json is missing, and checkpoints here need it: restore it, or use"):
+        run_folder.check_config(tmp_path, config())
+    (tmp_path / "config.json").symlink_to(tmp_path / "config.json")
+    with pytest.raises(UserError, match=r"config\.json cannot be read: Too many levels of symbolic links; restore it"):
+        run_folder.check_config(tmp_path, config())
 
 
 def test_differences_are_listed_by_field_with_both_values(tmp_path):
