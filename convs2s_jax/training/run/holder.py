@@ -46,10 +46,11 @@ class Holder:
             return None
 
     @property
-    def is_gone(self) -> bool:
-        """Whether this machine knows that the process has ended. A process of another machine or container may live."""
-        known = self.machine and self.started
-        return bool(known) and self.machine == _machine() and _started(self.process) != self.started
+    def is_alive(self) -> bool | None:
+        """Whether the process lives; None where this one cannot know: on another machine or in another container."""
+        if not (self.machine and self.started) or self.machine != _machine():
+            return None
+        return _started(self.process) == self.started
 
 
 def in_use(workdir: Path, holder: Holder | None) -> UserError:

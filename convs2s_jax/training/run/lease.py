@@ -2,8 +2,8 @@
 
 Claims are the files lock-1, lock-2 and so on. The one of the highest number counts, and it is never removed, so no
 number is used twice. Its holder counts beats into it. It is over once it says so, once its process is known to have
-ended, or once it has not changed for `SILENCE` seconds of the reader's own clock: clocks are not compared. Then the
-next number can be claimed, and the file system lets only one process create it.
+ended, or, where nobody can know, once it has not changed for `SILENCE` seconds of the reader's own clock: clocks are
+not compared. Then the next number can be claimed, and the file system lets only one process create it.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.holder import Holder, in_use, this_process
 
 BEAT = 5.0
@@ -65,19 +64,23 @@ def held(workdir: Path, name: str) -> Iterator[None]:
 def _acquire(workdir: Path, name: str) -> tuple[Path, int]:
     """Create the next claim once the highest is over; its path and descriptor."""
     newest = _newest(workdir, name)
-    if not _is_over(newest):
+    holder = _holder(newest)
+    alive = None if holder is None else holder.is_alive
+    if alive:
+        raise in_use(workdir, holder)
+    if newest.content != OVER and alive is None:
         _watch(workdir, name, newest)
     path = workdir / f"{name}-{newest.number + 1}"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError as error:
-        raise _refused(workdir, _newest(workdir, name)) from error
+        raise in_use(workdir, _holder(_newest(workdir, name))) from error
     os.write(descriptor, this_process().to_bytes())
     now = _newest(workdir, name)
     if now.number != newest.number + 1:  # it was claimed, and given back or lost, since `newest` was read
         os.close(descriptor)
         path.unlink()
-        raise _refused(workdir, now)
+        raise in_use(workdir, _holder(now))
     for number in range(max(1, newest.number - 9), newest.number + 1):
         (workdir / f"{name}-{number}").unlink(missing_ok=True)
     return path, descriptor
@@ -91,11 +94,6 @@ def _newest(workdir: Path, name: str) -> Claim:
         return Claim(number, (workdir / f"{name}-{number}").read_bytes() if number else OVER)
     except FileNotFoundError:  # a newer one has replaced it meanwhile
         return _newest(workdir, name)
-
-
-def _is_over(claim: Claim) -> bool:
-    holder = _holder(claim)
-    return claim.content == OVER or (holder is not None and holder.is_gone)
 
 
 def _holder(claim: Claim) -> Holder | None:
@@ -115,7 +113,7 @@ def _watch(workdir: Path, name: str, claim: Claim) -> None:
         if now.content == OVER:
             return
         if now != claim:
-            raise _refused(workdir, now)
+            raise in_use(workdir, _holder(now))
 
 
 def _beat(workdir: Path, name: str, path: Path, descriptor: int, stop: threading.Event) -> None:
@@ -133,7 +131,3 @@ def _beat(workdir: Path, name: str, path: Path, descriptor: int, stop: threading
                 )
                 sys.stderr.flush()
                 os._exit(LOST)
-
-
-def _refused(workdir: Path, claim: Claim) -> UserError:
-    return in_use(workdir, _holder(claim))
