@@ -187,7 +187,7 @@ def test_of_processes_that_take_over_a_stale_claim_exactly_one_wins(tmp_path, el
         for thread in threads:
             thread.join()
     assert said.count("held\n") == 1
-    assert sum("is in use: process" in text for text in said) == 2
+    assert sum(" is in use: " in text for text in said) == 2, said
 
 
 @pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
