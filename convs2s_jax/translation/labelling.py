@@ -10,7 +10,6 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data import parallel_text
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
@@ -107,7 +106,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
     classifier = of(run)
     if options.split:
-        text = parallel_text.read(run.cfg.data, options.split)
+        text = trained.read_split(run.cfg, options.split, run.held_out, options.workdir[0])
         name, lines, right = str(options.split), text.src, text.tgt
     else:
         name, lines, right = options.input_name, read_lines(options.input), None

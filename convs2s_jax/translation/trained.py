@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -12,12 +12,14 @@ import jax
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import vocabulary
+from convs2s_jax.data import parallel_text, vocabulary
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import restoring, run_folder
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import check_unchanged, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -33,6 +35,7 @@ class Trained:
       params: merged parameters.
       steps: steps of the checkpoints whose mean the parameters are.
       fingerprint: digest of model configuration, vocabularies and checkpoints.
+      held_out: checksums of the lines of "valid" and "test" that the checkpoints know.
     """
 
     cfg: Config
@@ -40,6 +43,7 @@ class Trained:
     params: Tree
     steps: tuple[int, ...]
     fingerprint: str
+    held_out: Mapping[str, str | None]
 
 
 def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
@@ -71,4 +75,17 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
     content += [position["digests"]["params"] for position in positions]
     fingerprint = checksum(json.dumps(content, sort_keys=True).encode())
-    return Trained(cfg, vocabularies, params, tuple(position["step"] for position in positions), fingerprint)
+    numbers = tuple(position["step"] for position in positions)
+    return Trained(cfg, vocabularies, params, numbers, fingerprint, positions[-1].get("held_out", {}))
+
+
+def read_split(cfg: Config, split: str, held_out: Mapping[str, str | None], workdir: str) -> ParallelText:
+    """Read a split of a run's corpus.
+
+    Raises:
+      UserError: it cannot be read, or is not the one that the checkpoint knows.
+    """
+    text = parallel_text.read(cfg.data, split)
+    way = "translate other texts with --input and --reference"
+    check_unchanged(split, fingerprint_of_text(text), held_out, where=workdir, way_out=way)
+    return text

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -27,6 +27,7 @@ class Translator:
       vocabularies: vocabularies shared by all members.
       steps: for each member, the steps of the checkpoints whose mean its parameters are.
       fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
+      held_out: as of `Trained`; for an ensemble, of the first member.
     """
 
     cfg: Config
@@ -35,6 +36,7 @@ class Translator:
     vocabularies: Vocabularies
     steps: tuple[tuple[int, ...], ...]
     fingerprints: tuple[str, ...] = ()
+    held_out: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     @property
     def max_source(self) -> int:
@@ -150,7 +152,9 @@ def precomputed(translator: Translator) -> Translator:
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
     found = trained.restore(workdir, steps, dtype, tell)
     cfg, fingerprints = found.cfg, (found.fingerprint,)
-    return Translator(cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints)
+    return Translator(
+        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
+    )
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:

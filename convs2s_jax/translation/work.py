@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import inputs, resuming
+from convs2s_jax.translation import inputs, resuming, trained
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.translator import Translator
 
@@ -45,7 +44,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig) ->
             "texts with --score=FILE"
         )
     if options.split:
-        text = parallel_text.read(translator.cfg.data, options.split)
+        text = trained.read_split(translator.cfg, options.split, translator.held_out, options.workdir[0])
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
         work = Work("no source", [""] * len(read_lines(options.score)))

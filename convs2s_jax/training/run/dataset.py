@@ -1,9 +1,13 @@
-"""A tokenised split of a corpus, for training, validation or test."""
+"""A tokenised split of a corpus, for training, validation or test, and how one that has changed is noticed."""
 
 import dataclasses
+import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
+from convs2s_jax.core.checksums import stream
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.store import TokenStore
 
@@ -28,3 +32,47 @@ class Split:
         """Tokens of each source, after the cut, and of each target, end symbols included."""
         src = self.src.lengths + 1
         return src if self.longest is None else np.minimum(src, self.longest), self.tgt.lengths + 1
+
+
+def fingerprint(split: Split) -> int:
+    """A checksum of all token ids of a split: tells whether a continued run still has the same training data."""
+    value = 0
+    for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
+        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
+    return value
+
+
+def fingerprint_of_text(text: ParallelText) -> str | None:
+    """A checksum of all lines of a split; None if there are none.
+
+    Validation and test data are compared by their text: scores compare text, and decoding has no token ids of it.
+    """
+    if not len(text):
+        return None
+    content = stream()
+    for side in (text.src, text.tgt):
+        content.update(len(side).to_bytes(8, "little"))
+        for line in side:
+            data = line.encode("utf-8")
+            content.update(len(data).to_bytes(8, "little") + data)
+    return content.hexdigest()
+
+
+def check_unchanged(name: str, found: str | None, known: Mapping[str, str | None], *, where: str, way_out: str) -> None:
+    """Refuse a split that is not the one that a checkpoint knows.
+
+    Args:
+      name: "valid" or "test".
+      found: fingerprint of the split.
+      known: fingerprints by name. A split that was not there (None), or that an earlier version did not store, may be
+        any.
+      where: the workdir, for the message.
+      way_out: what the user can do, beside restoring the data.
+
+    Raises:
+      UserError: the split has changed.
+    """
+    if known.get(name) not in (None, found):
+        what = {"valid": "validation", "test": "test"}[name]
+        how = "have changed since its last checkpoint" if found else "are missing, and its last checkpoint knows them"
+        raise UserError(f"the {what} data of --workdir={where} {how}: restore them, or {way_out}")

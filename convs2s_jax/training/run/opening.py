@@ -58,6 +58,7 @@ def open_run(cfg: Config, workdir: Path, stack: ExitStack) -> tuple[Session, Tra
     tell(_devices(cfg, mesh))
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary))
     distributed.agree("training corpus", run.fingerprint)
+    distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     evaluate = validation.evaluator(cfg.model, mesh)
     state, position, damaged = _begin(run, mesh, tell)
 

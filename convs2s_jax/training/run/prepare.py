@@ -1,8 +1,7 @@
 """From a configuration to tokenised text, vocabularies and batch shapes."""
 
 import dataclasses
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
@@ -37,6 +36,7 @@ class Run:
       shapes: of training batches.
       batches: number of batches in an epoch (some epochs have one more or less).
       fingerprint: checksum of the tokenised training data.
+      held_out: checksums of the lines of "valid" and "test"; None for one that is not there.
     """
 
     cfg: Config
@@ -49,6 +49,7 @@ class Run:
     shapes: tuple[Shape, ...]
     batches: int
     fingerprint: int
+    held_out: Mapping[str, str | None]
 
 
 def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: bool = True) -> Run:
@@ -105,7 +106,19 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
         + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
     )
-    return Run(cfg, workdir, vocabularies, train, valid, test, rows, chosen, len(example.batches), _fingerprint(train))
+    return Run(
+        cfg,
+        workdir,
+        vocabularies,
+        train,
+        valid,
+        test,
+        rows,
+        chosen,
+        batches=len(example.batches),
+        fingerprint=fingerprint(train),
+        held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
+    )
 
 
 def tokenize(
@@ -139,11 +152,3 @@ def _vocabularies(
         made = task_of(cfg.model).build_vocabularies(cfg.data, text, cfg.seed)
     vocabulary.save(made, learned)
     return made
-
-
-def _fingerprint(split: Split) -> int:
-    """A checksum of all token ids of a split: tells whether a continued run still has the same data."""
-    value = 0
-    for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
-        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
-    return value

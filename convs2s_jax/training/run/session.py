@@ -14,7 +14,7 @@ from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.reports import Reports
@@ -153,15 +153,17 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         )
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
+        "held_out": dict(run.held_out),
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
-    """Refuse to continue with other data: order and content of batches would not be those of the run.
+    """Refuse to continue with other data: batches, losses and scores would not be those of the run.
 
-    A checkpoint that comes from another program knows no data (None) and goes on with any.
+    A checkpoint that comes from another program knows no data (None) and goes on with any. Validation or test data that
+    were not there before may be added.
     """
     run_folder.check_vocabularies(run.workdir, run.vocabularies, saved)
     if saved["data"] not in (None, run.fingerprint):
@@ -169,6 +171,9 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
             f"the training data of --workdir={run.workdir} have changed since its checkpoint of step {saved['step']}: "
             "restore them, or begin again in another workdir"
         )
+    for name, found in run.held_out.items():
+        known = saved.get("held_out", {})
+        check_unchanged(name, found, known, where=str(run.workdir), way_out="begin again in another workdir")
 
 
 def last_good(session: Session) -> str:

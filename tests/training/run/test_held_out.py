@@ -1,0 +1,105 @@
+"""Validation and test data that have changed are refused, when a run continues and when its splits are translated."""
+
+import json
+import shutil
+
+import pytest
+
+from convs2s_jax.commands import decode
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import digest, position_file, run_folder
+from convs2s_jax.training.run.loop import train
+from tests import processes
+from tests.training.run.test_opening import TEXT, config
+
+
+def write(folder, **splits):
+    folder.mkdir(exist_ok=True)
+    for split, text in splits.items():
+        for side in ("src", "tgt"):
+            (folder / f"{split}.{side}").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A workdir and its texts with all splits; to be copied."""
+    folder = tmp_path_factory.mktemp("begun")
+    write(folder / "texts", train=TEXT, valid=TEXT[:60], test=TEXT[:30])
+    train(config(folder / "texts", training__max_steps=1), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def copy(begun, tmp_path):
+    """A copy whose configuration knows the copied texts."""
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
+    run_folder.write_config(tmp_path / "run", config(tmp_path / "texts", training__max_steps=1))
+    return tmp_path
+
+
+def goes_on(folder):
+    train(config(folder / "texts", training__max_steps=1), folder / "run")
+
+
+def translated(folder, split):
+    return processes.called(decode.console, "decode.py", f"--workdir={folder / 'run'}", f"--split={split}", "--show=0")
+
+
+CHANGES = {
+    "a word": lambda path: path.write_text(path.read_text().replace("e", "g")),
+    "a space, which no token shows": lambda path: path.write_text(path.read_text().replace(" ", "  ", 1)),
+    "one line more": lambda path: path.write_text(path.read_text() + "a\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("split", "name"), [("valid", "validation"), ("test", "test")])
+def test_changed_data_are_refused_in_training_and_decoding(copy, split, name, change):
+    for side in ("src", "tgt"):
+        CHANGES[change](copy / "texts" / f"{split}.{side}")
+    said = f"the {name} data of --workdir={copy / 'run'} have changed since its last checkpoint: restore them, or "
+    with pytest.raises(UserError) as error:
+        goes_on(copy)
+    assert str(error.value) == f"{said}begin again in another workdir"
+    ended = translated(copy, split)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
+
+
+def test_unchanged_data_elsewhere_are_the_same(copy):
+    (copy / "texts").rename(copy / "elsewhere")
+    train(config(copy / "elsewhere", training__max_steps=1), copy / "run")
+    ended = translated(copy, "test")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("\n") == 3
+
+
+def test_data_that_are_gone_are_refused(copy):
+    for side in ("src", "tgt"):
+        (copy / "texts" / f"test.{side}").unlink()
+    with pytest.raises(
+        UserError, match=r"the test data of --workdir=.* are missing, and its last checkpoint knows them"
+    ):
+        goes_on(copy)
+
+
+def test_data_that_come_later_are_known_from_then_on(tmp_path):
+    write(tmp_path / "texts", train=TEXT, valid=TEXT[:60])
+    goes_on(tmp_path)
+    write(tmp_path / "texts", test=TEXT[:30])
+    train(config(tmp_path / "texts", training__max_steps=2), tmp_path / "run")
+    write(tmp_path / "texts", test=TEXT[:40])
+    with pytest.raises(UserError, match=r"the test data of .* have changed"):
+        train(config(tmp_path / "texts", training__max_steps=2), tmp_path / "run")
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_with_any(copy):
+    for path in (copy / "run" / "checkpoints").glob("*/position/metadata"):
+        record = position_file.read(path.parents[1])
+        digests = record.pop("digests")
+        del record["held_out"]
+        digests = {**digests, "position": digest.digest_of_record(record)}
+        path.write_text(json.dumps({**record, "digests": digests}), encoding="utf-8")
+    write(copy / "texts", valid=TEXT[:90], test=TEXT[:40])
+    goes_on(copy)
+    assert translated(copy, "test").returncode == 0
