@@ -42,6 +42,11 @@ class TrainOptions:
             check(
                 getattr(self, name) != "", f"--{name} is missing, as in --config=configs/cldr_en_de.py --workdir=runs/a"
             )
+        path = str(Path(self.workdir).absolute())
+        check(
+            path.encode(errors="replace").decode() == path,
+            f"--workdir={self.workdir}: its path is not UTF-8, and checkpoints need one that is; rename the folder",
+        )
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:

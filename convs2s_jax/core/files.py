@@ -1,6 +1,7 @@
 """Files: read with one sentence for everything that can be wrong, and written completely or not at all."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from convs2s_jax.core.errors import UserError, shortened
 
@@ -18,8 +19,43 @@ _NAME = 255
 """Most bytes of a file's name on common file systems."""
 
 
+def content(path: str | Path, *, most: int = LARGEST) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises:
+      OSError: there is no such file, it is a folder, a device or a pipe, it cannot be read, or it is too large.
+    """
+    with open_regular(path) as file:
+        data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if data is None or len(data) > most:
+        raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, which no such file has", str(path))
+    return data
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError for a folder, a device or a pipe, which is not waited for."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    kind = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+    raise OSError(errno.EINVAL, f"it is a {kind}, and a file belongs there", str(path))
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Open a text file to write at its end. A pipe that nobody reads is not waited for.
+
+    Raises:
+      OSError: it cannot be opened.
+    """
+    return os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666), "a", encoding="utf-8"
+    )
+
+
 def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
-    """The content of a regular file.
+    """The content of a regular file that the user named or that belongs to a run.
 
     Args:
       path: of the file.
@@ -27,35 +63,12 @@ def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
       most: bytes the file may have.
 
     Raises:
-      UserError: there is no such file, it is a folder, a device or a pipe, it cannot be read, or it is too large.
+      UserError: as `content` raises OSError.
     """
     try:
-        with open_regular(path, remedy=remedy) as number, os.fdopen(number, "rb", closefd=False) as file:
-            data = file.read(most + 1) if os.fstat(number).st_size <= most else None
+        return content(path, most=most)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; {remedy}") from error
-    if data is None or len(data) > most:
-        raise UserError(f"{path} has more than {most:,} bytes, which no such file has; {remedy}")
-    return data
-
-
-@contextlib.contextmanager
-def open_regular(path: str | Path, *, remedy: str) -> Iterator[int]:
-    """Yield the descriptor of a regular file that is opened for reading. A pipe is not waited for.
-
-    Raises:
-      UserError: it is a folder, a device or a pipe.
-      OSError: it cannot be opened.
-    """
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(number).st_mode
-        if not stat.S_ISREG(mode):
-            kind = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
-            raise UserError(f"{path} is a {kind}, and a file belongs there; {remedy}")
-        yield number
-    finally:
-        os.close(number)
 
 
 def read_text(path: str | Path, *, remedy: str, most: int = LARGEST) -> str:

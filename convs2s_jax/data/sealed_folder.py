@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from convs2s_jax.core import files
 from convs2s_jax.core.checksums import checksum, seal, unseal
 from convs2s_jax.core.errors import UserError
 
@@ -25,15 +26,15 @@ def verify(folder: Path) -> None:
     if not path.exists():
         return  # written by an earlier version or by another program
     try:
-        sums = unseal(json.loads(path.read_bytes()))
-    except (ValueError, OSError) as error:
+        sums = unseal(json.loads(files.content(path)))
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(
             f"{path} is damaged ({error}): restore it, or delete it if the files beside it are right"
         ) from error
     for name, expected in sums.items():
         file = folder / name
         try:
-            found = checksum(file.read_bytes())
+            found = checksum(files.content(file))
         except OSError as error:
             raise UserError(f"{file} cannot be read ({error.strerror}): restore it") from error
         if found != expected:

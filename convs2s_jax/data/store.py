@@ -15,7 +15,7 @@ import tqdm
 
 from convs2s_jax.core.checksums import DamagedError, checksum, stream
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import replacing
+from convs2s_jax.core.files import open_regular, replacing
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -120,7 +120,7 @@ def _open(path: Path, key: bytes) -> TokenStore:
     Raises:
       DamagedError: it is not.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         # a plain view: slices of a memmap object are slow
         data = np.asarray(np.memmap(file, np.uint8, mode="r")) if size else np.zeros(0, np.uint8)

@@ -174,7 +174,7 @@ def _decode(line: bytes, number: int) -> str:
 def _record(line: bytes, number: int) -> Any:
     try:
         return json.loads(_decode(line, number))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"line {number} was not written by --format=json") from error
 
 

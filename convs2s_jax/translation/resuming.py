@@ -129,7 +129,7 @@ def recorder(
 def _read_record(output: str, record: Path) -> dict[str, Any]:
     """The content of the record of an output."""
     try:
-        found = checksums.unseal(json.loads(record.read_bytes()))
+        found = checksums.unseal(json.loads(files.content(record)))
     except FileNotFoundError as error:
         raise UserError(
             f"--resume: there is no {record} that says of which input, model and flags {output} was made; {ANEW}"

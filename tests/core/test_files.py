@@ -69,13 +69,22 @@ def make_sparse(path):
 
 ODD = {
     "missing": (str, "cannot be read: No such file or directory; restore it"),
-    "folder": (lambda path: path.mkdir(), "is a folder, and a file belongs there; restore it"),
+    "folder": (lambda path: path.mkdir(), "cannot be read: it is a folder, and a file belongs there; restore it"),
     "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links; restore it"),
-    "pipe": (make_fifo, "is a device or a pipe, and a file belongs there; restore it"),
-    "zeros": (lambda path: path.symlink_to("/dev/zero"), "is a device or a pipe, and a file belongs there; restore it"),
-    "full": (lambda path: path.symlink_to("/dev/full"), "is a device or a pipe, and a file belongs there; restore it"),
+    "pipe": (make_fifo, "cannot be read: it is a device or a pipe, and a file belongs there; restore it"),
+    "zeros": (
+        lambda path: path.symlink_to("/dev/zero"),
+        "cannot be read: it is a device or a pipe, and a file belongs there; restore it",
+    ),
+    "full": (
+        lambda path: path.symlink_to("/dev/full"),
+        "cannot be read: it is a device or a pipe, and a file belongs there; restore it",
+    ),
     "memory": (lambda path: path.symlink_to("/proc/self/mem"), "cannot be read: Input/output error; restore it"),
-    "4 terabytes": (make_sparse, "has more than 268,435,456 bytes, which no such file has; restore it"),
+    "4 terabytes": (
+        make_sparse,
+        "cannot be read: it has more than 268,435,456 bytes, which no such file has; restore it",
+    ),
     "latin-1": (lambda path: path.write_bytes(b"a\ngr\xfcn"), r", line 2: byte 0xfc is not UTF-8; restore it"),
     "utf-16": (lambda path: path.write_bytes("{}".encode("utf-16")), ", line 1: byte 0xff is not UTF-8; restore it"),
     "empty": (

@@ -1,12 +1,13 @@
 """metrics.jsonl: a line for each report, each with a checksum of its own."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.files import content, replace_file
 
 NAME = "metrics.jsonl"
 DAMAGED = "metrics.jsonl.damaged"
@@ -22,12 +23,12 @@ def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]
     """The intact lines of a workdir, each with its record without the checksum, and the damaged lines."""
     path = workdir / NAME
     intact, damaged = [], []
-    for text in path.read_bytes().split(b"\n") if path.exists() else ():
+    for text in content(path, most=sys.maxsize - 1).split(b"\n") if path.exists() else ():
         if not text:
             continue  # after the last line
         try:
             intact.append((text, _record(text)))
-        except ValueError:
+        except (ValueError, RecursionError):
             damaged.append(text)
     return intact, damaged
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core import files
 from convs2s_jax.core.checksums import DamagedError, seal, unseal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
@@ -39,7 +40,7 @@ def read(folder: Path) -> dict[str, Any]:
       DamagedError, ValueError, OSError: it is not what was saved, or cannot be read.
       UserError: it is of another version of the format.
     """
-    record = json.loads((folder / "position" / "metadata").read_text(encoding="utf-8"))
+    record = json.loads(files.content(folder / "position" / "metadata"))
     try:
         content = {name: value for name, value in record.items() if name != "digests"}
         digests = record["digests"]
@@ -66,6 +67,6 @@ def loss_of(folder: Path) -> float | None:
     if not metrics.exists():
         return None
     try:
-        return float(json.loads(metrics.read_text(encoding="utf-8"))["loss"])
+        return float(json.loads(files.content(metrics))["loss"])
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{metrics} holds no loss") from error

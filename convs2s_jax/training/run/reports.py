@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
 
 
@@ -50,8 +51,8 @@ class Reports:
         """Begin after `step` updates; `told` are lines for the log, of what the user has been told before."""
         self._workdir = workdir
         damaged = metrics_file.keep_up_to(workdir, step)
-        self._metrics = (workdir / metrics_file.NAME).open("a", encoding="utf-8")
-        self._log = (workdir / "train.log").open("a", encoding="utf-8")
+        self._metrics = open_to_append(workdir / metrics_file.NAME)
+        self._log = open_to_append(workdir / "train.log")
         self._log.writelines(told)
         self._log.flush()
         self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
