@@ -46,7 +46,7 @@ def console() -> None:
     program, *arguments = sys.argv
     program = Path(program).name
     if not arguments or arguments[0] in ("-h", "-help", "--help", "help"):
-        print(help_text())  # noqa: T201
+        command_line.guard(lambda: print(help_text()), program=program)  # noqa: T201
         return
     name, *rest = arguments
     command_line.guard(lambda: _check(name), program=program)

@@ -1,5 +1,6 @@
 """Command lines: flags from the fields of records, configuration files, overrides, and error messages."""
 
+import contextlib
 import errno
 import faulthandler
 import os
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags, logging
 
-from convs2s_jax.core import checksums, presets
+from convs2s_jax.core import checksums, presets, streams
 from convs2s_jax.core.config import override, read_text
 from convs2s_jax.core.errors import UserError, did_you_mean, one_line
 from convs2s_jax.core.fields import Field, fields_of, type_text
@@ -103,17 +104,22 @@ def run(
 
 def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
     """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130."""
+    streams.open_missing()
     try:
         action()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         leave(INTERRUPTED)
     except BrokenPipeError:
+        streams.discard_unwritable()
         sys.exit(141)  # the reader of our output has exited, for example `head`
     except Exception as error:
         sentence = explained(error)
         if sentence is None:
             raise
-        print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
+        with contextlib.suppress(OSError):
+            print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
+        streams.discard_unwritable()
         leave(2)
 
 

@@ -12,7 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import labelling, output, resuming
+from convs2s_jax.translation import inputs, labelling, output, resuming
 from convs2s_jax.translation.formats import FORMATS, Format
 from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.lines import score, translate
@@ -64,6 +64,8 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read_work(options, translator, search)
+    if work.targets is None and work.lines:
+        inputs.check_memory(translator, search, min(options.batch_size, len(work.lines)))
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     return Job(
         lines=work.lines,

@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 
+import jax
+
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.memory import bytes_per_hypothesis, largest_beam, memory_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation.translator import Translator
+
+SMALL_BEAM = 100
+LONG = 10_000
+"""Beams and lengths in symbols up to which nobody asks whether memory holds them."""
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
@@ -75,6 +82,32 @@ def check_fit(
                     f"{where}: {used[i]} tokens are required{more}; a translation of this line has at most {room} "
                     "(--max_length_a * source + --max_length_b, and the model's positions): require less or raise those"
                 )
+
+
+def check_memory(translator: Translator, search: SearchConfig, rows: int) -> None:
+    """Refuse a beam that does not fit into memory.
+
+    Args:
+      translator: the model.
+      search: search options.
+      rows: sentences in a batch.
+
+    Raises:
+      UserError: the message says which beam would fit.
+    """
+    models = translator.models if isinstance(translator.models, tuple) else (translator.models,)
+    params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
+    vocab_size, limit = translator.vocabularies.tgt.size, longest(models, search, 16) + 1
+    if search.beam_size <= SMALL_BEAM and limit <= LONG:
+        return
+    needed = bytes_per_hypothesis(params, models, vocab_size=vocab_size, limit=limit)
+    most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
+    if search.beam_size > most:
+        raise UserError(
+            f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
+            f"{vocab_size} in a translation, memory holds a beam of {most}; use a smaller --beam_size, --batch_size or "
+            "--max_length_b"
+        )
 
 
 def check_empty(name: str, lines: Sequence[str]) -> None:

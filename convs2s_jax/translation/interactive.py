@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from convs2s_jax.core import streams
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import run_folder
@@ -38,6 +39,8 @@ def interact(options: Options, *, tell: Tell) -> None:
       UserError: invalid input.
       KeyboardInterrupt: raised by the user.
     """
+    streams.check_open(sys.stdin)
+    streams.check_open(sys.stdout)
     prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
     prompt.answer(0, "1")
@@ -62,6 +65,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
         "--sampling with a file of empty lines",
     )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
+    inputs.check_memory(translator, search, rows=1)
     dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
 
     def answer(number: int, line: str) -> Result:

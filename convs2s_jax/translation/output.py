@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError
 
 Write = Callable[[Sequence[str]], None]
@@ -20,7 +21,10 @@ Note = Callable[[Sequence[bytes]], None]
 def check_writable(name: str) -> None:
     """Raise UserError before decoding starts if a file cannot be written. Nothing is changed."""
     path = Path(name)
-    if name == "-" or path.is_fifo():
+    if name == "-":
+        streams.check_open(sys.stdout)
+        return
+    if path.is_fifo():
         return
     try:
         if path.exists():

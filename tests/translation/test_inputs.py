@@ -2,12 +2,17 @@
 
 import dataclasses
 import gzip
+import re
 
+import jax
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search import memory
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import inputs as requests
 
@@ -143,3 +148,37 @@ def test_a_dictionary_has_a_pair_on_each_line(tmp_path):
 def test_other_lines_are_refused(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         requests.read_dictionary(file(tmp_path, text))
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 99_999_999}, {"beam_size": 2**31 - 1}], ids=str)
+def test_a_beam_beyond_memory_is_refused_at_once(translator, options):
+    """It used to be compiled first, until memory ran out."""
+    search = SearchConfig(**options)
+    message = (
+        rf"^search\.beam_size is {search.beam_size}: with 64 sentences in a batch and up to \d+ symbols of 150 in "
+    )
+    with pytest.raises(UserError, match=message) as found:
+        requests.check_memory(translator, search, 64)
+    most = int(re.search(r"memory holds a beam of (\d+);", str(found.value)).group(1))
+    requests.check_memory(translator, SearchConfig(beam_size=most), 64)
+    with pytest.raises(UserError, match=r"use a smaller --beam_size, --batch_size or --max_length_b$"):
+        requests.check_memory(translator, SearchConfig(beam_size=most + 1), 64)
+
+
+def test_bytes_of_a_hypothesis_are_those_of_its_arrays(translator):
+    """Counted from arrays that are really made."""
+    params, models = (translator.params,), (translator.models,)
+    small, large = (memory.bytes_per_hypothesis(params, models, vocab_size=150, limit=limit) for limit in (1, 101))
+    assert large - small == 100 * 20
+
+    @jax.jit
+    def empty(src):
+        return encoder_decoder.start(*params, *models, encoder_decoder.encode(*params, *models, src), 1)
+
+    cache = jax.tree.leaves(empty(np.ones((1, 16), np.int32)))
+    assert small == 2 * sum(x.nbytes for x in cache) + 8 * 150 + 20
+
+
+def test_continuations_are_numbered_in_32_bits():
+    assert memory.largest_beam(1, rows=2, vocab_size=10, memory=2**60) == (2**31 - 1) // 20
+    assert memory.largest_beam(100, rows=2, vocab_size=10, memory=8_000) == 10

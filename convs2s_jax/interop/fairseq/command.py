@@ -152,8 +152,12 @@ def run(program: str, arguments: Sequence[str]) -> None:
         command_line.guard(refuse, program=program)
         command_line.run(COMMANDS[command], arguments=[program, *rest])
         return
-    for name, about in COMMANDS.items():
-        print(command_line.help_text(about, f"{program} {name}"), end="\n\n")  # noqa: T201
+
+    def help_of_all() -> None:
+        for name, about in COMMANDS.items():
+            print(command_line.help_text(about, f"{program} {name}"), end="\n\n")  # noqa: T201
+
+    command_line.guard(help_of_all, program=program)
 
 
 def _check_own(command: str, arguments: Sequence[str]) -> None:

@@ -1,0 +1,73 @@
+"""Standard streams that are closed, full or without a reader."""
+
+import contextlib
+import io
+import os
+import sys
+from typing import Any, NoReturn
+
+from convs2s_jax.core.errors import UserError
+
+SENTENCES = {
+    "stdin": "standard input is closed: redirect a file to it, or give --input=FILE",
+    "stdout": "standard output is closed: redirect it to a file, or give --output=FILE",
+}
+"""What is said of the use of a standard stream that is closed."""
+
+
+class Closed(io.TextIOBase):
+    """In the place of a standard stream that was closed before the program began: its use is a mistake of the user."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    @property
+    def buffer(self) -> "Closed":
+        """The stream of bytes, closed as well."""
+        return self
+
+    def refuse(self, *_: Any) -> NoReturn:
+        """Raise the UserError for a use of this stream."""
+        raise UserError(self._sentence)
+
+    def isatty(self) -> bool:
+        """False."""
+        return False
+
+    read = readline = readlines = write = writelines = __next__ = refuse
+
+
+def open_missing() -> None:
+    """Open those of the descriptors 0 to 2 that are closed on the null device, before another file gets their number.
+
+    Otherwise what libraries write to standard error could end up in a checkpoint. Python's stream for a closed standard
+    input or output becomes `Closed`; what is written to a closed standard error is lost.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            found = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            os.set_inheritable(found, True)
+    for name, sentence in SENTENCES.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, Closed(sentence))
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open until the end of the program
+
+
+def check_open(stream: Any) -> None:
+    """Raise UserError if a standard stream is closed."""
+    if isinstance(stream, Closed):
+        stream.refuse()
+
+
+def discard_unwritable() -> None:
+    """Drop what standard output and error cannot take, so that Python does not fail to write it at its exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError), open(os.devnull, "w") as null:
+                os.dup2(null.fileno(), stream.fileno())
+                stream.flush()

@@ -1,0 +1,50 @@
+"""How much memory a search needs, so that a beam beyond it is refused before anything is compiled."""
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search.spread import IN_FLIGHT
+
+INDICES = 2**31
+"""Continuations of a batch are numbered in 32 bits."""
+
+
+def bytes_per_hypothesis(
+    params: tuple[Any, ...], cfg_models: tuple[encoder_decoder.ModelConfig, ...], *, vocab_size: int, limit: int
+) -> int:
+    """Least number of bytes that a search needs for each live hypothesis.
+
+    They are the caches of all members before and after a step, the logits and scores of the next symbol, and tokens,
+    parents and scores at each of `limit` positions.
+
+    Args:
+      params, cfg_models: as in `generate`.
+      vocab_size: V.
+      limit: L, length of the results in symbols.
+    """
+
+    def caches(params: tuple[Any, ...], src: jax.Array) -> list[Any]:
+        memories = (
+            encoder_decoder.prepare(p, c, encoder_decoder.encode(p, c, src))
+            for p, c in zip(params, cfg_models, strict=True)
+        )
+        return [encoder_decoder.start(p, c, m, 1) for p, c, m in zip(params, cfg_models, memories, strict=True)]
+
+    abstract = jax.eval_shape(caches, params, jax.ShapeDtypeStruct((1, 16), jnp.int32))
+    cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
+    return 2 * cache + 8 * vocab_size + 20 * limit
+
+
+def largest_beam(per_hypothesis: int, *, rows: int, vocab_size: int, memory: int) -> int:
+    """The largest beam with which batches of `rows` sentences fit into `memory` bytes, each with as much to work in."""
+    return min(memory // (2 * IN_FLIGHT * rows * per_hypothesis), (INDICES - 1) // (rows * vocab_size))
+
+
+def memory_of(device: jax.Device) -> int:
+    """Bytes of memory of a device; of a CPU, those of the machine."""
+    stats = device.memory_stats() or {}
+    return int(stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

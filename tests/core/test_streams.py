@@ -1,0 +1,103 @@
+"""Standard streams that are closed, full or without a reader: a sentence, a status, and no file in their place."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import tiny
+
+PROGRAM = """
+import os, sys
+from convs2s_jax.core.command_line import guard
+from convs2s_jax.core.errors import UserError
+
+def mistake():
+    raise UserError("a mistake")
+
+def action():
+    {body}
+
+guard(action, program="program")
+"""
+CLOSED_INPUT = "program: standard input is closed: redirect a file to it, or give --input=FILE\n"
+CLOSED_OUTPUT = "program: standard output is closed: redirect it to a file, or give --output=FILE\n"
+FULL = "program: [Errno 28] No space left on device: make room and run the same command again\n"
+
+
+def shell(command, **more):
+    return subprocess.run(["bash", "-c", command], cwd=tiny.ROOT, capture_output=True, text=True, timeout=300, **more)
+
+
+def guarded(body, redirections):
+    """A small program under `guard`, started by a shell with redirections."""
+    return shell(f'"$PYTHON" -c "$PROGRAM" {redirections}', env=variables() | {"PROGRAM": PROGRAM.format(body=body)})
+
+
+def variables():
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return buffered | {"PYTHON": sys.executable}
+
+
+@pytest.mark.parametrize(
+    ("body", "redirections", "status", "told"),
+    [
+        ("sys.stdin.read()", "<&-", 2, CLOSED_INPUT),
+        ("sys.stdin.buffer.readline()", "<&-", 2, CLOSED_INPUT),
+        ("next(iter(sys.stdin))", "<&-", 2, CLOSED_INPUT),
+        ("print('x')", ">&-", 2, CLOSED_OUTPUT),
+        ("sys.stdout.buffer.write(b'x')", ">&-", 2, CLOSED_OUTPUT),
+        ("mistake()", "2>&-", 2, ""),
+        ("print('x', file=sys.stderr)", "2>&-", 0, ""),
+        ("pass", "<&- >&- 2>&-", 0, ""),
+        ("print('x')", ">/dev/full", 2, FULL),
+        ("sys.stdout.buffer.write(b'x' * 10_000)", ">/dev/full", 2, FULL),
+        ("mistake()", "2>/dev/full", 2, ""),
+        ("print('x' * 100_000)", "| true; exit ${PIPESTATUS[0]}", 141, ""),
+    ],
+)
+def test_a_stream_that_cannot_be_used_is_a_sentence_and_a_status(body, redirections, status, told):
+    found = guarded(body, redirections)
+    assert (found.returncode, found.stdout, found.stderr) == (status, "", told)
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path):
+    """What a library writes to standard error must not end up in a checkpoint."""
+    path = tmp_path / "checkpoint"
+    body = f"file = open({str(path)!r}, 'wb'); [os.write(i, b'noise') for i in (1, 2)]; file.write(b'weights')"
+    assert guarded(body, "<&- >&- 2>&-").returncode == 0
+    assert path.read_bytes() == b"weights"
+
+
+@pytest.mark.drill
+def test_the_commands_with_every_set_of_closed_streams(tmp_path, tally):
+    """Seven sets of closed streams, each with training, decoding of files and of streams, and a command that prints."""
+    config = tiny.config_file(tmp_path, training__max_steps=1)
+    (tmp_path / "in").write_text("Norway\n")
+    python, tries, losses = f'"$PYTHON" {tiny.ROOT}', 0, 0
+
+    def ran(command, redirections, status):
+        nonlocal tries, losses
+        found = shell(f"{python}/{command} {redirections}", env=variables())
+        tries += 1
+        losses += (
+            found.returncode != status or "Traceback" in found.stderr or (found.stderr.count("\n") > 1 and status == 2)
+        )
+        return found
+
+    expected = None
+    for closed in itertools.chain.from_iterable(itertools.combinations("012", n) for n in range(4)):
+        redirections = " ".join(f"{number}>&-" for number in closed)
+        workdir, out = tmp_path / f"run{''.join(closed)}", tmp_path / f"out{''.join(closed)}"
+        ran(f"train.py --config={config} --workdir={workdir}", redirections, 0)
+        files = f"--input={tmp_path}/in --output={out} --format=json"
+        ran(f"decode.py --workdir={workdir} {files}", redirections, 0)
+        found = json.loads(out.read_text())
+        expected = expected or found
+        losses += found != expected
+        ran(f"decode.py --workdir={workdir}", f"< {tmp_path}/in {redirections}", 2 if {"0", "1"} & set(closed) else 0)
+        ran("decode.py --help", redirections, 2 if "1" in closed else 0)
+    tally(tries=tries, losses=losses)
