@@ -26,7 +26,8 @@ def content(path: str | Path, *, most: int = LARGEST) -> bytes:
       OSError: there is no such file, it is a folder, a device or a pipe, it cannot be read, or it is too large.
     """
     with open_regular(path) as file:
-        data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(most, max(size, LARGEST)) + 1) if size <= most else None
     if data is None or len(data) > most:
         raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, which no such file has", str(path))
     return data
