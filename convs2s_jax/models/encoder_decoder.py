@@ -19,7 +19,7 @@ from convs2s_jax.models.checks import (
 )
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS, AnyDecoder, AnyEncoder
@@ -39,6 +39,9 @@ class ModelConfig:
       embedding_dim: E, of both sides.
       dropout: dropout rate, the same everywhere.
       dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
+      matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
+        "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
+        them. On CPU all are float32 (docs/reproducibility.md).
       encoder: any kind of encoder.
       decoder: any kind of decoder.
       share_embeddings: one table of words for encoder, decoder and softmax (fairseq's share_all_embeddings). It needs
@@ -50,6 +53,7 @@ class ModelConfig:
     embedding_dim: int = 256
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16"] = "float32"
+    matmul_precision: MatmulPrecision = "default"
     encoder: AnyEncoder = ConvEncoderConfig()
     decoder: AnyDecoder = ConvDecoderConfig()
     share_embeddings: bool = False
@@ -202,7 +206,8 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
     fast = FAST_DECODERS.get(cfg.decoder.kind)
     if fast is None:
         return params
-    return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
+    with products_at(cfg.matmul_precision):
+        return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
 
 
 def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
@@ -218,9 +223,10 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     check_tokens("src", src)
     scale = cfg.decoder.gradient_scale
     params = with_shared_table(params, cfg)
-    return ENCODERS[cfg.encoder.kind].encode(
-        params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
-    )
+    with products_at(cfg.matmul_precision):
+        return ENCODERS[cfg.encoder.kind].encode(
+            params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
+        )
 
 
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
@@ -229,14 +235,18 @@ def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
     They prepare a memory themselves; doing it once pays where many short calls follow, as in search. A memory that is
     prepared already comes back as it is.
     """
-    return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory) if isinstance(memory, Memory) else memory
+    if not isinstance(memory, Memory):
+        return memory
+    with products_at(cfg.matmul_precision):
+        return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory)
 
 
 def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
     check_params(params, Params)
     check_memory(memory, rows)
-    return _decoder(params, cfg).start(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
+    with products_at(cfg.matmul_precision):
+        return _decoder(params, cfg).start(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
 
 
 def advance(
@@ -248,16 +258,18 @@ def advance(
     check_memory(memory, len(tokens))
     check_cache(cache, len(tokens))
     memory = prepare(params, cfg, memory)
-    return _decoder(params, cfg).advance(
-        params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
-    )
+    with products_at(cfg.matmul_precision):
+        return _decoder(params, cfg).advance(
+            params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
+        )
 
 
 def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
     """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better."""
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
-    return _decoder(params, cfg).logits(params.decoder, features)
+    with products_at(cfg.matmul_precision):
+        return _decoder(params, cfg).logits(params.decoder, features)
 
 
 def decode(

@@ -1,9 +1,23 @@
 """How the layers of a model are executed, in all families."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
+
+import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
+
+MatmulPrecision = Literal["default", "high", "highest"]
+"""Precision of products of float32 arrays, as in `jax.lax.Precision`."""
+
+
+def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
+    """The context in which products are traced with this precision; "default" keeps what JAX is set to outside of it.
+
+    It covers matrix products, convolutions and their derivatives.
+    """
+    return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
 
 
 @record

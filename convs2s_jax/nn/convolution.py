@@ -99,23 +99,30 @@ def xla(w: Array, x: Array) -> Array:
     return jax.lax.conv_general_dilated(x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
 
 
-@jax.custom_jvp
 def products(w: Array, x: Array) -> Array:
     """The same by matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
 
     The gradients keep x, not its windows. These three formulas are the fastest of those measured in
     docs/performance.md.
     """
-    return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]))
+    return _products(w, x, jax.default_matmul_precision.value)
 
 
-@products.defjvp
-def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return products(*primals), _linear_in_tangents(*primals, *tangents)
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _products(w: Array, x: Array, precision: str | None) -> Array:
+    """The precision is an argument because JAX may trace the derivative outside of the context that set it."""
+    return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]), precision=precision)
 
 
-@partial(jax.checkpoint, prevent_cse=False)
-def _linear_in_tangents(w: Array, x: Array, dw: Array, dx: Array) -> Array:
+@_products.defjvp
+def _products_tangent(
+    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    return _products(*primals, precision), _linear_in_tangents(precision, *primals, *tangents)
+
+
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
+def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx: Array) -> Array:
     """dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
 
     The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
@@ -123,10 +130,11 @@ def _linear_in_tangents(w: Array, x: Array, dw: Array, dx: Array) -> Array:
     """
     width, _, outputs = w.shape
     directions = jax.lax.optimization_barrier(dw.reshape(-1, outputs).T)
-    dy = jnp.einsum("BTX,DX->BTD", _windows(x, width), directions)
+    dy = jnp.einsum("BTX,DX->BTD", _windows(x, width), directions, precision=precision)
     dx = dx.astype(wide(x.dtype))
     for j in reversed(range(width)):
-        dy += jnp.einsum("BTC,CD->BTD", dx[:, j : j + dy.shape[1]], w[j], preferred_element_type=dy.dtype)
+        part = dx[:, j : j + dy.shape[1]]
+        dy += jnp.einsum("BTC,CD->BTD", part, w[j], precision=precision, preferred_element_type=dy.dtype)
     return dy
 
 

@@ -91,7 +91,8 @@ def translate(
     result depends on the other sentences, on their order, or on the number of devices.
 
     Batches are started from threads of their own: settings of JAX that belong to the calling thread, such as
-    `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` does.
+    `with jax.default_matmul_precision(...)`, do not reach them; `jax.config.update` and `matmul_precision` of the model
+    do.
 
     Args:
       params: merged parameters; a tuple of several is an ensemble, whose probabilities are averaged. With

@@ -13,7 +13,7 @@ from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
-from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
 from convs2s_jax.models.protocols import Features, FeaturesC, P
 from convs2s_jax.nn import affine, weight_norm
 from convs2s_jax.nn.affine import Affine, bias
@@ -41,6 +41,9 @@ class ClassifierConfig:
       embedding_dim: E.
       dropout: rate on the features before the softmax layer, and inside an encoder.
       dtype: of products and activations; parameters, softmax and norms stay in float32.
+      matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
+        "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
+        them. On CPU all are float32 (docs/reproducibility.md).
       features: any kind of features.
       execution: how the layers are executed; it does not change results.
     """
@@ -49,6 +52,7 @@ class ClassifierConfig:
     embedding_dim: int = 300
     dropout: float = 0.5
     dtype: Literal["float32", "bfloat16"] = "float32"
+    matmul_precision: MatmulPrecision = "default"
     features: AnyFeatures = KimConfig()
     execution: ExecutionConfig = ExecutionConfig()
 
@@ -116,10 +120,11 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
     check_tokens("src", src)
     features_key, output_key = split_key(key, 2)
     params = cast(params, cfg)
-    z = FEATURES[cfg.features.kind].extract(
-        params.features, cfg.features, src, rate=cfg.dropout, key=features_key, execution=cfg.execution
-    )
-    z = dropout(z, cfg.dropout, output_key)
-    dtype = wide(z.dtype)
-    y = jnp.einsum("BF,FL->BL", z, params.output.w, preferred_element_type=dtype)
+    with products_at(cfg.matmul_precision):
+        z = FEATURES[cfg.features.kind].extract(
+            params.features, cfg.features, src, rate=cfg.dropout, key=features_key, execution=cfg.execution
+        )
+        z = dropout(z, cfg.dropout, output_key)
+        dtype = wide(z.dtype)
+        y = jnp.einsum("BF,FL->BL", z, params.output.w, preferred_element_type=dtype)
     return y + bias(params.output.b.astype(dtype), 2)

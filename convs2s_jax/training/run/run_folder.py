@@ -19,6 +19,7 @@ from convs2s_jax.training.run.config import Config
 FREE = (
     "search",
     "model.execution",
+    "model.matmul_precision",
     "data.dir",
     "data.files",
     "data.tfds_dir",
@@ -37,8 +38,8 @@ FREE = (
     "mesh",
     "parallel",
 )
-"""Fields that may change when a run is continued: limits, reports, execution of layers, devices, and the paths of the
-data (the content is compared)."""
+"""Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
+and the paths of the data (the content is compared)."""
 
 BEFORE = ".before"
 """Suffix of the earlier copy of a checkpoint while it is being written again."""

@@ -100,6 +100,7 @@ FREE = {
     "model__execution__scan_layers": "2",
     "model__execution__remat": "True",
     "model__execution__convolution": "products",
+    "model__matmul_precision": "highest",
     "training__max_steps": "9",
     "training__max_epochs": "9",
     "training__report_every": "9",

@@ -1,0 +1,120 @@
+"""`model.matmul_precision` reaches every product: matrix products and convolutions, forward and backward."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import Precision
+
+from convs2s_jax.core.config import build
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.classifier import model as classifier
+from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.table import FAST_DECODERS
+from convs2s_jax.search import translate as translating
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.generate import generate
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.loss import loss
+from tests.models.kinds import together
+from tests.models.laws import SOURCE, TARGET, config, fresh
+
+SRC = TGT = jax.ShapeDtypeStruct((4, 6), jnp.int32)
+KEY = jax.eval_shape(jax.random.key, 0)
+
+
+def precisions(program):
+    """Of all products in a jaxpr and the jaxprs inside it."""
+    found = set()
+    for equation in program.eqns:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            precision = equation.params["precision"]
+            found |= set(precision if isinstance(precision, tuple) else [precision])
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                found |= precisions(inner)
+    return found
+
+
+def traced(function, *arguments):
+    return precisions(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def shapes(cfg):
+    init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
+    return jax.eval_shape(init, KEY)
+
+
+def summed(params, cfg, src, tgt):
+    return loss(params, cfg, Batch(src=src, tgt=tgt)).loss
+
+
+def decoded(params, cfg, src, tgt, *, precomputed=False):
+    """The way of a search: encode, prepare, start, then symbol by symbol."""
+    params = encoder_decoder.precompute(params, cfg) if precomputed else params
+    memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
+    cache = encoder_decoder.start(params, cfg, memory, len(tgt))
+    return encoder_decoder.decode(params, cfg, memory, cache, tgt[:, :1])[0]
+
+
+EXECUTIONS = {
+    "apart": {},
+    "scanned": {"scan_layers": 2},
+    "recomputed": {"remat": True},
+    "products": {"convolution": "products"},
+}
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), together())
+def test_every_product_of_every_kind(encoder, decoder):
+    cfg = config(None if encoder == "none" else encoder, decoder, matmul_precision="highest")
+    params, parts = shapes(cfg), [partial(jax.grad(summed), cfg=cfg), partial(decoded, cfg=cfg)]
+    if cfg.decoder.kind in FAST_DECODERS:
+        parts.append(partial(decoded, cfg=cfg, precomputed=True))
+    for part in parts:
+        assert traced(lambda p, s, t, part=part: part(p, src=s, tgt=t), params, SRC, TGT) == {Precision.HIGHEST}
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_every_product_of_the_gradient_of_a_compiled_loss(execution):
+    """JAX traces its derivative outside of the functions that set the precision."""
+    cfg = config(execution=EXECUTIONS[execution], matmul_precision="highest")
+    found = traced(jax.grad(jax.jit(lambda p, s, t: summed(p, cfg, s, t))), shapes(cfg), SRC, TGT)
+    assert found == {Precision.HIGHEST}
+
+
+@pytest.mark.parametrize("features", [{"kind": "kim"}, {"kind": "pooled"}], ids=lambda x: x["kind"])
+def test_every_product_of_a_classifier(features):
+    cfg = build(ClassifierConfig, {"embedding_dim": 256, "features": features, "matmul_precision": "high"})
+    params = jax.eval_shape(partial(classifier.init, cfg=cfg, vocabulary=SOURCE, labels=3), KEY)
+    gradient = jax.grad(lambda p, s: jnp.sum(classifier.logits(p, cfg, s)))
+    assert traced(gradient, params, SRC) == {Precision.HIGH}
+
+
+def test_default_is_what_jax_is_set_to():
+    cfg = config()
+    forward = partial(summed, cfg=cfg)
+    assert traced(lambda p, s, t: forward(p, src=s, tgt=t), shapes(cfg), SRC, TGT) == {None}
+    with jax.default_matmul_precision("high"):
+        assert traced(lambda p, s, t: forward(p, src=s, tgt=t), shapes(cfg), SRC, TGT) == {Precision.HIGH}
+
+
+class TracedError(Exception):
+    """Ends a search before anything is compiled."""
+
+
+def test_every_product_of_a_search_which_runs_in_threads_of_its_own(monkeypatch):
+    found = []
+
+    def trace(*args, **kwargs):
+        found.append(precisions(generate.trace(*args, **kwargs).jaxpr.jaxpr))
+        raise TracedError
+
+    monkeypatch.setattr(translating, "generate", trace)
+    cfg, params = config(matmul_precision="highest"), fresh(config())
+    with pytest.raises(TracedError):
+        translating.translate(params, cfg, SearchConfig(beam_size=2), [np.array([5, 6])], devices=jax.devices()[:1])
+    assert found == [{Precision.HIGHEST}]
