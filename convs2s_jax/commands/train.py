@@ -1,5 +1,6 @@
 """The command that trains a model: convs2s-train, `convs2s train`, train.py."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.training.run import distributed, processes
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.processes import Processes
 
@@ -54,8 +56,14 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(TrainOptions, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
-    processes.join(processes.from_environment(given, dict(os.environ)))
-    distributed.guarded(lambda: train(cfg, Path(options.workdir)))
+    peers = processes.join(processes.from_environment(given, dict(os.environ)))
+    interrupts = Interrupts(own_process=True, peers=peers)
+
+    def work() -> None:
+        with peers or contextlib.nullcontext():
+            train(cfg, Path(options.workdir), interrupts)
+
+    distributed.guarded(work)
 
 
 COMMAND = Command(

@@ -185,6 +185,15 @@ def is_loss(error: BaseException) -> bool:
     return several() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
 
 
+def tell_loss(how: str) -> None:
+    """Say that another process was lost, and what to do."""
+    sys.stderr.write(
+        f"another process of this training was lost ({how}): run the same command again on all of them to continue from "
+        "the last checkpoint\n"
+    )
+    sys.stderr.flush()
+
+
 def guarded(work: Callable[[], None]) -> None:
     """Run a training. If another process is lost, say so and exit with status `LOST`."""
     try:
@@ -193,12 +202,7 @@ def guarded(work: Callable[[], None]) -> None:
         if explained(error) is not None or not jax.distributed.is_initialized():
             raise
         if is_loss(error):
-            first = str(error).strip().splitlines()[0][:200]
-            sys.stderr.write(
-                f"another process of this training was lost ({first}): run the same command again on all of them to "
-                "continue from the last checkpoint\n"
-            )
-            sys.stderr.flush()
+            tell_loss(str(error).strip().splitlines()[0][:200])
             os._exit(LOST)
         traceback.print_exc()
         leave(1)

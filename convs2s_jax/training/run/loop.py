@@ -1,7 +1,7 @@
 """The training loop: epochs of updates, reports, validations and checkpoints, from any position."""
 
 import dataclasses
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,23 +15,33 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import checkpoint
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
 from convs2s_jax.training.run.window import Window
 from convs2s_jax.training.step import TrainState, update
 
 
-def train(cfg: Config, workdir: Path) -> None:
+def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> None:
     """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
+
+    A signal before the first update ends it at once, and no checkpoint is written.
+
+    Args:
+      cfg: configuration.
+      workdir: of the run.
+      interrupts: how signals are handled; by default without ending the process that calls this.
 
     Raises:
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
-    with ExitStack() as stack:
-        session, state, position = open_run(cfg, workdir, stack)
+    interrupts = interrupts or Interrupts()
+    with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
+        session, state, position = open_run(cfg, workdir, interrupts, stack)
         window = _window(session, state)
-        bounds, interrupts = cfg.training, session.interrupts
+        bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
+            interrupts.begin()
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
             state, position = _epoch(session, window, state, position)
@@ -94,6 +104,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
         window.add(position.step, rate, sums)
+        session.interrupts.begin()
         session.reports.advance(position.step)
         session.interrupts.at_step(position.step)
         if last:

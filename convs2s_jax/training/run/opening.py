@@ -28,7 +28,9 @@ from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import TrainState
 
 
-def open_run(cfg: Config, workdir: Path, stack: ExitStack) -> tuple[Session, TrainState, Position]:
+def open_run(
+    cfg: Config, workdir: Path, interrupts: Interrupts, stack: ExitStack
+) -> tuple[Session, TrainState, Position]:
     """Open the resources of the training loop, with a new state or that of the newest intact checkpoint.
 
     Until all checks have passed, nothing in the workdir changes but its lock and its cache.
@@ -36,6 +38,7 @@ def open_run(cfg: Config, workdir: Path, stack: ExitStack) -> tuple[Session, Tra
     Args:
       cfg: configuration.
       workdir: of the run; made where it is missing.
+      interrupts: signals received.
       stack: gets what has to be closed at the end.
 
     Raises:
@@ -47,7 +50,7 @@ def open_run(cfg: Config, workdir: Path, stack: ExitStack) -> tuple[Session, Tra
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
     distributed.agree_on_folder(workdir)
-    interrupts, compiled = stack.enter_context(Interrupts()), stack.enter_context(CompileCounter())
+    compiled = stack.enter_context(CompileCounter())
     folder, told = run_folder.checkpoints(workdir), list[str]()
     distributed.agree("list of checkpoints", digest_of_record({"steps": list(run_folder.finished(folder))}))
 

@@ -9,7 +9,11 @@ import jax
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run import distributed, peers
+from convs2s_jax.training.run.peers import Peers
+
+JAX_LATER = 15
+"""Seconds after `heartbeat_timeout` at which JAX's own service ends a process that `Peers` has not ended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,15 +79,15 @@ def from_environment(processes: Processes, environment: dict[str, str]) -> Proce
     )
 
 
-def join(processes: Processes) -> None:
-    """Connect to the other processes, before any device is used; does nothing in a training of one process.
+def join(processes: Processes) -> Peers | None:
+    """Connect to the other processes, before any device is used; None in a training of one process.
 
     Raises:
       UserError: --distributed is given and no cluster is found, or the other processes do not start in time.
     """
     address = processes.coordinator_address
     if not processes.distributed and address is None:
-        return
+        return None
     who = "this process" if processes.process_id is None else f"process {processes.process_id}"
     where = "where the cluster says" if address is None else f"at {address}"
     seconds = processes.initialization_timeout
@@ -97,7 +101,7 @@ def join(processes: Processes) -> None:
             processes.num_processes,
             processes.process_id,
             initialization_timeout=processes.initialization_timeout,
-            heartbeat_timeout_seconds=processes.heartbeat_timeout,
+            heartbeat_timeout_seconds=processes.heartbeat_timeout + JAX_LATER,
         )
     except (ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -109,6 +113,9 @@ def join(processes: Processes) -> None:
         raise UserError(f"{who} did not find the others {where} ({reason})") from error
     jax.devices()
     distributed.barrier("joined")  # no process may exit while another is still connecting
+    if not distributed.several():
+        return None
+    return peers.connect(processes.heartbeat_timeout, None if address is None else address.rpartition(":")[0])
 
 
 def _await_primary(address: str, seconds: float) -> None:

@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from convs2s_jax.training.run.interrupts import SIGNALS, Interrupts
+from convs2s_jax.training.run.interrupts import SIGNALS, Interrupts, StoppedBeforeUpdateError
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_is_only_noted(number):
     with Interrupts() as interrupts:
+        interrupts.begin()
         assert interrupts.received == ""
         os.kill(os.getpid(), number)
         assert interrupts.received == number.name
@@ -23,10 +24,48 @@ def test_first_signal_is_only_noted(number):
 @pytest.mark.parametrize("second", SIGNALS)
 def test_second_signal_ends_the_program(first, second):
     with Interrupts() as interrupts:
+        interrupts.begin()
         os.kill(os.getpid(), first)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), second)
         assert interrupts.received == first.name
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
+    with pytest.raises(StoppedBeforeUpdateError), Interrupts() as interrupts:
+        os.kill(os.getpid(), number)
+        raise AssertionError("not to be reached")
+    assert interrupts.received == number.name
+    assert capsys.readouterr().err == f"{number.name}: stopped before the first update; nothing was to be saved\n"
+
+
+STUCK = """
+import ctypes
+from convs2s_jax.training.run import interrupts
+
+interrupts.PATIENCE = 0.5
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+with interrupts.Interrupts(own_process=True):
+    print("begun", flush=True)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # for ever, whatever signal arrives
+"""
+
+
+def test_a_process_within_a_library_is_ended_from_outside():
+    """The handler waits until the main thread returns to Python, which learning and compiling do not."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert told == "SIGTERM: stopped before the first update; nothing was to be saved\n"
 
 
 def test_handlers_are_restored_after_an_error_too():

@@ -1,13 +1,17 @@
 """What becomes of a corpus before training: validation sets that are held out, sources that are cut."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text
+from convs2s_jax.data import parallel_text, store, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import fill
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -102,3 +106,26 @@ def test_long_sources_are_cut_where_it_is_asked_for_and_counted(folder, tmp_path
     i = int(np.argmax(lengths))
     [row] = fill(run.train.src, np.array([i]), (1, 12))
     assert row.tolist() == [*run.train.src[i][:11].tolist(), 2]
+
+
+def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may_still_change(
+    folder, tmp_path, monkeypatch, capsys
+):
+    """A signal while vocabularies are learned, and one while the training text is tokenised."""
+    workdir = tmp_path / "run"
+
+    def interrupted(work):
+        def call(*arguments, **named):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return work(*arguments, **named)
+
+        return call
+
+    for module, name in ((vocabulary, "build"), (store, "tokenize")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, interrupted(getattr(module, name)))
+            train(tiny.config(**options(folder, data__hold_out=0.1)), workdir)
+        assert "SIGTERM: stopped before the first update; nothing was to be saved" in capsys.readouterr().err
+        assert not run_folder.begun(workdir)
+    train(tiny.config(**options(folder, data__hold_out=0.1, training__clip=0.2)), workdir)
+    assert load(workdir, tell=print).steps == ((3,),)
