@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, TextIO
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ PULSE = 1.0
 PAUSE = 5.0
 """Seconds after which a process that was itself stopped, or kept from running, gives the others time to be heard."""
 GREETING = 30.0
-"""Seconds in which a new connection has to show the token of this training."""
+"""Seconds in which a new connection has to show the token of this training, and to be answered."""
 ROOM = 1024
 """Bytes of the record by which process 0 says where it listens."""
 
@@ -54,7 +54,7 @@ class Peers:
         self._over, self._stopping = threading.Event(), threading.Event()
         self._once = threading.Lock()
 
-    def add(self, process: int, link: socket.socket, lines: Iterable[str]) -> None:
+    def add(self, process: int, link: socket.socket, lines: TextIO) -> None:
         """Watch a process through a connection and the lines that it sends."""
         link.settimeout(None)
         self._heard[process] = time.monotonic()
@@ -99,7 +99,7 @@ class Peers:
                 if now - heard > self._silence:
                     self._lost(process, f"silent for {self._silence:g} s")
 
-    def _listen(self, process: int, lines: Iterable[str]) -> None:
+    def _listen(self, process: int, lines: TextIO) -> None:
         """Read the lines of one process until its connection ends."""
         parting = ""
         try:
@@ -116,6 +116,7 @@ class Peers:
             parting = ""
         self._heard.pop(process, None)
         self._links.pop(process).close()
+        lines.close()
         if parting == "failed":
             self._over.wait(LINGER + PAUSE)
         if parting != "done" and not self._stopping.is_set() and not self._over.is_set():
@@ -166,10 +167,7 @@ def connect(silence: float, host: str | None) -> Peers:
     told = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))))
     if listener is not None:
         threading.Thread(target=_accept, args=(peers, listener, told["token"]), name="peers", daemon=True).start()
-    elif (link := _reach(told["hosts"], told["port"])) is not None:
-        link.sendall(f"{told['token']} {jax.process_index()}\n".encode())
-        peers.add(0, link, link.makefile(encoding="ascii"))
-    else:
+    elif not _greet(peers, told["hosts"], told["port"], told["token"]):
         sys.stderr.write(
             f"process {jax.process_index()} does not reach process 0 at port {told['port']} of {told['hosts'][0]}: "
             "where a process is lost, JAX ends this one, with status 134\n"
@@ -183,20 +181,28 @@ def _accept(peers: Peers, listener: socket.socket, token: str) -> None:
         for _ in range(100 * jax.process_count()):  # strangers are turned away, but not for ever
             link, _ = listener.accept()
             link.settimeout(GREETING)
+            lines = link.makefile(encoding="ascii")
             try:
-                lines = link.makefile(encoding="ascii")
                 said, _, number = lines.readline(100).strip().partition(" ")
                 if not secrets.compare_digest(said, token):
                     raise ValueError("another token")
                 peers.add(int(number), link, lines)
+                link.sendall(b"alive\n")
             except (OSError, ValueError):
                 link.close()
+                lines.close()
 
 
-def _reach(hosts: list[str], port: int) -> socket.socket | None:
+def _greet(peers: Peers, hosts: list[str], port: int, token: str) -> bool:
+    """Connect to process 0 and wait until it has noted this process; whether it could be reached."""
     for host in hosts:
         try:
-            return socket.create_connection((host.strip("[]"), port), timeout=10)
+            link = socket.create_connection((host.strip("[]"), port), timeout=GREETING)
+            link.sendall(f"{token} {jax.process_index()}\n".encode())
+            lines = link.makefile(encoding="ascii")
+            if lines.readline():
+                peers.add(0, link, lines)
+                return True
         except (OSError, UnicodeError):
             continue
-    return None
+    return False

@@ -55,9 +55,7 @@ with interrupts.Interrupts(own_process=True):
 
 def test_a_process_within_a_library_is_ended_from_outside():
     """The handler waits until the main thread returns to Python, which learning and compiling do not."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)

@@ -1,0 +1,155 @@
+"""A lost process ends the others with a sentence and status 75; a signal before the first update ends all."""
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from convs2s_jax.training.run import peers
+from convs2s_jax.training.run.peers import Peers
+from tests import processes, tiny
+
+SILENCE = 4
+MARGIN = 6
+"""Seconds beyond `--heartbeat_timeout` in which two busy cores have to end a process."""
+
+WAITING = f"""
+import sys, time
+from convs2s_jax.training.run import distributed, processes
+from convs2s_jax.training.run.interrupts import Interrupts
+
+address, count, number, victim = sys.argv[1], *map(int, sys.argv[2:])
+given = dict(coordinator_address=address, num_processes=count, process_id=number, heartbeat_timeout={SILENCE})
+found = processes.join(processes.Processes(**given))
+
+def work():
+    with found, Interrupts(own_process=True, peers=found):
+        print("joined", flush=True)
+        if number == victim:
+            time.sleep(600)  # as if it prepared the corpus
+        distributed.barrier("prepared")
+
+distributed.guarded(work)
+"""
+
+
+@contextlib.contextmanager
+def waiting(count, victim):
+    """Processes of which all but one wait for that one."""
+    command = [sys.executable, "-c", WAITING, f"127.0.0.1:{processes.free_port()}", str(count)]
+    known = {"cwd": tiny.ROOT, "env": processes.environment(1), "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [subprocess.Popen([*command, str(i), str(victim)], **known, **pipes) for i in range(count)]
+    try:
+        for process in started:
+            while (line := process.stdout.readline()) != "joined\n":  # gloo speaks there too
+                assert line, process.stderr.read()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """A process that watches process 1 over `there`; `statuses` gets the status with which it would end."""
+    statuses = queue.Queue()
+    monkeypatch.setattr(os, "_exit", statuses.put)
+    monkeypatch.setattr(peers, "PULSE", 0.05)
+    here, there = socket.socketpair()
+    found = Peers(silence=0.5)
+    with found, there:
+        found.add(1, here, here.makefile(encoding="ascii"))
+        yield found, there, statuses
+
+
+def test_a_closed_connection_is_a_loss(watched, capfd):
+    _, there, statuses = watched
+    there.sendall(b"alive\n")
+    there.close()
+    assert statuses.get(timeout=5) == 75
+    said = "another process of this training was lost (process 1: its connection closed): run the same command again"
+    assert said in capfd.readouterr().err
+
+
+def test_a_silent_process_is_lost_and_one_that_speaks_is_not(watched, capfd):
+    _, there, statuses = watched
+    for _ in range(20):
+        there.sendall(b"alive\n")
+        time.sleep(0.05)
+    assert statuses.empty()
+    assert statuses.get(timeout=5) == 75
+    assert "process 1: silent for 0.5 s" in capfd.readouterr().err
+
+
+def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watched, monkeypatch):
+    found, there, statuses = watched
+    monkeypatch.setattr(peers, "LINGER", 0.1)
+    monkeypatch.setattr(peers, "PAUSE", 0.1)
+    there.sendall(b"bye done\n")
+    there.close()
+    here, other = socket.socketpair()
+    found.add(2, here, here.makefile(encoding="ascii"))
+    with pytest.raises(queue.Empty):
+        for _ in range(5):
+            other.sendall(b"alive\n")
+            assert statuses.get(timeout=0.1) is None
+    other.sendall(b"bye failed\n")
+    other.close()
+    assert statuses.get(timeout=5) == 75
+
+
+def test_strangers_are_turned_away():
+    found, listener = Peers(silence=60), socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    threading.Thread(target=peers._accept, args=(found, listener, "token"), daemon=True).start()
+    with socket.create_connection(address) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n")
+        assert stranger.recv(9) == b""
+    assert not found._links
+    assert peers._greet(Peers(silence=60), ["127.0.0.1"], address[1], "token")
+    assert list(found._links) == [0]
+
+
+def ended(started, seconds):
+    """(status, standard error) of each process, which ends in time."""
+    deadline = time.monotonic() + seconds
+    return [
+        (process.returncode, told)
+        for process in started
+        for _, told in [process.communicate(timeout=max(0.1, deadline - time.monotonic()))]
+    ]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("count", "victim"), [(2, 0), (2, 1), (3, 0), (3, 2)])
+def test_when_a_process_is_killed_or_stopped_the_others_say_so_and_end_with_75(count, victim, how, tally):
+    with waiting(count, victim) as started:
+        started[victim].send_signal(how)
+        others = [process for process in started if process is not started[victim]]
+        found = ended(others, SILENCE + MARGIN)
+    why = "its connection closed" if how == signal.SIGKILL else f"silent for {SILENCE} s"
+    said = rf"another process of this training was lost \(process {victim}: ({why}|as process 0 says)\): run the same"
+    right = [status == 75 and re.search(said, told) is not None for status, told in found]
+    tally(tries=len(others), losses=right.count(False))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("receiver", [0, 1, 2])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_to_one_process_before_the_first_update_ends_all(receiver, name, tally):
+    with waiting(3, 0) as started:
+        started[receiver].send_signal(signal.Signals[name])
+        found = ended(started, MARGIN)
+    right = [status == 0 and f"{name}: stopped before the first update" in told for status, told in found]
+    tally(tries=3, losses=right.count(False))
