@@ -188,8 +188,8 @@ def is_loss(error: BaseException) -> bool:
 def tell_loss(how: str) -> None:
     """Say that another process was lost, and what to do."""
     sys.stderr.write(
-        f"another process of this training was lost ({how}): run the same command again on all of them to continue from "
-        "the last checkpoint\n"
+        f"another process of this training was lost ({how}): run the same command again on all of them to continue "
+        "from the last checkpoint\n"
     )
     sys.stderr.flush()
 

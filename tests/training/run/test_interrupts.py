@@ -33,9 +33,8 @@ def test_second_signal_ends_the_program(first, second):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
-    with pytest.raises(StoppedBeforeUpdateError), Interrupts() as interrupts:
+    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
         os.kill(os.getpid(), number)
-        raise AssertionError("not to be reached")
     assert interrupts.received == number.name
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; nothing was to be saved\n"
 
