@@ -2,11 +2,12 @@
 
 import os
 import re
+import sys
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import new_folder, read_json, replace_file, replacing
+from convs2s_jax.core.files import content, new_folder, read_json, replace_file, replacing
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
@@ -113,3 +114,11 @@ def test_a_json_file_is_read_with_or_without_a_byte_order_mark(tmp_path):
     for mark in (b"", b"\xef\xbb\xbf"):
         (tmp_path / "x.json").write_bytes(mark + '{"größer": [1, 2.5, null]}'.encode())
         assert read_json(tmp_path / "x.json", remedy="") == {"größer": [1, 2.5, None]}
+
+
+def test_a_file_without_a_bound_on_its_size_is_read(tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    assert content(tmp_path / "x", most=sys.maxsize - 1) == b"abc"
+    assert content(tmp_path / "x", most=3) == b"abc"
+    with pytest.raises(OSError, match="it has more than 2 bytes"):
+        content(tmp_path / "x", most=2)
