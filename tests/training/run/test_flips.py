@@ -1,9 +1,9 @@
 """Everything that is read back is checked: a flipped bit or a cut file anywhere in a workdir changes no number.
 
-A try damages one file of a copy of a workdir. Then the copy is loaded for decoding, and its run is continued up to the
-first update. Each of the two ends in the exact result, in that of an earlier checkpoint with an announcement, or in one
-sentence. All later numbers follow from what is compared here: parameters, search and vocabularies in decoding; state,
-batch, rate, key, position and token ids of all splits in training.
+A try damages one file of a copy of a workdir and uses the copy: it is loaded for decoding, its run is continued up to
+the next update, or to its end. That ends in the exact result, in that of an earlier checkpoint with an announcement, or
+in one sentence. Where a run is followed up to an update only, all later numbers follow from what is compared: state,
+batch, rate, key, position and the token ids of all splits.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import loop, opening, restoring, run_folder
+from convs2s_jax.training.run import loop, opening, reports, restoring, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load
 from tests import tiny
@@ -103,24 +103,37 @@ def decoded(workdir, told):
     return summary(found.params, names, repr(found.models), repr(found.cfg.search), repr(found.cfg.data), found.steps)
 
 
-USES = {"train": continued, "decode": decoded}
+def ended(workdir, told):
+    """The arrays and the scores at the end of a continued run."""
+    heard = mock.patch.object(reports, "show", lambda sentence: told.append(sentence) or "")
+    with heard, mock.patch.object(opening, "show", lambda sentence: told.append(sentence) or ""):
+        loop.train(tiny.config(**CONTINUED), workdir)
+    lines = [line for line in tiny.metrics(workdir) if line["split"] != "train" and line["step"] > 4]
+    return summary(repr(tiny.digests(workdir, 6)), repr(lines))
 
 
-def files_of(workdir):
-    found = [path.relative_to(workdir) for path in sorted(workdir.rglob("*")) if path.is_file()]
-    return [path for path in found if path.parts[0] not in NEVER_READ]
+USES = {"decode": decoded, "train": continued, "train to the end": ended}
+NOT_READ = {"decode": ("cache", "metrics.jsonl"), "train": (), "train to the end": ()}
 
 
-def expected(whole, folder):
-    """For each use the exact result, and what may come with an announcement: that of the earlier checkpoint."""
-    results = {}
-    for use, run in USES.items():
-        results[use] = []
-        for gone in ((), (4,), (2,)):
-            workdir = shutil.copytree(whole, folder / "".join(map(str, (use, *gone))))
-            for step in gone:
-                shutil.rmtree(workdir / "checkpoints" / str(step))
-            results[use].append(run(workdir, []))
+def groups_of(workdir, use):
+    """The files that a use reads, by what they hold: each group gets the same share of the tries."""
+    groups = {}
+    for path in sorted(path.relative_to(workdir) for path in workdir.rglob("*") if path.is_file()):
+        if path.parts[0] not in NEVER_READ + NOT_READ[use] and (workdir / path).stat().st_size:
+            depth = 3 if path.parts[0] == "checkpoints" else 1
+            groups.setdefault(path.parts[:depth], []).append(path)
+    return list(groups.values())
+
+
+def expected(whole, folder, use):
+    """The exact result, and what may come with an announcement: those without one of the checkpoints."""
+    results = []
+    for gone in ((), (4,), (2,)):
+        workdir = shutil.copytree(whole, folder / f"without {gone}")
+        for step in gone:
+            shutil.rmtree(workdir / "checkpoints" / str(step))
+        results.append(USES[use](workdir, []))
     return results
 
 
@@ -160,33 +173,45 @@ def lost(use, results, workdir):
         return "" if "\n" not in str(error) else f"more than a sentence: {error}"
     except BaseException as error:  # a traceback, a failure of pytest.raises, or too late
         return f"{type(error).__name__}: {str(error)[:300]}"
-    if found == results[use][0]:
+    if found == results[0]:
         return ""
-    if found not in results[use]:
+    if found not in results:
         return f"another result; told {told}"
     return "" if any("damaged" in sentence for sentence in told) else f"an earlier checkpoint in silence; told {told}"
 
 
-def tries(whole, folder, count, *, cuts, seed):
-    """Damage a workdir `count` times. Returns what was lost."""
+def tries(whole, folder, use, *, flips, cuts, seed=SEED):
+    """Damage copies of a workdir. Returns what was lost."""
     rng, losses = random.Random(seed), []
-    results, files = expected(whole, folder), files_of(whole)
-    for i in range(count):
+    results, groups = expected(whole, folder, use), groups_of(whole, use)
+    for i in range(flips + cuts):
         workdir = folder / "damaged"
         shutil.rmtree(workdir, ignore_errors=True)
         shutil.copytree(whole, workdir)
-        path = rng.choice(files)
-        if not (whole / path).stat().st_size:
-            continue
+        path = rng.choice(rng.choice(groups))
         how = damage(workdir / path, rng, i < cuts)
-        for use in ("decode", "train"):  # decoding changes nothing
-            if why := lost(use, results, workdir):
-                losses.append(f"{use}, {path}, {how}: {why}")
+        if why := lost(use, results, workdir):
+            losses.append(f"{use}, {path}, {how}: {why}")
     return losses
 
 
-def test_a_few_flipped_bits_and_cuts_change_no_number(whole, tmp_path):
-    assert tries(whole, tmp_path, 12, cuts=4, seed=SEED) == []
+@pytest.mark.parametrize("use", ["decode", "train"])
+def test_a_few_flipped_bits_and_cuts_change_no_number(whole, tmp_path, use):
+    assert tries(whole, tmp_path, use, flips=7, cuts=2) == []
+
+
+@pytest.mark.parametrize("damaged", ["cache", "vocab"])
+def test_before_the_first_checkpoint_a_run_begins_as_if_nothing_were_damaged(whole, tmp_path, damaged):
+    fresh = shutil.copytree(whole, tmp_path / "fresh")
+    shutil.rmtree(fresh / "checkpoints")
+    right = continued(shutil.copytree(fresh, tmp_path / "right"), [])
+    rng = random.Random(SEED)
+    paths = [path for path in sorted((fresh / damaged).iterdir()) if path.is_file()]
+    for path in paths:
+        damage(path, rng, cut=False)
+    told = []
+    assert continued(fresh, told) == right
+    assert sum("is damaged" in sentence for sentence in told) == (len(paths) if damaged == "cache" else 0)
 
 
 def test_any_flipped_bit_of_the_configuration_is_refused_or_changes_nothing(whole, tmp_path):
@@ -225,11 +250,11 @@ def test_a_configuration_file_may_return_the_content_of_a_workdirs_configuration
 
 
 @pytest.mark.drill
-def test_flipped_bits_and_cut_files_anywhere_in_a_workdir_change_no_number(whole, tmp_path, tally):
-    losses = tries(whole, tmp_path, FLIPS + CUTS, cuts=CUTS, seed=SEED)
+@pytest.mark.parametrize(
+    ("use", "flips", "cuts"), [("decode", 1000, 300), ("train", 1000, 300), ("train to the end", 60, 20)]
+)
+def test_flipped_bits_and_cut_files_anywhere_in_a_workdir_change_no_number(whole, tmp_path, tally, use, flips, cuts):
+    losses = tries(whole, tmp_path, use, flips=flips, cuts=cuts)
     for loss in losses:
         print(loss)  # noqa: T201
-    tally(tries=2 * (FLIPS + CUTS), losses=len(losses))
-
-
-FLIPS, CUTS = 1000, 300
+    tally(tries=flips + cuts, losses=len(losses))
