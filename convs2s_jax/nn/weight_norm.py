@@ -33,15 +33,25 @@ class Normed:
 
 
 def split(params: Tree) -> Tree:
-    """Replace each kernel w of the tree with Normed(v=w, g=||w||), the norm over all axes but the last."""
+    """Replace each kernel w of the tree with `normed(w)`."""
 
-    def normed(layer: Tree) -> Tree:
+    def split_layer(layer: Tree) -> Tree:
         if not isinstance(layer, Affine | Kernel):
             return layer
-        g = jnp.sqrt(jnp.sum(jnp.square(layer.w), axis=range(layer.w.ndim - 1), keepdims=True))
-        return dataclasses.replace(layer, w=Normed(v=layer.w, g=g))
+        return dataclasses.replace(layer, w=normed(layer.w))
 
-    return jax.tree.map(normed, params, is_leaf=lambda x: isinstance(x, Affine | Kernel))
+    return jax.tree.map(split_layer, params, is_leaf=lambda x: isinstance(x, Affine | Kernel))
+
+
+def normed(w: Array) -> Normed:
+    """v = w, g = ||w||, the norm over all axes but the last.
+
+    An output channel of zeros has no direction: there v = 1 and g = 0, which gives zeros again, where v = 0 gives NaN.
+    """
+    axes = range(w.ndim - 1)
+    g = jnp.sqrt(jnp.sum(jnp.square(w), axis=axes, keepdims=True))
+    zeros = jnp.all(w == 0, axis=axes, keepdims=True)
+    return Normed(v=jnp.where(zeros, jnp.ones_like(w), w), g=g)
 
 
 def merge(params: Tree) -> Tree:

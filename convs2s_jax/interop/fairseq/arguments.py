@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from convs2s_jax.core.config import build
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.literals import literal
+from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.interop.fairseq import values
+from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
@@ -41,6 +42,42 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fconv_wmt_en_fr": _wide("[(512, 3)] * 6 + [(768, 3)] * 4 + [(1024, 3)] * 3 + [(2048, 1)] + [(4096, 1)]"),
 }
 """What fairseq takes for the arguments that are absent, by `--arch` (fairseq/models/fconv.py)."""
+
+_MOST_LAYERS = 1000
+SIZE, POSITIONS, RATE = values.whole(1, 2**20), values.whole(1, 2**24), values.number(0, 1)
+_WIDTH, _SKIP = values.whole(1, 2**16), values.whole(0, _MOST_LAYERS)
+
+
+def _layers(name: str, value: Any) -> list[tuple[int, ...]]:
+    """A list of layers, or a text that spells it; it is read as a literal, never evaluated."""
+    found = values.spelled(value)
+    if not isinstance(found, list | tuple) or not 1 <= len(found) <= _MOST_LAYERS:
+        raise UserError(f"{name} is {shown(value)}: a list of 1 to {_MOST_LAYERS} layers is expected")
+    for i, layer in enumerate(found):
+        if not isinstance(layer, list | tuple) or len(layer) not in (2, 3):
+            raise UserError(
+                f"{name}[{i}] is {shown(layer)}: fairseq has (channels, kernel width), and a third number where the "
+                "residual connection is not from the layer before"
+            )
+        for rule, part, item in zip((SIZE, _WIDTH, _SKIP), ("channels", "width", "residual"), layer, strict=False):
+            rule(f"the {part} of {name}[{i}]", item)
+    return [tuple(layer) for layer in found]
+
+
+RULES: dict[str, Rule] = {
+    "arch": values.text,
+    "dropout": RATE,
+    "encoder_embed_dim": SIZE,
+    "encoder_layers": _layers,
+    "decoder_embed_dim": SIZE,
+    "decoder_layers": _layers,
+    "decoder_out_embed_dim": SIZE,
+    "decoder_attention": lambda _name, value: values.spelled(value),
+    "share_input_output_embed": values.flag,
+    "max_source_positions": POSITIONS,
+    "max_target_positions": POSITIONS,
+}
+"""The arguments of `fconv` that are read."""
 
 _SECTIONS = ("dataset", "task", "optimization", "optimizer", "lr_scheduler", "criterion", "common", "model")
 _NAMED = {"model": "arch", "optimizer": "optimizer", "lr_scheduler": "lr_scheduler", "criterion": "criterion"}
@@ -80,33 +117,33 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     default `fconv`.
 
     Raises:
-      UserError: encoder and decoder of different embedding size, or an invalid list of layers or attentions.
+      UserError: encoder and decoder of different embedding size, or an argument that its rule does not allow.
     """
     args = _with_defaults(args)
+    encoder_layers, layers = (_layers(f"{side}_layers", args[f"{side}_layers"]) for side in ("encoder", "decoder"))
     encoder_dim, decoder_dim = args["encoder_embed_dim"], args["decoder_embed_dim"]
     if encoder_dim != decoder_dim:
         raise UserError(
             f"encoder_embed_dim is {encoder_dim} and decoder_embed_dim {decoder_dim}: attention needs equal sizes"
         )
-    layers = literal(str(args["decoder_layers"]))
-    values = {
+    model = {
         "embedding_dim": encoder_dim,
         "dropout": args["dropout"],
         "encoder": {
             "kind": "conv",
-            "layers": literal(str(args["encoder_layers"])),
+            "layers": encoder_layers,
             "max_positions": args["max_source_positions"],
         },
         "decoder": {
             "kind": "conv",
             "layers": layers,
-            "attention_layers": _attention_layers(literal(str(args["decoder_attention"])), layers),
+            "attention_layers": _attention_layers(values.spelled(args["decoder_attention"]), len(layers)),
             "out_dim": args["decoder_out_embed_dim"],
-            "tied_output": bool(args["share_input_output_embed"]),
+            "tied_output": args["share_input_output_embed"],
             "max_positions": args["max_target_positions"],
         },
     }
-    return build(ModelConfig, values, "model")
+    return build(ModelConfig, model, "model")
 
 
 def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
@@ -153,20 +190,18 @@ def _not_fconv(side: str, kind: str) -> str:
 
 
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
-    return PRESETS.get(str(args.get("arch")), _BASE) | {
-        name: args[name] for name in _BASE if args.get(name) is not None
-    }
+    args = checked(args, RULES)
+    return PRESETS.get(args.get("arch", ""), _BASE) | {name: args[name] for name in _BASE if name in args}
 
 
-def _attention_layers(attention: Any, layers: Any) -> list[int] | None:
+def _attention_layers(attention: Any, count: int) -> list[int] | None:
     """Numbers of the layers that attend, from 1; None for all of them."""
-    count = len(layers) if isinstance(layers, list | tuple) else 0
     if isinstance(attention, bool):
         attention = [attention] * count
     right = isinstance(attention, list | tuple) and all(isinstance(yes, bool) for yes in attention)
-    if not right or (count and len(attention) != count):
+    if not right or len(attention) != count:
         raise UserError(
-            f"decoder_attention is {attention!r}: fairseq has True, False, or a list of them, one for each of the "
+            f"decoder_attention is {shown(attention)}: fairseq has True, False, or a list of them, one for each of the "
             f"{count} decoder layers"
         )
     return None if all(attention) else [i + 1 for i, yes in enumerate(attention) if yes]

@@ -9,9 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError, located
-from convs2s_jax.interop.fairseq import arguments, files
-from convs2s_jax.interop.fairseq.families import family_of
+from convs2s_jax.core.errors import UserError, located, shown
+from convs2s_jax.interop.fairseq import arguments, files, recipe, values
+from convs2s_jax.interop.fairseq.families import Family, family_of
+
+_LONGEST_NAME = 200
+_UPDATES = values.whole(0, values.MOST_STEPS)
+_EPOCH = values.whole(0, 1_000_000)
+_RATE = values.number(0, 1e6)
+_MINUTE = np.finfo(np.float32).tiny
+"""Momentum over a smaller learning rate does not fit into single precision."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +40,14 @@ class Checkpoint:
 
     Attributes:
       where: file name, for error messages.
-      args: fairseq's arguments by name.
+      args: those of fairseq's arguments that are used, by name, checked.
       tensors: the state dict.
       updates: number of updates done.
       epoch: the current epoch, from 1.
       rate: learning rate of the last update; None where it is unknown.
       momentum: of the optimiser; None where the file has no usable momentum.
       why: the reason that there is no momentum, or "".
+      unchecked: the reason that damage to the file would not be noticed, or "".
     """
 
     where: str
@@ -50,39 +58,59 @@ class Checkpoint:
     rate: float | None
     momentum: Momentum | None
     why: str
+    unchecked: str
 
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint; nothing in it is executed.
 
     Raises:
-      UserError: it cannot be read, is not one of fairseq, or holds tensors that are not finite.
+      UserError: it cannot be read, is not one of fairseq, or holds tensors that are not finite or numbers that make no
+        sense.
     """
     content, where = files.read(path), f"--checkpoint={path}"
-    tensors = {str(name): np.asarray(value) for name, value in content["model"].items()}
     args = arguments.flat(content.get("args"), content.get("cfg"), where)
     with located(where):
         family = family_of(args)
-    for name, value in tensors.items():
-        if value.dtype.kind not in "fiu":
-            raise UserError(f"{where}: model['{name}'] is not a tensor of numbers")
+        args = values.checked(args, {**recipe.RULES, **family.rules})
+        tensors = _tensors(content["model"], family)
+        return _checked(content, path, args, tensors, family)
+
+
+def _tensors(model: Mapping[Any, Any], family: Family) -> dict[str, np.ndarray]:
+    """The state dict, if its names are texts and its values finite tensors."""
+    for name, value in model.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
+            raise UserError(f"model holds the name {shown(name)}: fairseq's have 1 to {_LONGEST_NAME} characters")
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+            raise UserError(f"model['{name}'] is not a tensor of numbers")
         if not np.all(np.isfinite(value)) and not family.unread.fullmatch(name):
-            raise UserError(f"{where}: model['{name}'] is not finite; use an earlier checkpoint")
+            raise UserError(f"model['{name}'] is not finite; use an earlier checkpoint")
+    return dict(model)
+
+
+def _checked(
+    content: Mapping[str, Any], path: Path, args: dict[str, Any], tensors: dict[str, np.ndarray], family: Family
+) -> Checkpoint:
+    """The record, from a file whose layout may be wrong anywhere."""
     try:
         history = (content.get("optimizer_history") or [{}])[-1]
         momentum, why = _momentum(content.get("last_optimizer_state"), history, family.afresh(tensors))
         return Checkpoint(
-            where=where,
+            where=f"--checkpoint={path}",
             args=args,
             tensors=tensors,
-            updates=int(history.get("num_updates", 0)),
+            updates=_UPDATES("num_updates", history.get("num_updates", 0)),
             epoch=_epoch(content.get("extra_state") or {}),
             rate=_rate(content.get("last_optimizer_state"), history),
             momentum=momentum,
             why=why,
+            unchecked=files.unchecked(path),
         )
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise UserError(f"{where} is not laid out as fairseq does it: {type(error).__name__}: {error}") from error
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"it is not laid out as fairseq does it: {type(error).__name__}: {shown(str(error))}"
+        ) from error
 
 
 def save(
@@ -141,26 +169,30 @@ def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Mome
     if afresh:
         return None, afresh
     group, states = state["param_groups"][0], state["state"]
-    rate = float(group.get("lr_old", group["lr"]))
     if not states:
         return None, "its optimiser has done no update"
-    if not (math.isfinite(rate) and rate > 0):
+    rate = float(_RATE("its lr_old", group["lr"] if group.get("lr_old") is None else group["lr_old"]))
+    if rate < _MINUTE:
         return None, f"its momentum carries a learning rate of {rate:g}"
     order = [i for i in group["params"] if i in states]
     if len(order) < len(states):
         raise KeyError("a parameter of last_optimizer_state is in no group")
-    return Momentum([np.asarray(states[i]["momentum_buffer"]) for i in order], rate), ""
+    buffers = [states[i]["momentum_buffer"] for i in order]
+    for i, buffer in zip(order, buffers, strict=True):
+        if not isinstance(buffer, np.ndarray) or buffer.dtype.kind != "f":
+            raise TypeError(f"momentum_buffer {shown(i)} of last_optimizer_state is not a tensor of numbers")
+    return Momentum(buffers, rate), ""
 
 
 def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
     """The learning rate stored with the optimiser, or with the scheduler."""
     groups: Sequence[Mapping[str, Any]] = state["param_groups"] if state else []
     rate = groups[0].get("lr") if groups else (history.get("lr_scheduler_state") or {}).get("lr")
-    return float(rate) if rate else None
+    return float(_RATE("its learning rate", rate)) or None if rate is not None else None
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:
     """The epoch to resume with. Version 1 of fairseq's iterator stores the number of the finished epoch."""
     iterator = extra.get("train_iterator") or {"epoch": extra.get("epoch", 1)}
     finished = iterator.get("version", 1) == 1 and iterator.get("iterations_in_epoch", 0) > 0
-    return max(1, int(iterator["epoch"]) + finished)
+    return max(1, _EPOCH("its epoch", iterator["epoch"]) + finished)

@@ -1,6 +1,7 @@
 """fairseq's dictionaries, and SentencePiece models beside them, as vocabularies; and back."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from convs2s_jax.core.errors import UserError
@@ -9,6 +10,8 @@ from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.data.words import WordList
+
+_MOST_BYTES, _MOST_ENTRIES = 2**28, 2_000_000
 
 
 def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) -> Vocabularies:
@@ -30,9 +33,23 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) 
                 f"{path} is missing: --dicts is the folder that holds dict.{languages[0]}.txt and "
                 f"dict.{languages[1]}.txt of the checkpoint, as fairseq-preprocess wrote them"
             )
+        _check_length(path)
         words = WordList.load(path)
         sides.append(words if model is None else _with_model(words, model))
     return Vocabularies(*sides)
+
+
+def _check_length(path: Path) -> None:
+    """Refuse what cannot be a dictionary before it is read into memory."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise UserError(f"{path} is longer than {_MOST_BYTES} bytes: it is no dictionary of fairseq-preprocess")
+    with path.open("rb") as file:
+        count = sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 2**20), b""))
+    if count > _MOST_ENTRIES:
+        raise UserError(
+            f"{path} has {count} lines: a dictionary has one for each row of the embedding table, and at most "
+            f"{_MOST_ENTRIES}"
+        )
 
 
 def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path, languages: Sequence[str]) -> None:

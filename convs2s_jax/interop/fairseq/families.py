@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import arguments, light_arguments, light_parameters, parameters
+from convs2s_jax.interop.fairseq.values import Rule
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 
 
@@ -17,6 +18,7 @@ class Family(NamedTuple):
     Attributes:
       kind: our kind of encoder and decoder.
       presets: arguments by `--arch`.
+      rules: what its arguments may be.
       config: fairseq's arguments to a config.
       args: a config to fairseq's arguments.
       params: (config, fairseq's state dict) to the trained form of the parameters.
@@ -29,6 +31,7 @@ class Family(NamedTuple):
 
     kind: str
     presets: Mapping[str, Any]
+    rules: Mapping[str, Rule]
     config: Callable[[Mapping[str, Any]], ModelConfig]
     args: Callable[[ModelConfig], dict[str, Any]]
     params: Callable[[ModelConfig, Mapping[str, Any]], Params]
@@ -43,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "fconv": Family(
         kind="conv",
         presets=arguments.PRESETS,
+        rules=arguments.RULES,
         config=arguments.config_from_args,
         args=arguments.args_from_config,
         params=parameters.params_from_state_dict,
@@ -55,6 +59,7 @@ FAMILIES: dict[str, Family] = {
     "lightconv": Family(
         kind="light",
         presets=light_arguments.PRESETS,
+        rules=light_arguments.RULES,
         config=light_arguments.config_from_args,
         args=light_arguments.args_from_config,
         params=light_parameters.params_from_state_dict,
@@ -73,12 +78,15 @@ def family_of(args: Mapping[str, Any]) -> Family:
     Raises:
       UserError: an unsupported architecture.
     """
-    arch = str(args.get("arch", "fconv"))
+    arch = args.get("arch", "fconv")
     for name, family in FAMILIES.items():
-        if (arch == name or arch.startswith(f"{name}_")) and not arch.startswith(family.others):
+        known = isinstance(arch, str) and (arch == name or arch.startswith(f"{name}_"))
+        if known and not arch.startswith(family.others):
             return family
     presets = ", ".join(preset for family in FAMILIES.values() for preset in family.presets)
-    raise UserError(f"arch is '{arch}': only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}")
+    raise UserError(
+        f"arch is {shown(arch)}: only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}"
+    )
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:

@@ -1,12 +1,14 @@
 """Files of fairseq: checkpoints by torch's restricted loader, or arrays and arguments without torch.
 
-Nothing in a checkpoint is executed. Torch's weights-only loader builds tensors and plain values; beyond those only the
-names listed here are accepted, and each of them except argparse.Namespace becomes an inert placeholder.
+Nothing in a checkpoint is executed. Checksums are compared first, then `pickles.inspect` looks for what would not fit
+into memory, and only then torch's weights-only loader builds tensors and plain values. Beyond those only the names
+listed here are accepted, and each of them except argparse.Namespace becomes an inert placeholder.
 """
 
 import argparse
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.interop.fairseq import archives, pickles
 
 
 class Inert:
@@ -66,6 +69,11 @@ INERT = (
 """Names, beside argparse.Namespace, that a checkpoint may hold: meters, configurations and numbers of fairseq."""
 
 
+_NAMES = frozenset({*INERT, "argparse.Namespace", "collections.OrderedDict"})
+_MOST_PICKLE, _MOST_JSON = 2**26, 2**24
+_OLDEST_TORCH = (2, 6)
+
+
 def read(path: Path) -> dict[str, Any]:
     """The content of a checkpoint: nested dictionaries and lists, tensors as float32 or integer arrays.
 
@@ -74,15 +82,33 @@ def read(path: Path) -> dict[str, Any]:
         needs no torch.
 
     Raises:
-      UserError: no such file, not a checkpoint, one that would execute code, or torch is not installed.
+      UserError: no such file, not a checkpoint, a damaged one, one that would execute code or that claims more than it
+        holds, or no torch that loads safely.
     """
     if not path.is_file():
         raise UserError(f"--checkpoint={path}: there is no such file")
-    return _read_arrays(path) if path.suffix == ".npz" else _read_torch(path)
+    try:
+        return _read_arrays(path) if path.suffix == ".npz" else _read_torch(path)
+    except OSError as error:
+        raise UserError(f"--checkpoint={path} cannot be read: {error.strerror}") from error
+
+
+def unchecked(path: Path) -> str:
+    """The reason that damage to a file which can be read is not noticed, or "" where checksums show it."""
+    if path.suffix == ".npz":
+        return f"the arguments beside it, {path.with_name('config.json')}, have no checksum"
+    if not archives.is_archive(path):
+        return "it is in the format before PyTorch 1.6, which has no checksums"
+    with archives.opened(path) as archive:
+        return "" if archives.has_checksums(archive) else "it was written without checksums"
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint: arrays become tensors, the mapping under 'args' an argparse.Namespace."""
+    """Write a checkpoint and read it back: arrays become tensors, the mapping under 'args' an argparse.Namespace.
+
+    Raises:
+      UserError: what is read back is not what was written.
+    """
     torch = _torch(path)
 
     def convert(value: Any) -> Any:
@@ -93,43 +119,95 @@ def write(content: dict[str, Any], path: Path) -> None:
         return [convert(item) for item in value] if isinstance(value, list) else value
 
     buffer = io.BytesIO()  # on a full disk torch would not raise OSError
+    torch.serialization.set_crc32_options(True)
     torch.save(convert(content) | {"args": argparse.Namespace(**content["args"])}, buffer)
     path.write_bytes(buffer.getbuffer())
+    found = read(path)["model"]
+    if unchecked(path) or not all(np.array_equal(found[name], value) for name, value in content["model"].items()):
+        raise UserError(f"--output: {path.name} is not what was written when it is read again; give another disk")
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
     arguments = path.with_name("config.json")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            model = {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"--checkpoint={path} is not an .npz file of plain arrays: {_first(error)}") from error
+        with archives.opened(path) as archive:
+            model = {name: _single(value) for name, value in archives.arrays(archive).items()}
+    except archives.UnusableError as error:
+        raise UserError(f"--checkpoint={path} is not an .npz file of plain arrays: it {error}") from error
     try:
+        if arguments.stat().st_size > _MOST_JSON:
+            raise UserError(f"{arguments} is longer than {_MOST_JSON} bytes: it holds fairseq's arguments, as JSON")
         return {"args": dict(json.loads(arguments.read_text(encoding="utf-8"))), "model": model}
     except FileNotFoundError as error:
         raise UserError(f"{arguments} is missing: it holds fairseq's arguments for {path.name}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{arguments} is not a JSON object: {_first(error)}") from error
+    except OSError as error:
+        raise UserError(f"{arguments} cannot be read: {error.strerror}") from error
+
+
+def _single(value: np.ndarray) -> np.ndarray:
+    """In single precision; what is too large for it becomes infinite, and is refused with its name."""
+    with np.errstate(over="ignore"):
+        return value.astype(np.float32) if value.dtype.kind == "f" else value
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
     torch = _torch(path)
+    _check_version(path, torch.__version__)
     allowed = [argparse.Namespace, *((Inert, name) for name in INERT)]
     try:
+        stream = _inspected_archive(path) if archives.is_archive(path) else _inspected_older(path)
         with torch.serialization.safe_globals(allowed):
-            content = torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+            content = torch.load(stream, map_location="cpu", weights_only=True)
         content = _plain(content)
+    except pickles.AsksForError as error:
+        raise UserError(
+            f"--checkpoint={path} asks for {shown(str(error))[1:-1]}: refused, nothing in it was executed. A "
+            "checkpoint of fairseq holds tensors, numbers and its arguments; use one from fairseq-train"
+        ) from error
+    except (archives.UnusableError, pickles.RefusedError) as error:
+        raise UserError(f"--checkpoint={path} is not a checkpoint that torch can read: it {error}") from error
+    except OSError:
+        raise
     except Exception as error:  # a file of unknown origin may cause any error
-        asked = _asked_for(error)
-        if asked:
-            raise UserError(
-                f"--checkpoint={path} asks for {asked}: refused, nothing in it was executed. A checkpoint of fairseq "
-                "holds tensors, numbers and its arguments; use one from fairseq-train"
-            ) from error
         raise UserError(f"--checkpoint={path} is not a checkpoint that torch can read: {_first(error)}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), Mapping):
-        held = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        held = (
+            ", ".join(shown(name).strip("'") for name in list(content)[:20])
+            if isinstance(content, dict)
+            else type(content).__name__
+        )
         raise UserError(f"--checkpoint={path} holds no 'model': it is not a checkpoint of fairseq (it holds: {held})")
+    return content
+
+
+def _inspected_archive(path: Path) -> io.BytesIO:
+    """A copy of torch's archive in which every part had its checksum, and whose pickle makes what fits the file."""
+    with archives.opened(path) as archive:
+        content = archives.copied(archive)
+    with zipfile.ZipFile(content) as copy:
+        sizes = {part.filename: part.file_size for part in copy.infolist()}
+        name = next((name for name in sizes if name.count("/") == 1 and name.endswith("/data.pkl")), "")
+        if not name or sizes[name] > _MOST_PICKLE:
+            raise archives.UnusableError(f"has no part data.pkl of at most {_MOST_PICKLE} bytes")
+        folder = name.removesuffix("data.pkl")
+        pickles.inspect(io.BytesIO(copy.read(name)), _NAMES, lambda key, _claimed: sizes.get(f"{folder}data/{key}", 0))
+    content.seek(0)
+    return content
+
+
+def _inspected_older(path: Path) -> io.BytesIO:
+    """A file in torch's older format: five pickles (the third of them the checkpoint) and the storages' numbers."""
+    content = io.BytesIO(path.read_bytes())
+    length = len(content.getbuffer())
+    claimed = 0
+    for _ in range(5):
+        storages = pickles.inspect(content, _NAMES, lambda _key, claimed: max(claimed, length))
+        claimed += sum(storages.values())
+    if claimed > length:
+        raise pickles.RefusedError(f"has storages that claim {claimed} bytes, and is {length} bytes long")
+    content.seek(0)
     return content
 
 
@@ -141,6 +219,15 @@ def _torch(path: Path) -> Any:
             f"{path}: checkpoints of fairseq need PyTorch, which is not installed: pip install 'convs2s_jax[fairseq]'"
         ) from error
     return torch
+
+
+def _check_version(path: Path, version: str) -> None:
+    """Before 2.6, a file could make torch's weights-only loader execute it (CVE-2025-32434)."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST_TORCH:
+        raise UserError(
+            f"--checkpoint={path}: PyTorch {version} is installed, whose weights-only loader can be made to execute a "
+            "file; install 2.6 or later: pip install 'convs2s_jax[fairseq]'"
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -166,15 +253,6 @@ def _plain_inert(value: Inert) -> Any:
         inner = state.get("_content", state.get("_val"))
         return _plain(inner)
     return value.args[0] if len(value.args) == 1 and isinstance(value.args[0], str) else None
-
-
-def _asked_for(error: Exception) -> str:
-    """The name of the disallowed global that a pickle refers to."""
-    words = str(error).replace("`", " ").split()
-    for mark in ("GLOBAL", "class", "function"):
-        if mark in words[:-1]:
-            return words[words.index(mark) + 1]
-    return ""
 
 
 def _first(error: BaseException) -> str:

@@ -70,6 +70,9 @@ def fitted(
         if value.shape != at.shape:
             told.append(f"{at.name} is {value.shape}, the model has {at.shape}")
             return leaf
+        if value.dtype.kind != "f":
+            told.append(f"{at.name} is of whole numbers, the model has fractions")
+            return leaf
         return jnp.asarray(at.convert(value))
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)

@@ -19,7 +19,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import dictionaries, momentum
 from convs2s_jax.interop.fairseq.checkpoint import Checkpoint, load
 from convs2s_jax.interop.fairseq.families import config_from_args, params_from_state_dict
-from convs2s_jax.interop.fairseq.parameters import renewed
+from convs2s_jax.interop.fairseq.parameters import check_directions, renewed
 from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
@@ -141,7 +141,8 @@ def _check(order: Import) -> None:
 
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
     """Convert one checkpoint."""
-    trained = _recipe(found)
+    with located(found.where):
+        trained = recipe(found.args, found.rate)
     source, target = (
         given or str(found.args.get(name) or "")
         for given, name in zip(order.languages, ("source_lang", "target_lang"), strict=True)
@@ -152,6 +153,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
         params = params_from_state_dict(cfg.translator, found.tensors)
+        check_directions(params)
     whole = encoder_decoder.with_shared_table(params, cfg.translator)
     rows = (len(whole.encoder.embedding.table), len(whole.decoder.embedding.table))
     dictionaries.check_sizes(vocabularies, rows, order.dicts, (source, target))
@@ -164,6 +166,12 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
             )
         vocabularies = one or vocabularies
     params = renewed(params)
+    tell(
+        f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums: damage done to them before this "
+        "import is not noticed"
+    )
+    if found.unchecked:
+        tell(f"{found.where}: damage to it would not be noticed: {found.unchecked}; compare it with where it came from")
     for sentence in trained.lost:
         tell(f"{found.where}: {sentence}")
     moments = optimizer.transformation(cfg.training.optimizer).init(params)
@@ -180,13 +188,6 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     if found.rate is not None:
         rates = dataclasses.replace(rates, rate=found.rate)
     return _Made(cfg, vocabularies, state, Position(schedule=rates, step=found.updates, epoch=found.epoch))
-
-
-def _recipe(found: Checkpoint) -> Recipe:
-    try:
-        return recipe(found.args, found.rate)
-    except (TypeError, ValueError, IndexError) as error:
-        raise UserError(f"{found.where}: its arguments are not those that fairseq writes: {error}") from error
 
 
 def _config(

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from convs2s_jax.core.config import build
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.literals import literal
+from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.interop.fairseq import values
+from convs2s_jax.interop.fairseq.arguments import POSITIONS, RATE, SIZE
+from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
@@ -65,7 +67,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 _RESERVED = 2
 """Rows of a position table that no position has: fairseq does not count them, max_positions does."""
-_MOST_LAYERS, _MOST_POSITIONS = 1000, 2**24
+
+RULES: dict[str, Rule] = {
+    "arch": values.text,
+    "adaptive_softmax_cutoff": values.anything,
+    **dict.fromkeys(("dropout", "attention_dropout", "relu_dropout", "input_dropout", "weight_dropout"), RATE),
+    **dict.fromkeys(("weight_softmax", "share_decoder_input_output_embed", "share_all_embeddings"), values.flag),
+    **dict.fromkeys(("no_token_positional_embeddings",), values.flag),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), POSITIONS),
+    "decoder_output_dim": SIZE,
+}
+"""The arguments of `lightconv` that are read."""
+for _side in ("encoder", "decoder"):
+    RULES |= {f"{_side}_{_name}": SIZE for _name in ("embed_dim", "conv_dim", "ffn_embed_dim", "attention_heads")}
+    RULES |= {f"{_side}_{_name}": values.flag for _name in ("glu", "normalize_before", "learned_pos")}
+    RULES |= {f"{_side}_layers": values.whole(1, 1000), f"{_side}_conv_type": values.text}
+    RULES |= {f"{_side}_kernel_size_list": values.items(values.whole(1, 2**16))}
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
@@ -78,9 +95,9 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
     """
     args = _with_defaults(args)
     _check(args)
-    shared = _flag(args, "share_all_embeddings")
-    tied = shared or _flag(args, "share_decoder_input_output_embed")
-    values = {
+    shared = args["share_all_embeddings"]
+    tied = shared or args["share_decoder_input_output_embed"]
+    model = {
         "embedding_dim": args["encoder_embed_dim"],
         "dropout": args["dropout"],
         "share_embeddings": shared,
@@ -88,7 +105,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
         "decoder": _side_values(args, "decoder", "max_target_positions")
         | {"tied_output": tied, "attention_dropout": args["attention_dropout"]},
     }
-    return build(ModelConfig, values, "model")
+    return build(ModelConfig, model, "model")
 
 
 def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
@@ -148,8 +165,8 @@ def _side_args(cfg: LightConfig, side: str, positions: str, dim: int) -> dict[st
 
 
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
-    preset = PRESETS.get(str(args.get("arch")), _BASE)
-    result = preset | {name: args[name] for name in (*_BASE, *_ELSE) if args.get(name) is not None}
+    args = checked(args, RULES)
+    result = PRESETS.get(args.get("arch", ""), _BASE) | {name: args[name] for name in (*_BASE, *_ELSE) if name in args}
     for name, other in _ELSE.items():
         result.setdefault(name, result[other])
     return result
@@ -160,9 +177,9 @@ def _check(args: Mapping[str, Any]) -> None:
     for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
         if args[name] != args[other]:
             raise UserError(f"{name} is {args[name]} and {other} {args[other]}: models here have one size for both")
-    if not _flag(args, "weight_softmax"):
+    if not args["weight_softmax"]:
         raise UserError("weight_softmax is False: kernels here are normalised by a softmax")
-    if _flag(args, "no_token_positional_embeddings"):
+    if args["no_token_positional_embeddings"]:
         raise UserError("no_token_positional_embeddings is True: models of this kind always have positions here")
     if args["adaptive_softmax_cutoff"] is not None:
         raise UserError("adaptive_softmax_cutoff is set: the softmax here is over the whole vocabulary")
@@ -170,13 +187,12 @@ def _check(args: Mapping[str, Any]) -> None:
 
 def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str, Any]:
     """Values of an encoder's or a decoder's config."""
-    widths, count = args[f"{side}_kernel_size_list"], _count(args, f"{side}_layers", _MOST_LAYERS)
-    widths = literal(widths) if isinstance(widths, str) else widths
-    if isinstance(widths, list | tuple) and len(widths) == 1:
+    widths, count = args[f"{side}_kernel_size_list"], args[f"{side}_layers"]
+    if len(widths) == 1:
         widths = list(widths) * count
-    if not isinstance(widths, list | tuple) or len(widths) != count:
+    if len(widths) != count:
         raise UserError(
-            f"{side}_kernel_size_list is {widths!r}: fairseq has a width for each of {side}_layers, {count}"
+            f"{side}_kernel_size_list is {shown(widths)}: fairseq has a width for each of {side}_layers, {count}"
         )
     return {
         "kind": "light",
@@ -184,25 +200,12 @@ def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str
         "convolution": args[f"{side}_conv_type"],
         "conv_dim": args[f"{side}_conv_dim"],
         "heads": args[f"{side}_attention_heads"],
-        "glu": _flag(args, f"{side}_glu"),
+        "glu": args[f"{side}_glu"],
         "ffn_dim": args[f"{side}_ffn_embed_dim"],
-        "norm_before": _flag(args, f"{side}_normalize_before"),
-        "positions": "learned" if _flag(args, f"{side}_learned_pos") else "sinusoidal",
-        "max_positions": _count(args, positions, _MOST_POSITIONS) + _RESERVED,
+        "norm_before": args[f"{side}_normalize_before"],
+        "positions": "learned" if args[f"{side}_learned_pos"] else "sinusoidal",
+        "max_positions": args[positions] + _RESERVED,
         "input_dropout": args["input_dropout"],
         "relu_dropout": args["relu_dropout"],
         "weight_dropout": args["weight_dropout"],
     }
-
-
-def _flag(args: Mapping[str, Any], name: str) -> bool:
-    if not isinstance(args[name], bool | int) or args[name] not in (0, 1):
-        raise UserError(f"{name} is {args[name]!r}: fairseq has True or False")
-    return bool(args[name])
-
-
-def _count(args: Mapping[str, Any], name: str, most: int) -> int:
-    value = args[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise UserError(f"{name} is {value!r}: a whole number from 1 to {most} is expected")
-    return value

@@ -43,7 +43,14 @@ def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> T
     if not all(np.all(np.isfinite(buffer)) for buffer in momentum.buffers):
         raise UserError(f"{where}: a momentum buffer is not finite; give --nomomentum to start the momentum afresh")
     lr = np.float32(momentum.rate)
-    values = {name: -np.asarray(b, np.float32) / lr for name, b in zip(expected, momentum.buffers, strict=True)}
+    with np.errstate(over="ignore"):
+        values = {name: -np.asarray(b, np.float32) / lr for name, b in zip(expected, momentum.buffers, strict=True)}
+    for name, value in values.items():
+        if not np.all(np.isfinite(value)):
+            raise UserError(
+                f"{where}: the momentum of {name} over its learning rate, {momentum.rate:g}, is not finite; give "
+                "--nomomentum to start the momentum afresh"
+            )
     return params_from_state_dict(cfg, values | {"decoder.version": np.array([2.0])})
 
 

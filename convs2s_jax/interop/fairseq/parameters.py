@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn import weight_norm
@@ -98,10 +98,30 @@ def renewed(params: Params) -> Params:
     def renew(normed: Tree) -> Tree:
         if not isinstance(normed, weight_norm.Normed) or normed.g.shape[-1] == normed.v.shape[-1]:
             return normed
-        w = weight_norm.kernel(normed)
-        return weight_norm.Normed(v=w, g=jnp.sqrt(jnp.sum(jnp.square(w), axis=(0, 1), keepdims=True)))
+        return weight_norm.normed(weight_norm.kernel(normed))
 
     return jax.tree.map(renew, params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
+
+
+def check_directions(params: Tree) -> None:
+    """Refuse directions whose norm is zero or infinite, which weight normalisation divides by.
+
+    Raises:
+      UserError: it names the first of them as fairseq does.
+    """
+    found = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
+    for path, leaf in found:
+        if not isinstance(leaf, weight_norm.Normed):
+            continue
+        axes = tuple(axis for axis, size in enumerate(leaf.g.shape) if size == 1)
+        with np.errstate(over="ignore", under="ignore"):
+            norm = np.sqrt(np.sum(np.square(np.asarray(leaf.v)), axis=axes))
+        odd = np.flatnonzero(~(np.isfinite(norm) & (norm > 0)))
+        if len(odd):
+            raise UserError(
+                f"{_name(path)}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]}, {len(odd)} such in all: "
+                "weight normalisation divides by it, and in fairseq too the model computes NaN; use another checkpoint"
+            )
 
 
 def afresh(tensors: Mapping[str, Any]) -> str:
@@ -119,7 +139,8 @@ def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any
         if bare and np.ndim(value) in (2, 3) and not {f"{module}.weight_v", f"{module}.weight_g"} & set(tensors):
             w = np.asarray(value)
             axes = (1,) if w.ndim == 2 else (0, 1)
-            result[f"{module}.weight_v"] = w
+            zeros = np.all(w == 0, axis=axes, keepdims=True)  # without direction: any one, of length 0
+            result[f"{module}.weight_v"] = np.where(zeros, np.ones_like(w), w)
             result[f"{module}.weight_g"] = np.sqrt(np.sum(np.square(w), axis=axes, keepdims=True))
         else:
             result[name] = value

@@ -4,10 +4,32 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convs2s_jax.core.literals import literal
+from convs2s_jax.interop.fairseq import values
+from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
+
+_RATE, _SHARE = values.number(0, 1e6), values.number(0, 1)
+_RATE_OR_NONE, _COUNT = values.number(-1, 1e6), values.whole(-1, values.MOST_STEPS)
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("source_lang", "target_lang"), values.language),
+    **dict.fromkeys(("lr_scheduler", "optimizer", "criterion"), values.text),
+    **dict.fromkeys(("lr_shrink", "momentum", "label_smoothing", "adam_eps"), _SHARE),
+    **dict.fromkeys(("warmup_init_lr", "min_lr", "stop_min_lr", "max_lr"), _RATE_OR_NONE),
+    **dict.fromkeys(("force_anneal", "warmup_updates", "lr_patience", "max_tokens"), _COUNT),
+    "lr": values.items(_RATE),
+    "lr_period_updates": values.number(-1, values.MOST_STEPS),
+    "t_mult": values.number(-1, 1e6),
+    "clip_norm": values.number(-1e6, 1e6),
+    "adam_betas": values.pair(_SHARE),
+    "weight_decay": _RATE,
+    "sentence_avg": values.flag,
+    "seed": values.whole(-values.MOST_STEPS, values.MOST_STEPS),
+    "distributed_world_size": values.whole(-1, 2**20),
+    "update_freq": values.items(values.whole(1, 2**20)),
+}
+"""The arguments of training that are read; -1 stands for none in many of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,18 +55,22 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
     Args:
       args: of the checkpoint, all optional.
       rate: learning rate of its last update, used if the schedule is not supported; None where unknown.
+
+    Raises:
+      UserError: an argument is not what its rule allows.
     """
+    args = checked(args, RULES)
     lost: list[str] = []
     training: dict[str, Any] = {"schedule": _schedule(args, rate, lost)}
-    if args.get("clip_norm") is not None:
-        training["clip"] = args["clip_norm"]
+    if "clip_norm" in args:
+        training["clip"] = max(0, args["clip_norm"])  # fairseq clips where it is above 0
     if args.get("criterion") == "label_smoothed_cross_entropy":
         training["label_smoothing"] = args.get("label_smoothing", 0.0)
     optimizer = args.get("optimizer", "nag")
     if optimizer == "nag":
         training["optimizer"] = {"kind": "nesterov", "momentum": args.get("momentum", 0.99)}
     elif optimizer == "adam":
-        betas = literal(str(args.get("adam_betas", "(0.9, 0.999)")))
+        betas = args.get("adam_betas", (0.9, 0.999))
         training["optimizer"] = {"kind": "adam", "b1": betas[0], "b2": betas[1], "eps": args.get("adam_eps", 1e-8)}
     else:
         lost.append(f"the optimiser '{optimizer}' is not known here: training would use the default")
@@ -54,7 +80,7 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
         lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences: here over tokens")
-    return Recipe(training, _batch(args), abs(int(args.get("seed") or 1)), lost)
+    return Recipe(training, _batch(args), abs(args.get("seed") or 1), lost)
 
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
@@ -90,8 +116,8 @@ def names(training: TrainingConfig) -> dict[str, str]:
 
 def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> dict[str, Any]:
     rates = args.get("lr") or [rate or 0.25]
-    rates = list(rates) if isinstance(rates, list | tuple) else [rates]
-    kind, shrink, warmup = args.get("lr_scheduler", "fixed"), args.get("lr_shrink", 0.1), args.get("warmup_updates", 0)
+    kind, shrink = args.get("lr_scheduler", "fixed"), args.get("lr_shrink", 0.1)
+    warmup = max(0, args.get("warmup_updates", 0))
     warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, args.get("warmup_init_lr", -1))}
     if kind == "inverse_sqrt" and warmup:
         return {"kind": "inverse_sqrt", **warming}
@@ -104,10 +130,15 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     if warmup:
         lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
     if kind == "fixed":
-        return {"kind": "fixed", "rates": rates, "force_anneal": args.get("force_anneal") or None, "shrink": shrink}
+        return {
+            "kind": "fixed",
+            "rates": rates,
+            "force_anneal": max(0, args.get("force_anneal", 0)) or None,
+            "shrink": shrink,
+        }
     if kind == "reduce_lr_on_plateau":
         least = args.get("stop_min_lr") or args.get("min_lr") or -1
-        patience = (args.get("lr_patience") or 0) + 1
+        patience = max(0, args.get("lr_patience", 0)) + 1
         plateau = {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience}
         return plateau | ({"minimum": least} if least > 0 else {})
     lost.append(f"the schedule '{kind}' is not known here: the learning rate would stay at {rate or rates[0]:g}")
@@ -117,10 +148,10 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
 def _batch(args: Mapping[str, Any]) -> dict[str, Any]:
     """Batch settings: fairseq counts tokens per device, we count those of the whole batch."""
     batch: dict[str, Any] = {}
-    if args.get("max_tokens"):
-        batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size") or 1)
-    if args.get("update_freq"):
-        batch["accumulate"] = literal(str(args["update_freq"]))[0]
+    if args.get("max_tokens", 0) > 0:
+        batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size", 1))
+    if "update_freq" in args:
+        batch["accumulate"] = args["update_freq"][0]
     return batch
 
 

@@ -57,11 +57,11 @@ def test_another_architecture_is_refused(arch):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("decoder_layers", 6, r"model.decoder.layers is 6: expected a list"),
-        ("encoder_layers", "[(8, 3), 'x']", r"model.encoder.layers\[1\] is 'x'"),
+        ("decoder_layers", 6, "decoder_layers is 6: a list of 1 to 1000 layers is expected"),
+        ("encoder_layers", "[(8, 3), 'x']", r"encoder_layers\[1\] is 'x': fairseq has \(channels, kernel width\)"),
         ("decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
         ("decoder_attention", "[1] * 20", "fairseq has True, False, or a list of them"),
-        ("dropout", "much", "model.dropout is 'much': expected a number"),
+        ("dropout", "much", "dropout is 'much': a number from 0 to 1 is expected"),
     ],
 )
 def test_odd_arguments_are_named(name, value, sentence):

@@ -40,7 +40,7 @@ def good():
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "pickle"])
 @pytest.mark.parametrize(
     ("function", "name"),
-    [(os.system, "posix.system"), (eval, "eval"), (subprocess.check_output, "commands.check_output")],
+    [(os.system, "posix.system"), (eval, "builtins.eval"), (subprocess.check_output, "commands.check_output")],
     ids=["system", "eval", "subprocess"],
 )
 @pytest.mark.parametrize("place", ["args", "model", "extra_state"])
@@ -105,9 +105,9 @@ def test_configurations_of_fairseq_are_read(torch, good, tmp_path, monkeypatch, 
 
 def test_omegaconf_is_read_without_it(torch, good, tmp_path, monkeypatch):
     omegaconf = pytest.importorskip("omegaconf")
-    expected = checkpoint.load(examples.save(tmp_path, good)).args
+    expected, given = checkpoint.load(examples.save(tmp_path, good)).args, vars(good["args"])
     sections = {"lr_scheduler": {"_name": "fixed"}, "optimizer": {"_name": "nag"}, "task": {"source_lang": "de"}}
-    model = {name: value for name, value in expected.items() if name not in ("lr_scheduler", "optimizer", "arch")}
+    model = {name: value for name, value in given.items() if name not in ("lr_scheduler", "optimizer", "arch")}
     cfg = omegaconf.OmegaConf.create({**sections, "model": {"_name": "fconv", **model}})
     good |= {"args": None, "cfg": cfg}
     path = examples.save(tmp_path, good)

@@ -149,9 +149,10 @@ def test_a_mistake_in_arguments_names_its_file_and_sizes_beyond_all_machines_are
         ({"weight_softmax": False}, "state_dict.npz: weight_softmax is False"),
         ({"arch": "transformer"}, "state_dict.npz: arch is 'transformer'"),
         (
-            {"encoder_ffn_embed_dim": 10**20},
-            r"state_dict.npz: model.encoder.ffn_dim is 10{20}: use a whole number from",
+            {"encoder_ffn_embed_dim": 2**20},
+            r"state_dict.npz: .*fc1.weight is \(40, 24\), the model has \(1048576, 24\)",
         ),
+        ({"encoder_ffn_embed_dim": 10**20}, r"state_dict.npz: encoder_ffn_embed_dim is 10{20}: a whole number from 1"),
     ):
         with pytest.raises(UserError, match=sentence):
             examples.bring_in(write(tmp_path, args | odd, tensors), tmp_path / "run")

@@ -118,7 +118,7 @@ def test_languages_have_to_be_known(values, tmp_path):
 
 def test_arguments_of_odd_types_are_named(values, tmp_path):
     values["args"].seed = "seven"
-    refused(examples.save(tmp_path, values), tmp_path / "run", "its arguments are not those that fairseq writes")
+    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven': a whole")
 
 
 def test_a_workdir_that_is_taken(file, tmp_path):
