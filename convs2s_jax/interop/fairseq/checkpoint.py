@@ -165,7 +165,7 @@ def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Mome
     if not state:
         return None, "it holds no state of an optimiser"
     if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
-        return None, f"its optimiser is {history['optimizer_name']}, and only NAG's momentum is carried over"
+        return None, f"its optimiser is {shown(history['optimizer_name'])}, and only NAG's momentum is carried over"
     if afresh:
         return None, afresh
     group, states = state["param_groups"][0], state["state"]

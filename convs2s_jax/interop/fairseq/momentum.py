@@ -11,6 +11,7 @@ from convs2s_jax.interop.fairseq.parameters import params_from_state_dict, state
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.types import Tree
 
+_LISTED = 5
 _UNIT = 1.0
 """The rate that exported buffers carry: u comes back bit for bit, and fairseq rescales them as it does any others."""
 
@@ -34,8 +35,9 @@ def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> T
         if len(shapes) != len(found):
             odd = f"it holds {len(found)}, the model has {len(shapes)} parameters"
         else:
-            pairs = zip(expected, shapes, found, strict=True)
-            odd = "; ".join(f"{name} is {there}, the model has {here}" for name, here, there in pairs if there != here)
+            pairs = [part for part in zip(expected, shapes, found, strict=True) if part[1] != part[2]]
+            odd = "; ".join(f"{name} is {there}, the model has {here}" for name, here, there in pairs[:_LISTED])
+            odd += f"; and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
         raise UserError(
             f"{where}: its momentum buffers are not those of its parameters ({odd}), as after training in half "
             "precision; give --nomomentum to start the momentum afresh"

@@ -57,12 +57,12 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
     Raises:
       UserError: missing, surplus or misshapen tensors, by name.
     """
+    old = {name for name in tensors if _OLD_LENGTH.fullmatch(name)} if _version(tensors) < 2 else set()
     tensors = _with_lengths(cfg, tensors)
-    old = _version(tensors) < 2
 
     def place(path: str, shape: tuple[int, ...]) -> Place:
         name = fairseq_name(path)
-        if old and name in tensors and np.ndim(tensors[name]) and _OLD_LENGTH.fullmatch(name):
+        if name in old and np.ndim(tensors[name]):
             return Place(name, (len(tensors[name]), 1, 1), np.asarray, np.asarray)
         if _transposed(name):
             return Place(name, shape[::-1], np.transpose, np.transpose)
