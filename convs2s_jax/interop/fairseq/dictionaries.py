@@ -41,10 +41,14 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) 
 
 def _check_length(path: Path) -> None:
     """Refuse what cannot be a dictionary before it is read into memory."""
-    if path.stat().st_size > _MOST_BYTES:
-        raise UserError(f"{path} is longer than {_MOST_BYTES} bytes: it is no dictionary of fairseq-preprocess")
-    with path.open("rb") as file:
-        count = sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 2**20), b""))
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise UserError(f"{path} has {size} bytes: it is no dictionary of fairseq-preprocess, which have far fewer")
+        with path.open("rb") as file:
+            count = sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 2**20), b""))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if count > _MOST_ENTRIES:
         raise UserError(
             f"{path} has {count} lines: a dictionary has one for each row of the embedding table, and at most "

@@ -7,7 +7,6 @@ listed here are accepted, and each of them except argparse.Namespace becomes an 
 
 import argparse
 import io
-import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.files import read_json
 from convs2s_jax.interop.fairseq import archives, pickles
 
 
@@ -134,16 +134,12 @@ def _read_arrays(path: Path) -> dict[str, Any]:
             model = {name: _single(value) for name, value in archives.arrays(archive).items()}
     except archives.UnusableError as error:
         raise UserError(f"--checkpoint={path} is not an .npz file of plain arrays: it {error}") from error
-    try:
-        if arguments.stat().st_size > _MOST_JSON:
-            raise UserError(f"{arguments} is longer than {_MOST_JSON} bytes: it holds fairseq's arguments, as JSON")
-        return {"args": dict(json.loads(arguments.read_text(encoding="utf-8"))), "model": model}
-    except FileNotFoundError as error:
-        raise UserError(f"{arguments} is missing: it holds fairseq's arguments for {path.name}") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{arguments} is not a JSON object: {_first(error)}") from error
-    except OSError as error:
-        raise UserError(f"{arguments} cannot be read: {error.strerror}") from error
+    if not arguments.exists():
+        raise UserError(f"{arguments} is missing: it holds fairseq's arguments for {path.name}")
+    args = read_json(arguments, remedy=f"it holds fairseq's arguments for {path.name}", most=_MOST_JSON)
+    if not isinstance(args, dict):
+        raise UserError(f"{arguments} is not a JSON object: it holds fairseq's arguments by name, for {path.name}")
+    return {"args": args, "model": model}
 
 
 def _single(value: np.ndarray) -> np.ndarray:

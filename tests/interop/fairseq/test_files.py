@@ -183,9 +183,10 @@ def test_arrays_need_their_arguments_and_hold_no_objects(tmp_path):
     np.savez(tmp_path / "state_dict.npz", a=np.zeros(2))
     with pytest.raises(UserError, match=r"config.json is missing: it holds fairseq's arguments for state_dict.npz"):
         files.read(tmp_path / "state_dict.npz")
-    (tmp_path / "config.json").write_text("[1")
-    with pytest.raises(UserError, match=r"config.json is not a JSON object"):
-        files.read(tmp_path / "state_dict.npz")
+    for text, sentence in (("[1", "is not JSON"), ("[[1, 2]]", "is not a JSON object"), ("1", "is not a JSON object")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match=rf"config.json {sentence}.* it holds fairseq's arguments"):
+            files.read(tmp_path / "state_dict.npz")
     (tmp_path / "config.json").write_text("{}")
     assert files.read(tmp_path / "state_dict.npz")["args"] == {}
     made = tmp_path / "made"
