@@ -3,8 +3,9 @@
 Data sets must be stored in the array_record format. A data set that is not on disk yet is prepared in that format.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets
@@ -29,8 +30,29 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
       The two sides, each text as one line (line ends inside it become spaces); None if there is no such split.
 
     Raises:
-      UserError: no such data set, split without examples, no such feature, or features that are not text.
+      UserError: no such data set, split without examples, no such feature, features that are not text, or a damaged
+        file.
     """
+    with _intact(name):
+        return _read(name, split, src, tgt, folder)
+
+
+@contextlib.contextmanager
+def _intact(name: str) -> Iterator[None]:
+    """Turn whatever the library raises for damaged files into a UserError. Its record files carry checksums."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(
+            f"data.corpus 'tfds:{name}' cannot be read ({reason}): a file of it is damaged; copy the data set again, "
+            "or delete its folder in data.tfds_dir and prepare it again"
+        ) from error
+
+
+def _read(name: str, split: str, src: str, tgt: str, folder: str) -> tuple[Sequence[str], Sequence[str]] | None:
     builder = _prepared(name, folder)
     _check_features(name, builder, (src, tgt))
     found = [candidate for candidate in _SPLITS[split] if candidate in builder.info.splits]
