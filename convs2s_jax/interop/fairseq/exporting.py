@@ -55,18 +55,18 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     vocabularies = vocabulary.load(run_folder.vocabulary(order.workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
-    restore = partial(
-        restoring.restore_params,
+    items = {"params": abstract.params}
+    if order.momentum and family.carries_momentum and cfg.training.optimizer.kind == "nesterov":
+        items["optimizer"] = abstract.optimizer
+    found, position = restoring.restore_items(
         run_folder.checkpoints(order.workdir),
+        items,
+        step=order.step,
         check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
         tell=tell,
     )
-    params, position = restore(abstract.params, step=order.step)
-    moments = None
-    if order.momentum and family.carries_momentum and cfg.training.optimizer.kind == "nesterov":
-        state, _ = restore(abstract.optimizer, step=position["step"], item="optimizer")
-        moments = momentum.buffers(state.trace)
-    else:
+    moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found else None
+    if moments is None:
         tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")
     if position["batch"]:
         tell(
@@ -80,7 +80,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
             save(
                 folder / order.output.name,
                 args=args,
-                tensors=family.state_dict(cfg.translator, params),
+                tensors=family.state_dict(cfg.translator, found["params"]),
                 names=recipe.names(cfg.training),
                 updates=position["step"],
                 epoch=position["epoch"],

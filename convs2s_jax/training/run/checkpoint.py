@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Checkpoints(ocp.CheckpointManager):
 
     def __init__(self, folder: Path, *, keep: int, read_only: bool) -> None:
         """Read the losses of the checkpoints in `folder`."""
-        self.losses, self.unreadable = _losses(folder)
+        self.losses, self.unreadable = losses_of(finished(folder))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep, self.losses, self.unreadable),
             create=not read_only,
@@ -41,8 +41,8 @@ class Checkpoints(ocp.CheckpointManager):
         super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
 
     def best_step(self) -> int | None:
-        """The step with the lowest validation loss, the latest of several; None if no loss is known."""
-        return _best(self.all_steps(), self.losses)
+        """The best of the checkpoints; see `best_of`."""
+        return best_of(self.all_steps(), self.losses)
 
     def metrics(self, step: int) -> None:
         """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""
@@ -78,29 +78,27 @@ class _LastAndBest(policies.PreservationPolicy):
         """Whether each of the checkpoints stays; they are in the order of their steps."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], _best(steps, self.losses), *self.unreadable}
+        kept = {*steps[-self.keep :], best_of(steps, self.losses), *self.unreadable}
         return [step in kept for step in steps]
 
 
-def _best(steps: Sequence[int], losses: dict[int, float | None]) -> int | None:
+def best_of(steps: Sequence[int], losses: dict[int, float | None]) -> int | None:
+    """The step with the lowest validation loss, the latest of several; None if no loss is known."""
     known = [(loss, -step) for step in steps if (loss := losses.get(step)) is not None]
     return -min(known)[1] if known else None
 
 
-def _losses(folder: Path) -> tuple[dict[int, float | None], dict[int, str]]:
-    """`losses` and `unreadable` of `Checkpoints`."""
+def losses_of(places: Mapping[int, Path]) -> tuple[dict[int, float | None], dict[int, str]]:
+    """`losses` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
     losses: dict[int, float | None] = {}
     unreadable = {}
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not entry.name.isdigit():
-            continue
+    for step, place in places.items():
         try:
-            losses[int(entry.name)] = position_file.loss_of(entry)
+            losses[step] = position_file.loss_of(place)
         except UserError:
             continue  # of another version, which whoever reads the checkpoint is told
         except (ValueError, OSError) as error:
-            if entry.is_dir():  # else it was removed by a training that is still running
-                unreadable[int(entry.name)] = reason(error)
+            unreadable[step] = reason(error)
     return losses, unreadable
 
 

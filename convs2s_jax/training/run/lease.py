@@ -61,6 +61,11 @@ def held(workdir: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def may_be_held(workdir: Path, name: str) -> bool:
+    """Whether the highest claim was not given back."""
+    return _newest(workdir, name).content != OVER
+
+
 def _acquire(workdir: Path, name: str) -> tuple[Path, int]:
     """Create the next claim once the highest is over; its path and descriptor."""
     newest = _newest(workdir, name)

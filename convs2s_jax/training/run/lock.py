@@ -43,6 +43,11 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
 
 
+def may_be_locked(workdir: Path) -> bool:
+    """Whether a process may hold the lock. False where none does; True also where one was killed that did."""
+    return (workdir / NAME).exists() or lease.may_be_held(workdir, NAME)
+
+
 def _flock(workdir: Path) -> int | None:
     """A descriptor of the file `lock` with an exclusive flock; None where the file system has no flock."""
     path = workdir / NAME

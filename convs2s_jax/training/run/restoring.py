@@ -1,7 +1,8 @@
 """Reading checkpoints. Each is verified; a damaged one is skipped, one of another model is an error."""
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,8 +16,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed, position_file
-from convs2s_jax.training.run.checkpoint import Checkpoints, manager, reason
+from convs2s_jax.training.run.checkpoint import best_of, losses_of, reason
 from convs2s_jax.training.run.digest import digest
+from convs2s_jax.training.run.rotation import LISTINGS, ReplacedError, entries, is_replaced
 from convs2s_jax.training.run.run_folder import finished
 from convs2s_jax.training.step import TrainState
 
@@ -90,36 +92,92 @@ def restore_params(
     step: int | None,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
-    item: str = "params",
 ) -> tuple[Tree, dict[str, Any]]:
-    """Read parameters for decoding, and their position.
+    """Read parameters for decoding, and their position. `abstract` has their shapes; the rest is as in `restore_items`.
+
+    Raises:
+      UserError: as `restore_items`.
+    """
+    found, position = restore_items(folder, {"params": abstract}, step=step, check=check, tell=tell)
+    return found["params"], position
+
+
+def restore_items(
+    folder: Path,
+    items: Mapping[str, Tree],
+    *,
+    step: int | None,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Tree], dict[str, Any]]:
+    """Read items of one checkpoint, and its position, also while a training replaces its checkpoints.
 
     Args:
       folder: folder of the checkpoints.
-      abstract: shapes and dtypes of the parameters.
+      items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser.
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
       tell: is called with a sentence for each damaged checkpoint.
-      item: "params", or "optimizer" to read the optimiser's state, which `abstract` then describes.
 
     Raises:
       UserError: there is no checkpoint, no checkpoint of that step, or none that is intact.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
-    with manager(folder, keep=1, read_only=True) as checkpoints:
-        steps = sorted(checkpoints.all_steps(), reverse=True)
-        if not steps:
+    told: set[str] = set()
+
+    def tell_once(sentence: str) -> None:
+        if sentence not in told:
+            told.add(sentence)
+            tell(sentence)
+
+    for _ in range(LISTINGS):
+        places = finished(folder)
+        if not places:
             raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
-        if step is not None and step not in steps:
-            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(steps)))}")
-        for candidate in [step] if step is not None else _best_first(checkpoints, steps, tell):
-            place = folder / str(candidate)
-            found, why = _attempt(lambda: _part(place, item, abstract, check))  # noqa: B023
-            if found is not None:
-                return found
-            tell(f"the checkpoint of step {candidate} is damaged ({why})")
-    raise UserError(f"{folder}: none of the checkpoints {sorted(steps) if step is None else [step]} could be read")
+        if step is not None and step not in places:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
+        asked = places if step is None else {step: places[step]}
+        with contextlib.suppress(ReplacedError):
+            found = _first_intact(asked, items, check, tell_once)
+            if found is None:
+                raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
+            return found
+    raise UserError(
+        f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
+        "or train with a larger training.keep"
+    )
+
+
+def _first_intact(
+    places: Mapping[int, Path],
+    items: Mapping[str, Tree],
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Tree], dict[str, Any]] | None:
+    """Items of the best checkpoint, or of the newest of the others that is intact; None if none is.
+
+    Raises:
+      ReplacedError: a checkpoint could not be read because it has just been replaced or removed.
+    """
+    before = {step: entries(place) for step, place in places.items()}
+    losses, unreadable = losses_of(places)
+    for step, why in sorted(unreadable.items(), reverse=True):
+        if is_replaced(places[step], before[step]):
+            raise ReplacedError
+        tell(
+            f"the checkpoint of step {step} is damaged ({why}): its validation loss is unknown, and it does not count "
+            "as the best"
+        )
+    best = best_of(list(places), losses)
+    for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
+        found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
+        if found is not None:
+            return found
+        if not distributed.all_of(not is_replaced(places[step], before[step])):
+            raise ReplacedError
+        tell(f"the checkpoint of step {step} is damaged ({why})")
+    return None
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
@@ -147,39 +205,24 @@ def _everywhere(read: Callable[[], T]) -> T:
     return found
 
 
-def _best_first(checkpoints: Checkpoints, steps: list[int], tell: Callable[[str], None]) -> Iterator[int]:
-    """The best step and then the others, the newest first."""
-    for step in steps:
-        if step in checkpoints.unreadable:
-            tell(
-                f"the checkpoint of step {step} is damaged ({checkpoints.unreadable[step]}): its validation loss is "
-                "unknown, and it does not count as the best"
-            )
-    best = checkpoints.best_step()
-    if best is not None:
-        yield best
-    yield from (step for step in steps if step != best)
-
-
 def _whole(
     place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
-    params, position = _part(place, "params", abstract.params, check)
-    moments = _arrays(place, "optimizer", abstract.optimizer, position)
+    found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
     number = jnp.asarray(step, jnp.int32)
     if abstract.step.sharding is not None:
         number = jax.device_put(number, abstract.step.sharding)
-    return TrainState(params=params, optimizer=moments, step=number), position
+    return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
 
 
-def _part(
-    place: Path, item: str, abstract: Tree, check: Callable[[dict[str, Any]], None]
-) -> tuple[Tree, dict[str, Any]]:
-    """One item of a checkpoint, and its position."""
+def _items(
+    place: Path, items: Mapping[str, Tree], check: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Tree], dict[str, Any]]:
+    """Items of a checkpoint, and its position."""
     position = _everywhere(lambda: position_file.read(place))
     check(position)
-    return _arrays(place, item, abstract, position), position
+    return {item: _arrays(place, item, abstract, position) for item, abstract in items.items()}, position
 
 
 def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:

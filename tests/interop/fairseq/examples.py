@@ -118,10 +118,13 @@ def held(workdir: Path):
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     check = partial(run_folder.check_vocabularies, workdir, vocabularies)
-    restore = partial(restoring.restore_params, run_folder.checkpoints(workdir), step=None, check=check, tell=print)
-    params, position = restore(abstract.params)
-    moments, _ = restore(abstract.optimizer, item="optimizer")
-    state = TrainState(params=params, optimizer=moments, step=jnp.asarray(position["step"], jnp.int32))
+    items = {"params": abstract.params, "optimizer": abstract.optimizer}
+    found, position = restoring.restore_items(
+        run_folder.checkpoints(workdir), items, step=None, check=check, tell=print
+    )
+    state = TrainState(
+        params=found["params"], optimizer=found["optimizer"], step=jnp.asarray(position["step"], jnp.int32)
+    )
     return cfg, vocabularies, state, position
 
 
