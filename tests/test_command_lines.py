@@ -263,8 +263,6 @@ def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     assert "Traceback" not in terminal.seen
 
 
-# Orbax leaves the other reads of a failed restore running when it closes its event loop.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_gives_way_to_another_and_is_named(trained, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(trained, workdir)

@@ -18,6 +18,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed, position_file
 from convs2s_jax.training.run.checkpoint import best_of, losses_of, reason
 from convs2s_jax.training.run.digest import digest
+from convs2s_jax.training.run.event_loops import finishing
 from convs2s_jax.training.run.rotation import LISTINGS, ReplacedError, entries, is_replaced
 from convs2s_jax.training.run.run_folder import finished
 from convs2s_jax.training.step import TrainState
@@ -250,9 +251,10 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
     handler = ocp.StandardCheckpointHandler()
-    lies = handler.metadata(folder).tree
-    item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
-    return handler.restore(folder, args=ocp.args.StandardRestore(item))
+    with finishing():
+        lies = handler.metadata(folder).tree
+        item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
+        return handler.restore(folder, args=ocp.args.StandardRestore(item))
 
 
 def _old_name(name: str) -> str:

@@ -32,9 +32,6 @@ SECONDS = 60
 """A try that takes longer counts as lost."""
 CONTINUED = {"training__max_steps": 6, "training__save_every": 2, "training__validate_every": 2}
 
-# When one array cannot be read, Orbax closes its event loop and leaves the other reads running.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

@@ -11,9 +11,6 @@ from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.checkpoints import largest
 
-# When one array cannot be read, Orbax closes its event loop and leaves the other reads running.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 TEXT = "a b c d e\nb c d e f\nc d e f g\n" * 20
 
 

@@ -1,6 +1,5 @@
 """Checkpoints as they are read: what was saved comes back bit by bit, and what is damaged is never used."""
 
-import gc
 import json
 import shutil
 
@@ -10,18 +9,6 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import checkpoint, digest, position_file, restoring
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
-
-# When one array cannot be read, Orbax closes its event loop and leaves the other reads running: their coroutines go to
-# the garbage collector, and what they have read comes to a closed loop (reported as of no object).
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. (None|<coroutine object _read_):pytest.PytestUnraisableExceptionWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def _coroutines_end_within_their_test():
-    yield
-    gc.collect()
 
 
 def test_newest_comes_back_bit_by_bit(folder):

@@ -99,8 +99,6 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
-# Orbax leaves the other reads of a failed restore running when it closes its event loop.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_passed_over_and_written_anew(tmp_path, undisturbed, capfd):
     train(tiny.config(**{**OPTIONS, "training__max_steps": 6}), tmp_path)
     for path in (tmp_path / "checkpoints" / "6" / "params").rglob("d/*"):

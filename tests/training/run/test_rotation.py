@@ -1,6 +1,5 @@
 """Reading beside a training that replaces its checkpoints: a whole one, or the next; never a damaged one."""
 
-import gc
 import itertools
 import shutil
 import subprocess
@@ -16,15 +15,6 @@ from convs2s_jax.training.run.lock import locked
 from convs2s_jax.translation.translator import load
 from tests import processes, tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, save, state
-
-# When one array cannot be read, Orbax closes its event loop and leaves the other reads running.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def _coroutines_end_within_their_test():
-    yield
-    gc.collect()
 
 
 def read(folder, step=None, tell=pytest.fail, items=("params", "optimizer")):
