@@ -241,8 +241,8 @@ def test_an_edited_configuration_is_refused_unless_its_checksum_is_deleted(whole
 def test_a_configuration_file_may_return_the_content_of_a_workdirs_configuration(whole, tmp_path):
     """As the config.py beside an imported model does."""
     file = tmp_path / "config.py"
-    text = f"import json\n\ndef get_config():\n    return json.load(open({str(whole / 'config.json')!r}))\n"
-    file.write_text(text, encoding="utf-8")
+    text = "import json, pathlib\n\ndef get_config():\n    return json.loads(pathlib.Path({!r}).read_text())\n"
+    file.write_text(text.format(str(whole / "config.json")), encoding="utf-8")
     assert build(Config, read_config(str(file), [])) == run_folder.load_config(whole)
 
 
