@@ -38,7 +38,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
     interrupts = interrupts or Interrupts()
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, workdir, interrupts, stack)
-        window = _window(session, state)
+        window = _window(session, state, position)
         bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
             interrupts.begin()
@@ -70,13 +70,14 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
     return position.schedule.stopped
 
 
-def _window(session: Session, state: TrainState) -> Window:
-    """The window of the whole run: skipped updates are counted in a row across epochs."""
+def _window(session: Session, state: TrainState, position: Position) -> Window:
+    """The window of the whole run: skipped updates are counted in a row across epochs and restarts."""
     return Window(
         names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
         last_good=partial(last_good, session),
         tell=session.reports.tell,
+        skipped=position.skipped,
     )
 
 
@@ -115,6 +116,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         over = bool(session.interrupts.received)
         if due or ended or keep or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
+            position = dataclasses.replace(position, skipped=window.skipped)
         if (due or ended) and not over:
             position = validate(session, state, position, scheduled=due)
             window.restart()

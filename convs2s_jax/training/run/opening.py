@@ -98,7 +98,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found
-        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position)}
+        fields = {field.name: saved[field.name] for field in dataclasses.fields(Position) if field.name in saved}
         position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))

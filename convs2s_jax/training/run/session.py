@@ -33,6 +33,7 @@ class Position:
       epoch: the current epoch, from 1.
       batch: number of batches of this epoch already used.
       validated: step of the last validation.
+      skipped: number of updates in a row, up to here, that were skipped because their loss was not finite.
     """
 
     schedule: ScheduleState
@@ -40,6 +41,7 @@ class Position:
     epoch: int = 1
     batch: int = 0
     validated: int = 0
+    skipped: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,13 @@ class Window:
     """Collects the sums of updates on the device and fetches them later, several at once."""
 
     def __init__(
-        self, *, names: Sequence[str], skip: int, last_good: Callable[[], str], tell: Callable[[str], None]
+        self,
+        *,
+        names: Sequence[str],
+        skip: int,
+        last_good: Callable[[], str],
+        tell: Callable[[str], None],
+        skipped: int = 0,
     ) -> None:
         """Begin an empty window.
 
@@ -44,14 +50,20 @@ class Window:
             update itself has left the parameters unchanged.
           last_good: returns which checkpoint is good, for the error message.
           tell: is called with a sentence for each skipped update.
+          skipped: updates in a row that were skipped just before, when the run is continued.
         """
         self._names, self._skip, self._last_good, self._tell = names, skip, last_good, tell
         self._pending: list[Update] = []
         self._compiled: set[tuple[int, ...]] = set()
         self._good: list[Update] = []
-        self._bad, self._in_a_row = 0, 0
+        self._bad, self._in_a_row = 0, skipped
         self._waited = 0.0
         self._since = time.perf_counter()
+
+    @property
+    def skipped(self) -> int:
+        """Number of updates in a row, up to the last report, that were skipped."""
+        return self._in_a_row
 
     def restart(self) -> None:
         """Start the clock again: the time since the last report was not spent on training."""

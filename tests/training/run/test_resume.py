@@ -155,13 +155,15 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path, monkeypatch):
     assert tiny.digests(tmp_path, 2) == before
 
 
-def test_skipped_steps_follow_each_other_from_one_epoch_to_the_next(tmp_path, monkeypatch):
-    """An epoch has fewer updates than may be skipped."""
-    options = {"training__clip": 0.0, "training__skip_bad_steps": 12, "training__max_steps": 40}
+def test_skipped_steps_follow_each_other_from_one_epoch_and_one_start_to_the_next(tmp_path, monkeypatch):
+    """An epoch has ten updates, fewer than may be skipped."""
+    options = {"training__clip": 0.0, "training__skip_bad_steps": 12, "training__validate_every": 100}
     real = schedule.rate
     monkeypatch.setattr(schedule, "rate", lambda *a, step, **k: 1e30 if step == 2 else real(*a, step=step, **k))
+    for bound in (8, 14):
+        train(tiny.config(**options, training__max_steps=bound), tmp_path)
     with pytest.raises(UserError, match=r"^step 15: the loss is .* after 12 that were skipped; "):
-        train(tiny.config(**options, training__validate_every=100), tmp_path)
+        train(tiny.config(**options, training__max_steps=20), tmp_path)
     skipped = [line["skipped"] for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     assert sum(skipped) >= 10
 
