@@ -8,6 +8,9 @@ measured here.
 
 fairseq gives no recipe with this preset: this is its recipe for `fconv_wmt_en_de`. configs/paper_wmt16_en_ro.py
 trains the same model as the paper did.
+
+A checkpoint is written every 500 updates too: about 9 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
+an estimate for one GPU of 2017; on another machine set --config.training.save_every.
 """
 
 
@@ -27,6 +30,7 @@ def get_config():
             "decoder": {"layers": [(512, 3)] * 20, "out_dim": 512},
         },
         "training": {
+            "save_every": 500,
             "optimizer": {"kind": "nesterov", "momentum": 0.99},
             "schedule": {"kind": "fixed", "rates": [0.5], "force_anneal": 50, "shrink": 0.1},
             "clip": 0.1,

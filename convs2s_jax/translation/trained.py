@@ -87,8 +87,8 @@ def _check(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any
     run_folder.check_vocabularies(workdir, vocabularies, position)
     if position["step"] == 0 and position["data"] is not None:
         raise UserError(
-            f"--workdir={workdir} holds random parameters: its checkpoint of step 0 was written before the first update; "
-            "train first, by the command that began the run"
+            f"--workdir={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
+            "update; train first, by the command that began the run"
         )
 
 

@@ -12,6 +12,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import fresh_state
 
 FOLDER = Path(__file__).parents[2] / "configs"
 SOURCE, TARGET, POSITIONS = 9336, 6408, 1024
@@ -179,3 +180,32 @@ def test_presets_of_the_paper_are_trained_as_in_section_4_2(name):
     schedule = training.schedule
     assert (schedule.kind, schedule.rate, schedule.shrink, schedule.minimum) == ("plateau", 0.25, 0.1, 1e-4)
     assert training.label_smoothing == 0.0
+
+
+def parameters(cfg):
+    """Number of parameters with the vocabularies of the preset."""
+    vocabulary = cfg.data.vocabulary
+    sizes = {"source": vocabulary.src_size, "target": vocabulary.src_size if vocabulary.joint else vocabulary.tgt_size}
+    state = jax.eval_shape(partial(fresh_state, model=cfg.model, training=cfg.training, **sizes), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+
+SMALL_CORPORA = {"fairseq_lightconv_iwslt_de_en": 1000}
+"""Presets whose epochs are minutes, with the updates of one: 160,000 pairs of IWSLT'14, about 160 in a batch."""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
+def test_large_presets_save_every_few_minutes(name):
+    """6 FLOPs for each parameter and token, at 3 TFLOP/s, which one GPU of the paper's time reaches in float32."""
+    cfg = preset(name)
+    count = parameters(cfg)
+    if count < 20e6:  # an epoch of the corpora that these are for is minutes
+        assert cfg.training.save_every is None
+        return
+    every = SMALL_CORPORA.get(name, cfg.training.save_every)
+    assert every is not None
+    minutes = 6 * count * cfg.data.batch.tokens * every / 3e12 / 60
+    assert 2 <= minutes <= 20
+    if name not in SMALL_CORPORA:
+        said = " ".join((FOLDER / f"{name}.py").read_text().split())
+        assert f"every {every:,} updates too: about {round(minutes)} minutes at 3 TFLOP/s" in said
