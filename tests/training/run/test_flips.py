@@ -8,14 +8,17 @@ batch, rate, key, position and the token ids of all splits.
 
 import contextlib
 import json
+import multiprocessing
 import random
 import shutil
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
+from absl import logging
 
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.command_line import read_config
@@ -28,6 +31,7 @@ from tests import tiny
 
 SEED = 16
 NEVER_READ = ("train.log", "tensorboard", "samples", "lock")
+PROCESSES = 2
 SECONDS = 60
 """A try that takes longer counts as lost."""
 CONTINUED = {"training__max_steps": 6, "training__save_every": 2, "training__validate_every": 2}
@@ -246,12 +250,24 @@ def test_a_configuration_file_may_return_the_content_of_a_workdirs_configuration
     assert build(Config, read_config(str(file), [])) == run_folder.load_config(whole)
 
 
+def quietly(whole, folder, use, flips, cuts, seed):
+    """`tries` in a process of its own."""
+    logging.set_verbosity(logging.FATAL)
+    folder.mkdir()
+    return tries(whole, folder, use, flips=flips, cuts=cuts, seed=seed)
+
+
 @pytest.mark.drill
 @pytest.mark.parametrize(
-    ("use", "flips", "cuts"), [("decode", 1000, 300), ("train", 1000, 300), ("train to the end", 60, 20)]
+    ("use", "flips", "cuts"), [("decode", 1000, 300), ("train", 1000, 300), ("train to the end", 30, 10)]
 )
 def test_flipped_bits_and_cut_files_anywhere_in_a_workdir_change_no_number(whole, tmp_path, tally, use, flips, cuts):
-    losses = tries(whole, tmp_path, use, flips=flips, cuts=cuts)
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        started = [
+            pool.submit(quietly, whole, tmp_path / f"{i}", use, flips // PROCESSES, cuts // PROCESSES, SEED + i)
+            for i in range(PROCESSES)
+        ]
+        losses = [loss for one in started for loss in one.result()]
     for loss in losses:
         print(loss)  # noqa: T201
     tally(tries=flips + cuts, losses=len(losses))
