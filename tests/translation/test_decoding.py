@@ -50,6 +50,17 @@ def test_windows_change_nothing_but_the_rounding_of_scores(desk, case):
     same(desk.read("windows"), whole, exact=exact)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 10**18}, {"batch_tokens": 10**18}, {"window": 10**18}, {"batch_tokens": 1}, {"show": 10**18}],
+    ids=str,
+)
+def test_sizes_beyond_any_text_are_those_of_the_text(desk, options):
+    desk.decode(output="whole")
+    desk.decode(**options)
+    assert desk.read() == desk.read("whole")
+
+
 def test_nothing_left_to_do_is_said(desk):
     desk.decode()
     before = desk.read()

@@ -3,6 +3,10 @@
 import errno
 import json
 import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation import resuming
+from tests import tiny
 from tests.translation.conftest import LINES
 from tests.translation.desk import Desk
 
@@ -237,6 +242,31 @@ def test_random_kills_and_interrupts_end_in_the_bytes_of_an_undisturbed_run(tmp_
         desk.decode(**options, resume=True)
         losses += desk.read() != desk.read("whole")
     tally(tries=100, losses=losses)
+
+
+@pytest.mark.drill
+def test_processes_that_are_killed_lose_nothing(tmp_path, trained, tally):
+    """12 real SIGKILLs at random moments of one output, which is continued each time."""
+    rng = random.Random(SEED)
+    (tmp_path / "in").write_text("".join(f"{i} kilowatts\n" for i in range(400)))
+    flags = [f"--workdir={trained}", f"--input={tmp_path}/in", "--format=json", "--window=4"]
+    command = [sys.executable, "decode.py", *flags]
+    subprocess.run([*command, f"--output={tmp_path}/whole"], cwd=tiny.ROOT, check=True, capture_output=True)
+    out, kills = tmp_path / "out", 0
+    while True:
+        process = subprocess.Popen([*command, f"--output={out}", "--resume"], cwd=tiny.ROOT, stderr=subprocess.PIPE)
+        before = out.stat().st_size if out.exists() else 0
+        while kills < 12 and process.poll() is None and (out.stat().st_size if out.exists() else 0) == before:
+            time.sleep(0.005)
+        if kills < 12:
+            time.sleep(rng.uniform(0, 0.05))
+            process.kill()
+        told = process.communicate(timeout=300)[1].decode()
+        if process.returncode != -signal.SIGKILL:
+            break
+        kills += 1
+    assert process.returncode == 0, told
+    tally(tries=kills, losses=int(out.read_bytes() != (tmp_path / "whole").read_bytes()))
 
 
 json_values = st.recursive(
