@@ -130,7 +130,11 @@ def test_what_does_not_decide_the_bytes_may_change(desk):
         (RECORD, lambda data: data[:-9], r"resume\.json is damaged \(it is no JSON\); begin anew without --resume"),
         (RECORD, lambda data: data.replace(b'"lines": 3', b'"lines": 4'), r"damaged \(its checksum is that of another"),
         (RECORD, lambda _: b"[" * 100_000, r"resume\.json is damaged \(it is no JSON\)"),
-        (RECORD, lambda _: Path.mkdir, r"resume\.json cannot be read \(Is a directory\); begin anew"),
+        (
+            RECORD,
+            lambda _: Path.mkdir,
+            r"resume\.json cannot be read \(it is a folder, and a file belongs there\); begin",
+        ),
         (
             RECORD,
             lambda _: json.dumps(checksums.seal({"version": 2})).encode(),
