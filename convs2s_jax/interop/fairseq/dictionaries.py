@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
@@ -99,9 +100,6 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
 
 
 def _with_model(words: WordList, model: Path) -> ListedPieces:
-    try:
-        made = ListedPieces(model.read_bytes(), words)
-    except OSError as error:
-        raise UserError(f"{model}: the SentencePiece model cannot be read: {error.strerror}") from error
+    made = ListedPieces(read_bytes(model, remedy="give a SentencePiece model"), words)
     made.check(model)
     return made
