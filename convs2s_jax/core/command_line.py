@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import faulthandler
+import logging as standard_logging
 import os
 import runpy
 import sys
@@ -96,7 +97,7 @@ def run(
         if not faulthandler.is_enabled():
             faulthandler.enable()
         flags.FLAGS.mark_as_parsed()  # flags of libraries keep their defaults
-        logging.set_verbosity(logging.FATAL)  # logs of libraries are not for the user; real problems are raised
+        _silence_libraries()
         command.main(values, overrides)
 
     guard(main, program=program, leave=leave)
@@ -121,6 +122,18 @@ def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], No
             print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
         streams.discard_unwritable()
         leave(2)
+
+
+def _silence_libraries() -> None:
+    """Show no logs of libraries: real problems are raised, and end in our sentence.
+
+    On a full disk, Orbax raises the first error of its tasks, and asyncio logs each of the others with its traceback.
+    What finalisers raise at the end of the program, such as that an event loop is closed, has no consequence.
+    """
+    logging.set_verbosity(logging.FATAL)
+    standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL + 1)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = lambda _: None
 
 
 def explained(error: Exception) -> str | None:

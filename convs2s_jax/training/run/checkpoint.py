@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ class Checkpoints(ocp.CheckpointManager):
     def best_step(self) -> int | None:
         """The best of the checkpoints; see `best_of`."""
         return best_of(self.all_steps(), self.losses)
+
+    def close(self) -> None:
+        """Close. Where another error ends the run, that of an unfinished save is not raised in its place.
+
+        On a full disk both have the same cause, and only ours says what to do.
+        """
+        with contextlib.nullcontext() if sys.exc_info()[0] is None else contextlib.suppress(Exception):
+            super().close()
 
     def metrics(self, step: int) -> None:
         """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""

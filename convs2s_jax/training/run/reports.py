@@ -1,32 +1,18 @@
 """The reports of a run: metrics.jsonl, TensorBoard events, a log and a progress bar."""
 
-import importlib
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
 
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
-
-
-def _without_torch(name: str) -> ModuleType:
-    """Import a module with torch hidden: it would import torch if installed, which takes seconds and is not needed."""
-    if "torch" in sys.modules:
-        return importlib.import_module(name)
-    sys.modules["torch"] = None  # type: ignore[assignment]  # now its import fails, as where it is not installed
-    try:
-        return importlib.import_module(name)
-    finally:
-        del sys.modules["torch"]
-
-
-tensorboardX = _without_torch("tensorboardX")
+from convs2s_jax.training.run.events import Events
 
 
 def perplexity(loss: float) -> float:
@@ -55,7 +41,7 @@ class Reports:
         self._log = open_to_append(workdir / "train.log")
         self._log.writelines(told)
         self._log.flush()
-        self._events = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
+        self._events = Events(workdir / "tensorboard", step=step)
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
         for sentence in damaged:
             self.tell(sentence)
@@ -63,15 +49,28 @@ class Reports:
     def __enter__(self) -> "Reports":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: object, *_: Any) -> None:
         self._bar.close()
-        for file in (self._metrics, self._log, self._events):
-            file.close()
+        with contextlib.ExitStack() as files:
+            if kind is not None:  # a full disk is told once, by the sentence that says what was lost
+                files.enter_context(contextlib.suppress(OSError))
+            for file in (self._metrics, self._log, self._events):
+                files.callback(file.close)
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
-        self._log.write(show(sentence))
-        self._log.flush()
+        with self._located():
+            self._log.write(show(sentence))
+            self._log.flush()
+
+    @contextlib.contextmanager
+    def _located(self) -> Iterator[None]:
+        """Say in the error of a full disk where it is."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._workdir)
+            raise
 
     def has(self, *, split: str, step: int) -> bool:
         """Whether metrics.jsonl has an intact line of this split and step."""
@@ -99,10 +98,11 @@ class Reports:
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
         record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
-        self._metrics.write(metrics_file.line(record))
-        self._metrics.flush()
-        for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", value, step)
+        with self._located():
+            self._metrics.write(metrics_file.line(record))
+            self._metrics.flush()
+            for name, value in values.items():
+                self._events.write(f"{split}/{name}", value, step=step)
         if split == "train":
             self._bar.set_postfix_str(
                 f"epoch {epoch} loss {loss:.3f} {others.get('tokens_per_second', 0):.0f} tokens/s"
