@@ -6,6 +6,7 @@ turned into SIGTERM.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -98,7 +99,10 @@ class Interrupts:
         if self.received:
             raise InterruptedWorkError
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self._begun and _collecting(frame):
+            threading.Timer(0.02, os.kill, (os.getpid(), number)).start()  # once more, a little later
+            return
         if self.received:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
@@ -144,6 +148,14 @@ class Interrupts:
         if not self._told:
             self._told = True
             sys.stderr.write(f"{name}: stopped before the first update; nothing was to be saved\n")
+
+
+def _collecting(frame: FrameType | None) -> bool:
+    """Whether a callback of the garbage collector is at work (JAX has one): Python ignores what is raised there."""
+    codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _end() -> NoReturn:

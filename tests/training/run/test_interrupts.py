@@ -1,6 +1,7 @@
 """Signals: the first is noted, the second ends the program, and afterwards all is as it was."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -38,6 +39,25 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
         os.kill(os.getpid(), number)
     assert interrupts.received == number.name
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; nothing was to be saved\n"
+
+
+def test_a_signal_within_a_garbage_collection_is_not_lost(request):
+    """Python ignores what a callback of the collector raises, and JAX has such a callback."""
+    sent = []
+
+    def callback(*_):
+        if not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    gc.callbacks.append(callback)
+    request.addfinalizer(lambda: gc.callbacks.remove(callback))
+    with Interrupts() as interrupts:
+        gc.collect()
+        with pytest.raises(StoppedBeforeUpdateError):
+            time.sleep(5)
+    assert sent
+    assert interrupts.received == "SIGTERM"
 
 
 STUCK = """
