@@ -237,14 +237,15 @@ class Terminal:
     def end(self, key, seconds=120):
         """Exit status after a key; what came on the screen last is in `seen`.
 
-        A key between the prompt and the moment when readline sets the terminal's mode is lost: it is pressed again.
+        A key between the prompt and the moment when readline sets the terminal's mode is lost: it is pressed again,
+        but not before a program on a busy machine has ended, whose status the second key would change.
         """
         deadline = time.monotonic() + seconds
         with contextlib.suppress(OSError):  # raised when the other side is closed
             while self.process.poll() is None:
                 assert time.monotonic() < deadline, self.seen
                 self.type(key)
-                while select.select([self.file], [], [], 2)[0]:
+                while select.select([self.file], [], [], 10)[0]:
                     self.seen += os.read(self.file, 4096).decode()
         os.close(self.file)
         return self.process.wait(timeout=60)
