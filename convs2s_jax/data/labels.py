@@ -8,7 +8,7 @@ from pathlib import Path
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import SPECIAL, UNK
-from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.text_files import encoded, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Labels:
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
-        return "".join(f"{name}\n" for name in self.names).encode("utf-8")
+        return encoded("".join(f"{name}\n" for name in self.names))
 
     @classmethod
     def load(cls, path: Path) -> "Labels":

@@ -52,6 +52,11 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
         raise UserError(f"{path} cannot be read: {why}; give the name of a text file") from error
 
 
+def encoded(text: str) -> bytes:
+    """A text as `read_lines` reads it back: before a first character U+FEFF goes a byte order mark."""
+    return (f"\ufeff{text}" if text.startswith("\ufeff") else text).encode("utf-8")
+
+
 def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
     """The lines of a text in pieces."""
     decoder = codecs.getincrementaldecoder("utf-8")()

@@ -10,7 +10,7 @@ from pathlib import Path
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data.config import VocabularyConfig
-from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.text_files import encoded, read_lines
 
 _OVERWRITE = " #fairseq:overwrite"
 _DIGITS = 18
@@ -78,7 +78,7 @@ class WordList:
         for word, count in zip(self.words, self.counts, strict=True):
             lines.append(f"{word} {count}{_OVERWRITE if word in SPECIAL or word in later else ''}\n")
             later.add(word)
-        return "".join(lines).encode("utf-8")
+        return encoded("".join(lines))
 
     @classmethod
     def load(cls, path: Path) -> "WordList":
