@@ -95,6 +95,10 @@ class BatchConfig:
     def __post_init__(self) -> None:
         check(self.tokens >= 2, f"tokens is {self.tokens}: a batch holds a token and its end symbol; use 2 or more")
         check(self.shapes >= 1, f"shapes is {self.shapes}: a batch needs a shape; use 1 or more")
+        check(
+            self.shapes <= 256, f"shapes is {self.shapes}: each is compiled once, which takes seconds; use 256 or less"
+        )
+        check(self.tokens <= 2**24, f"tokens is {self.tokens}: no device holds such a batch; use {2**24} or less")
         check(self.accumulate >= 1, f"accumulate is {self.accumulate}: an update needs a batch; use 1 or more")
         check(
             self.max_length >= 2,

@@ -52,3 +52,10 @@ def test_config_comes_back_from_its_dictionary():
 
 def test_one_language_on_both_sides_is_allowed_with_files_of_their_own():
     DataConfig(src="en", tgt="en", files=SplitFiles(train=(("question", "answer"),)))
+
+
+@pytest.mark.parametrize("field", ["shapes", "tokens"])
+def test_a_batch_beyond_all_devices_is_refused(field):
+    for value in (2**31, 2**24 + 1):
+        with pytest.raises(UserError, match=rf"^{field} is {value}: .*; use \d+ or less$"):
+            BatchConfig(**{field: value})
