@@ -31,6 +31,14 @@ FEW, MANY = 25, 3000
 
 LETTERS = st.text("ab 9[]{}:,'\"\n\r\t\0\x1b\x85\u2028\ufeff\u00e9\u2581\U0001f600\ud800-+*.e_", max_size=40)
 PARTS = [b"haus 12\n", b"a", b" ", b"\r\n", b"\n", b"9" * 4400, b"\xff", b"<unk> 1\n", b"\x1f\x8b"]
+KNOWN = [
+    b"haus " + b"9" * 4400 + b"\n",
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b"9" * 5000,
+    b"\xef\xbb\xbf\xef\xbb\xbfa\n",
+]
+"""Tried each time: all were once answered with a traceback, or not read back."""
 BYTES = st.one_of(
     st.binary(max_size=60),
     LETTERS.map(lambda text: text.encode("utf-8", "surrogatepass")),
@@ -159,6 +167,8 @@ def both(name: str, count: int, intact: dict[str, bytes]) -> None:
         if name in ("JSON", "config.json", "pieces"):
             strategy |= VALUES.map(lambda value: json.dumps(value).encode())
         tried(count, strategy, lambda data: PARSERS[name](data, Path(folder)))
+        for data in KNOWN:
+            tried(1, st.just(data), lambda data: PARSERS[name](data, Path(folder)))
 
 
 def override_is_read(given_: tuple[str, str]) -> None:
@@ -178,6 +188,8 @@ def test_any_bytes_are_read_or_refused(name, intact):
 
 
 def test_any_override_is_read_or_refused():
+    for text in ODDITIES:
+        tried(1, st.just(("data.batch.tokens", text)), override_is_read)
     tried(FEW, st.tuples(st.sampled_from(PATHS), SPELLINGS), override_is_read)
 
 
