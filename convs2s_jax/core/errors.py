@@ -66,6 +66,12 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:half]} ... ({len(text) - 2 * half} more characters) ... {text[-half:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a library's error for a message, cut where it is long; its type where it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:_SHOWN]
+
+
 def one_line(sentence: str) -> str:
     """A message as it is printed: on one line, of bounded length, without control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shortened(sentence, _SENTENCE))

@@ -12,7 +12,7 @@ import tensorflow_datasets
 import tensorflow_datasets.summarization
 import tensorflow_datasets.translate  # these two imports register their data sets
 
-from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean, first_line
 
 _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
 
@@ -42,13 +42,12 @@ def _intact(name: str) -> Iterator[None]:
     """Turn whatever the library raises for damaged files into a UserError. Its record files carry checksums."""
     try:
         yield
-    except UserError:
+    except (UserError, ImportError, MemoryError):
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"data.corpus 'tfds:{name}' cannot be read ({reason}): a file of it is damaged; copy the data set again, "
-            "or delete its folder in data.tfds_dir and prepare it again"
+            f"data.corpus 'tfds:{name}' cannot be read ({first_line(error)}): a file of it is missing or damaged; "
+            "copy the data set again, or delete its folder in data.tfds_dir and prepare it again"
         ) from error
 
 
@@ -87,9 +86,8 @@ def _prepared(name: str, folder: str) -> Any:
         builder = tensorflow_datasets.builder(name, data_dir=builder.data_dir_root, file_format="array_record")
         builder.download_and_prepare()
     except Exception as error:  # downloads and third-party parsers can raise anything
-        reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"data.corpus 'tfds:{name}' could not be prepared ({reason}): "
+            f"data.corpus 'tfds:{name}' could not be prepared ({first_line(error)}): "
             "prepare it elsewhere as array_record and give its folder as data.tfds_dir"
         ) from error
     return builder

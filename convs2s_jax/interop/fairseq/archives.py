@@ -9,6 +9,8 @@ from typing import IO
 
 import numpy as np
 
+from convs2s_jax.core.errors import first_line
+
 _MOST_PARTS = 100_000
 _MOST_GROWTH, _SLACK = 20, 2**24
 _CHUNK = 2**22
@@ -42,7 +44,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except UnusableError:
         raise
     except Exception as error:  # zipfile raises errors of many kinds for damaged files
-        raise UnusableError(f"is damaged or cut off: {_said(error)}") from error
+        raise UnusableError(f"is damaged or cut off: {first_line(error)}") from error
 
 
 def has_checksums(archive: zipfile.ZipFile) -> bool:
@@ -120,8 +122,3 @@ def _check_sizes(archive: zipfile.ZipFile, length: int) -> None:
             f"is {length} bytes long and unpacks to {whole}: parameters do not compress to a {_MOST_GROWTH}th; "
             "write it again uncompressed"
         )
-
-
-def _said(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:120]

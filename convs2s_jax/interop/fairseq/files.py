@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.errors import UserError, first_line, shown
 from convs2s_jax.core.files import read_json
 from convs2s_jax.interop.fairseq import archives, pickles
 
@@ -252,7 +252,7 @@ def _plain_inert(value: Inert) -> Any:
 
 
 def _first(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    if lines[0].startswith("Weights only load failed"):  # the rest is torch's advice, which would execute the file
+    line = first_line(error)
+    if line.startswith("Weights only load failed"):  # the rest is torch's advice, which would execute the file
         return "it is damaged, cut off, or of another kind"
-    return lines[0][:200]
+    return line

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
 from convs2s_jax.core.command_line import NO_ROOM
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.training.run import distributed, position_file
 from convs2s_jax.training.run.run_folder import BEFORE, finished
 from convs2s_jax.training.step import TrainState
@@ -107,7 +107,7 @@ def losses_of(places: Mapping[int, Path]) -> tuple[dict[int, float | None], dict
         except UserError:
             continue  # of another version, which whoever reads the checkpoint is told
         except (ValueError, OSError) as error:
-            unreadable[step] = reason(error)
+            unreadable[step] = first_line(error)
     return losses, unreadable
 
 
@@ -180,7 +180,7 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
-            f"({_room(error) or reason(error)}); {good}. Make room and run the same command again"
+            f"({_room(error) or first_line(error)}); {good}. Make room and run the same command again"
         ) from error
 
 
@@ -188,12 +188,6 @@ def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
     """Wait until everything is on disk. Raises UserError if it could not be written."""
     with _writing(checkpoints, step):
         checkpoints.wait_until_finished()
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error, cut to 200 characters for use in a message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def _room(error: BaseException | None) -> str:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.command_line import INTERRUPTED, explained
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
 
@@ -202,7 +202,7 @@ def guarded(work: Callable[[], None]) -> None:
         if explained(error) is not None or not jax.distributed.is_initialized():
             raise
         if is_loss(error):
-            tell_loss(str(error).strip().splitlines()[0][:200])
+            tell_loss(first_line(error))
             os._exit(LOST)
         traceback.print_exc()
         leave(1)

@@ -147,7 +147,7 @@ class Interrupts:
     def _tell_stop(self, name: str) -> None:
         if not self._told:
             self._told = True
-            sys.stderr.write(f"{name}: stopped before the first update; nothing was to be saved\n")
+            sys.stderr.write(f"{name}: stopped before the first update; there was nothing to save\n")
 
 
 def _collecting(frame: FrameType | None) -> bool:

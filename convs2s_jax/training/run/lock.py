@@ -39,7 +39,9 @@ def locked(workdir: Path) -> Iterator[None]:
                 stack.callback(_release, descriptor, workdir / NAME)
                 stack.enter_context(_not_in_children(descriptor))
         except OSError as error:
-            raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+            raise UserError(
+                f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
+            ) from error
         yield
 
 
@@ -85,8 +87,8 @@ def _not_in_children(descriptor: int) -> Iterator[None]:
     kept = [descriptor]
 
     def close() -> None:
-        for own in kept:
-            os.close(own)
+        while kept:  # a child of the child has nothing to close: the number may be another file's by then
+            os.close(kept.pop())
 
     os.register_at_fork(after_in_child=close)
     try:

@@ -8,7 +8,7 @@ import time
 import jax
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.training.run import distributed, peers
 from convs2s_jax.training.run.peers import Peers
 
@@ -104,7 +104,7 @@ def join(processes: Processes) -> Peers | None:
             heartbeat_timeout_seconds=processes.heartbeat_timeout + JAX_LATER,
         )
     except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         if processes.distributed:
             raise UserError(
                 f"--distributed: {reason}. Start under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "

@@ -12,11 +12,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed, position_file
-from convs2s_jax.training.run.checkpoint import best_of, losses_of, reason
+from convs2s_jax.training.run.checkpoint import best_of, losses_of
 from convs2s_jax.training.run.digest import digest
 from convs2s_jax.training.run.event_loops import finishing
 from convs2s_jax.training.run.rotation import LISTINGS, ReplacedError, entries, is_replaced
@@ -188,7 +188,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
     except (UserError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:
-        return None, reason(error)
+        return None, first_line(error)
 
 
 def _everywhere(read: Callable[[], T]) -> T:
@@ -199,7 +199,7 @@ def _everywhere(read: Callable[[], T]) -> T:
     except UserError as error:
         refused = error
     except Exception as error:  # a damaged file; libraries raise all kinds of errors
-        why = reason(error)
+        why = first_line(error)
     if not distributed.all_of(found is not None):
         raise refused or ValueError(why or "another process cannot read its part")
     assert found is not None

@@ -147,7 +147,9 @@ def write_config(workdir: Path, cfg: Config) -> None:
     try:
         replace_file(workdir / "config.json", json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
     except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
+        ) from error
 
 
 def _free(name: str) -> bool:

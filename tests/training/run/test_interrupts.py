@@ -38,7 +38,7 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
     with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
         os.kill(os.getpid(), number)
     assert interrupts.received == number.name
-    assert capsys.readouterr().err == f"{number.name}: stopped before the first update; nothing was to be saved\n"
+    assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
 
 
 def test_a_signal_within_a_garbage_collection_is_not_lost(request):
@@ -84,7 +84,7 @@ def test_a_process_within_a_library_is_ended_from_outside():
     finally:
         process.kill()
     assert process.returncode == 0
-    assert told == "SIGTERM: stopped before the first update; nothing was to be saved\n"
+    assert told == "SIGTERM: stopped before the first update; there was nothing to save\n"
 
 
 def test_handlers_are_restored_after_an_error_too():

@@ -139,8 +139,10 @@ def test_a_refused_first_start_leaves_no_workdir(begun, tmp_path, options, left)
 
 def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=f"^--workdir={tmp_path / 'file' / 'run'} cannot be written: Not a directory$"):
-        train(config(begun / "texts"), tmp_path / "file" / "run")
+    workdir = tmp_path / "file" / "run"
+    message = f"^--workdir={workdir} cannot be written: Not a directory; make room or name another workdir$"
+    with pytest.raises(UserError, match=message):
+        train(config(begun / "texts"), workdir)
 
 
 def test_what_was_told_before_the_start_is_in_the_log(workdir):
