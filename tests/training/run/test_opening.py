@@ -84,10 +84,18 @@ def swap_vocabularies(workdir):
 
 OTHER = {"search__beam_size": 7, "training__max_steps": 9}
 REFUSALS = {
-    "other data": (lambda _: None, {"other": True, **OTHER}, "training data .* have changed"),
+    "other data": (
+        lambda _: None,
+        {"other": True, **OTHER},
+        r"training data .* have changed since its checkpoint of step 3",
+    ),
     "other data, a damaged checkpoint": (cut_newest, {"other": True, **OTHER}, "training data .* have changed"),
     "other data, a save cut short": (set_newest_aside, {"other": True, **OTHER}, "training data .* have changed"),
-    "another configuration": (lambda _: None, {"model__dropout": 0.3, **OTHER}, "another configuration"),
+    "another configuration": (
+        lambda _: None,
+        {"model__dropout": 0.3, **OTHER},
+        "model.dropout is 0.1 there and 0.3 here",
+    ),
     "another vocabulary": (swap_vocabularies, OTHER, "vocabulary of another model"),
     "a damaged vocabulary": (damage_vocabulary, OTHER, r"src\.txt is damaged or was edited"),
     "no vocabulary": (lambda workdir: shutil.rmtree(workdir / "vocab"), OTHER, "vocab is missing"),

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +98,7 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
+@pytest.mark.drill
 def test_a_damaged_checkpoint_is_passed_over_and_written_anew(tmp_path, undisturbed, capfd):
     train(tiny.config(**{**OPTIONS, "training__max_steps": 6}), tmp_path)
     for path in (tmp_path / "checkpoints" / "6" / "params").rglob("d/*"):
@@ -108,40 +108,6 @@ def test_a_damaged_checkpoint_is_passed_over_and_written_anew(tmp_path, undistur
     assert "the checkpoint of step 6 is damaged" in told
     assert "continuing at step 5" in told
     assert tiny.digests(tmp_path, STEPS) == undisturbed
-
-
-def test_changed_data_are_refused(tmp_path):
-    for side in ("src", "tgt"):
-        for split in ("train", "valid"):
-            (tmp_path / f"{split}.{side}").write_text("a b c d e\nb c d e f\nc d e f g\n" * 20)
-    options = {
-        "data__corpus": "files",
-        "data__src": "src",
-        "data__tgt": "tgt",
-        "data__dir": str(tmp_path),
-        "data__vocabulary__kind": "words",
-        "training__max_steps": 1,
-    }
-    workdir = tmp_path / "run"
-    train(tiny.config(**options), workdir)
-    (tmp_path / "train.src").write_text("a b c d e\nb c d e f\nc d e f e\n" * 20)
-    with pytest.raises(UserError, match=r"training data .* have changed since its checkpoint of step 1"):
-        train(tiny.config(**{**options, "training__max_steps": 2}), workdir)
-
-
-def test_another_configuration_is_refused(tmp_path):
-    train(tiny.config(training__max_steps=1), tmp_path)
-    with pytest.raises(UserError, match=r"another configuration: model.dropout is 0.1 there and 0.3 here"):
-        train(tiny.config(model__dropout=0.3), tmp_path)
-
-
-def test_another_vocabulary_is_refused(tmp_path):
-    train(tiny.config(training__max_steps=1), tmp_path / "one")
-    train(tiny.config(training__max_steps=1, data__vocabulary__split_digits=False), tmp_path / "other")
-    shutil.rmtree(tmp_path / "one" / "vocab")
-    (tmp_path / "other" / "vocab").rename(tmp_path / "one" / "vocab")
-    with pytest.raises(UserError, match="is the vocabulary of another model"):
-        train(tiny.config(training__max_steps=2), tmp_path / "one")
 
 
 def test_a_loss_that_is_not_finite_names_its_step(tmp_path, monkeypatch):
