@@ -1,7 +1,7 @@
 """Connections between the processes of a training, by which all notice that one is lost, or is to stop.
 
 JAX has a service for this, but nothing can be said through it: where a process is lost, it aborts the others (SIGABRT,
-134). Its callback for that moment cannot be used from Python (jax 0.10 to 0.12 fail to convert its argument), and
+134). Its callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
 `jax_enable_recoverability` does not help those who lose process 0. So process 0 has a connection of ours to each other
 process. A killed process closes it, and a stopped one falls silent; either way the others end with status `LOST`.
 """
