@@ -42,7 +42,8 @@ class VocabularyConfig:
       sample: maximum number of lines of each side to learn from; more lines are sampled at random with the run's seed.
       min_count: words only: words that occur less often become <unk>.
       split_digits: subwords only: every digit is a separate unit.
-      character_coverage: subwords only: share of the text's characters to cover; the rarest others become <unk>.
+      character_coverage: subwords only: share of the text's characters to cover, from 0.98 to 1; the rarest others
+        become <unk>.
       normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
         identity leaves every character as it is.
     """
@@ -63,9 +64,11 @@ class VocabularyConfig:
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
         check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
         check(self.min_count >= 1, f"min_count is {self.min_count}: every word occurs at least once; use 1 or more")
+        learns_subwords = self.kind != "words" and not self.dir  # other workdirs may hold a smaller one, never used
         check(
-            0.9 <= self.character_coverage <= 1,
-            f"character_coverage is {self.character_coverage}: it is a part of the text, from 0.9 to 1",
+            (0.98 if learns_subwords else 0.9) <= self.character_coverage <= 1,
+            f"character_coverage is {self.character_coverage}: it is a part of the text; SentencePiece takes from 0.98 "
+            "to 1",
         )
         if self.normalization not in NORMALIZATIONS:
             hint = did_you_mean(self.normalization, NORMALIZATIONS)
