@@ -6,11 +6,49 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.spread import IN_FLIGHT
+from convs2s_jax.search.translate import longest
 
 INDICES = 2**31
 """Continuations of a batch are numbered in 32 bits."""
+SMALL_BEAM = 100
+LONG = 10_000
+"""Beams and lengths in symbols up to which nobody asks whether memory holds them."""
+
+
+def check_beam(
+    params: tuple[Any, ...],
+    cfg_models: tuple[encoder_decoder.ModelConfig, ...],
+    cfg: SearchConfig,
+    *,
+    vocab_size: int,
+    rows: int,
+) -> None:
+    """Refuse a beam that does not fit into memory.
+
+    Args:
+      params, cfg_models: as in `generate`; shapes are enough.
+      cfg: the search.
+      vocab_size: V.
+      rows: sentences in a batch.
+
+    Raises:
+      UserError: the message says which beam would fit.
+    """
+    limit = longest(cfg_models, cfg, 16) + 1
+    if cfg.beam_size <= SMALL_BEAM and limit <= LONG:
+        return
+    needed = bytes_per_hypothesis(params, cfg_models, vocab_size=vocab_size, limit=limit)
+    most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
+    if cfg.beam_size > most:
+        raise UserError(
+            f"search.beam_size is {cfg.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
+            f"{vocab_size} in a translation, memory holds a beam of {most}; use a smaller beam_size or max_length_b, "
+            "or in decoding a smaller --batch_size"
+        )
 
 
 def bytes_per_hypothesis(

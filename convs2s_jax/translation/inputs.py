@@ -2,20 +2,14 @@
 
 from collections.abc import Sequence
 
-import jax
-
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.memory import bytes_per_hypothesis, largest_beam, memory_of
+from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation.translator import Translator
-
-SMALL_BEAM = 100
-LONG = 10_000
-"""Beams and lengths in symbols up to which nobody asks whether memory holds them."""
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
@@ -97,17 +91,7 @@ def check_memory(translator: Translator, search: SearchConfig, rows: int) -> Non
     """
     models = translator.models if isinstance(translator.models, tuple) else (translator.models,)
     params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
-    vocab_size, limit = translator.vocabularies.tgt.size, longest(models, search, 16) + 1
-    if search.beam_size <= SMALL_BEAM and limit <= LONG:
-        return
-    needed = bytes_per_hypothesis(params, models, vocab_size=vocab_size, limit=limit)
-    most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
-    if search.beam_size > most:
-        raise UserError(
-            f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
-            f"{vocab_size} in a translation, memory holds a beam of {most}; use a smaller --beam_size, --batch_size or "
-            "--max_length_b"
-        )
+    check_beam(params, models, search, vocab_size=translator.vocabularies.tgt.size, rows=rows)
 
 
 def check_empty(name: str, lines: Sequence[str]) -> None:

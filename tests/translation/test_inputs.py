@@ -161,7 +161,9 @@ def test_a_beam_beyond_memory_is_refused_at_once(translator, options):
         requests.check_memory(translator, search, 64)
     most = int(re.search(r"memory holds a beam of (\d+);", str(found.value)).group(1))
     requests.check_memory(translator, SearchConfig(beam_size=most), 64)
-    with pytest.raises(UserError, match=r"use a smaller --beam_size, --batch_size or --max_length_b$"):
+    with pytest.raises(
+        UserError, match=r"use a smaller beam_size or max_length_b, or in decoding a smaller --batch_size$"
+    ):
         requests.check_memory(translator, SearchConfig(beam_size=most + 1), 64)
 
 

@@ -61,6 +61,10 @@ def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabu
     return vocabulary.build_labelled(cfg.vocabulary, text, seed)
 
 
+def check_search(_params: ClassifierParams, _cfg: Config, _vocabularies: Vocabularies) -> None:
+    """Nothing: labels need no search."""
+
+
 def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
     if not isinstance(vocabularies.tgt, Labels):

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import vocabulary
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import dispatch, schedule, sharding
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
@@ -24,6 +25,7 @@ from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.reports import Reports, Silence, show
 from convs2s_jax.training.run.session import Position, Session, check_data
+from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import TrainState
 
@@ -84,6 +86,8 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
 
     key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
     abstract = jax.eval_shape(init, key)
+    merged = jax.eval_shape(weight_norm.merge, abstract.params)
+    task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
     layout = sharding.shardings(abstract, mesh)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),

@@ -14,6 +14,7 @@ from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
 from convs2s_jax.nn.types import Key
+from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.loss import loss
@@ -57,6 +58,12 @@ def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
             "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
             "translator"
         )
+
+
+def check_search(params: Params, cfg: Config, vocabularies: Vocabularies) -> None:
+    """Refuse a beam that memory cannot hold at the start: the first validation may be days later."""
+    if cfg.training.validate_bleu:
+        check_beam((params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=64)
 
 
 def predict(

@@ -101,6 +101,11 @@ REFUSALS = {
     "no vocabulary": (lambda workdir: shutil.rmtree(workdir / "vocab"), OTHER, "vocab is missing"),
     "no readable checkpoint": (cut_all, OTHER, r"none of the checkpoints \[1, 2, 3\] could be read"),
     "too many devices": (lambda _: None, {"mesh__data": 16, **OTHER}, "mesh"),
+    "a beam beyond memory": (
+        lambda _: None,
+        {"search__beam_size": 99_999_999, "training__validate_bleu": True},
+        "search.beam_size is 99999999: .*, memory holds a beam of",
+    ),
     "an unknown tokeniser": (lambda _: None, {"training__bleu_tokenize": "none such", **OTHER}, "bleu_tokenize"),
 }
 
