@@ -75,7 +75,6 @@ class ModelConfig:
             "encoder.kind is 'none', and the decoder reads a source: a language model is a convolutional decoder with "
             "decoder.attention_layers=[]",
         )
-
         check(
             not self.share_embeddings or self.decoder.tied_output,
             "share_embeddings is True, and the softmax has a kernel of its own: set decoder.tied_output to True",

@@ -120,6 +120,15 @@ def test_strangers_are_turned_away():
     assert list(found._links) == [0]
 
 
+def test_a_process_that_a_firewall_keeps_from_process_0_goes_on_without_a_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    found = Peers(silence=0.2)
+    assert not peers._greet(found, ["127.0.0.1", "a" * 300], port, "token")  # nobody listens; no name of a machine
+    with found:
+        time.sleep(0.5)  # nobody is missed
+
+
 def ended(started, seconds):
     """(status, standard error) of each process, which ends in time."""
     deadline = time.monotonic() + seconds
