@@ -2,6 +2,7 @@
 
 import errno
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from convs2s_jax.training.run.loop import train
 from tests import processes, tiny
 
 STEPS = 100
-KILLS = 20
+KILLS, STOPS = 20, 10
 OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
 
 
@@ -38,32 +39,61 @@ def run_to_the_end(config, workdir):
     assert process.wait() == 0, process.told
 
 
-@pytest.mark.drill
-def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path):
-    """Moments lie within loading, compiling, updates and saves."""
-    config, workdir, rng = tiny.config_file(tmp_path, **OPTIONS), tmp_path / "run", random.Random(1)
-    arguments = [f"--config={config}", f"--workdir={tmp_path}/undisturbed"]
-    undisturbed = processes.Process(
-        arguments, 1, tmp_path / "undisturbed.txt"
-    )  # leaves compiled programs to the others
-    assert undisturbed.wait() == 0, undisturbed.told
-    reached = []
-    for life in range(KILLS):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run that nothing disturbs; it leaves compiled programs to the others."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_to_the_end(tiny.config_file(folder, **OPTIONS), folder / "run")
+    return folder / "run"
+
+
+def lives(folder, rng, count, number):
+    """A run that gets a signal at `count` random moments: for each life its status, its sentences and what was saved.
+
+    Moments lie within loading, compiling, updates and saves.
+    """
+    config, workdir = tiny.config_file(folder, **OPTIONS), folder / "run"
+    for life in range(count):
         before = saved(workdir)
-        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, tmp_path / f"{life}.txt")
+        process = processes.Process([f"--config={config}", f"--workdir={workdir}"], 1, folder / f"{life}.txt")
         early = rng.random() < 0.4 or before > STEPS / 2  # on the way to the first update, or within it
         begun = "vocabularies of" if rng.random() < 0.7 else "devices"
         more = rng.randint(1, 4)
         await_(process, lambda: begun in process.told if early else saved(workdir) >= before + more)  # noqa: B023
         time.sleep(rng.uniform(0, 0.15))
         assert process.popen.poll() is None, process.told
-        process.popen.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        reached.append(saved(workdir))
-    assert reached == sorted(reached)  # no life lost what was saved before it
-    assert 0 < reached[-1] < STEPS
-    run_to_the_end(config, workdir)
-    assert tiny.digests(workdir, STEPS) == tiny.digests(tmp_path / "undisturbed", STEPS)
+        process.popen.send_signal(number)
+        yield process.wait(), process.told, before, saved(workdir)
+
+
+def end(folder, undisturbed):
+    """Run to the end, where the parameters are those of the undisturbed run."""
+    assert 0 < saved(folder / "run") < STEPS
+    run_to_the_end(folder / "tiny.py", folder / "run")
+    assert tiny.digests(folder / "run", STEPS) == tiny.digests(undisturbed, STEPS)
+
+
+@pytest.mark.drill
+def test_killed_twenty_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path, undisturbed, tally):
+    lost = 0
+    for status, told, before, after in lives(tmp_path, random.Random(1), KILLS, signal.SIGKILL):
+        assert status == -signal.SIGKILL, told
+        lost += after < before
+    end(tmp_path, undisturbed)
+    tally(tries=KILLS, losses=lost)
+
+
+@pytest.mark.drill
+def test_stopped_ten_times_at_random_moments_a_run_ends_with_the_same_parameters(tmp_path, undisturbed, tally):
+    """Each life ends with status 0 and its sentence, and its last update is saved."""
+    lost = 0
+    for status, told, before, after in lives(tmp_path, random.Random(2), STOPS, signal.SIGTERM):
+        stopped = re.search(r"stopped at step (\d+), epoch \d+: SIGTERM", told)
+        nothing = "SIGTERM: stopped before the first update; there was nothing to save" in told
+        right = int(stopped[1]) == after >= before if stopped else nothing and after == before
+        lost += status != 0 or not right or "Traceback" in told
+    end(tmp_path, undisturbed)
+    tally(tries=STOPS, losses=lost)
 
 
 def test_an_unfinished_save_does_not_hide_the_error_that_ends_a_run(tmp_path, monkeypatch):
