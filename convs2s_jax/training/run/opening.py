@@ -115,7 +115,7 @@ def _commit(run: Run, damaged: list[Path]) -> None:
     run_folder.write_config(run.workdir, run.cfg)
     if not run_folder.begun(run.workdir):
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
-        shutil.rmtree(run_folder.learned_vocabulary(run.workdir), ignore_errors=True)
+        shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
     for place in damaged:
         step = place.name.removesuffix(run_folder.BEFORE)
         checkpoint.put_aside(place, f"{step}{restoring.DAMAGED}")

@@ -1,12 +1,15 @@
 """From a configuration to tokenised text, vocabularies and batch shapes."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from convs2s_jax.core.config import check
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, plan, shapes, store, vocabulary
 from convs2s_jax.data.parallel_text import ParallelText
@@ -138,17 +141,40 @@ def tokenize(
 def _vocabularies(
     cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
 ) -> Vocabularies:
-    folder, learned = run_folder.vocabulary(workdir), run_folder.learned_vocabulary(workdir)
+    folder = run_folder.vocabulary(workdir)
     if run_folder.begun(workdir):
         if not folder.is_dir():
             raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
         return vocabulary.load(folder)
+    learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
     if not learn:
         return vocabulary.load(learned)
     if cfg.data.vocabulary.dir:
         made = vocabulary.load(Path(cfg.data.vocabulary.dir))
     else:
+        if learned.is_dir():
+            try:
+                made = vocabulary.load(learned)
+                tell("the vocabularies that an earlier start has learned are used again")
+                return made
+            except UserError:
+                tell(f"{learned} is damaged and is written again")
         tell("learning the vocabularies from the training text")
         made = task_of(cfg.model).build_vocabularies(cfg.data, text, cfg.seed)
     vocabulary.save(made, learned)
     return made
+
+
+def _origin(cfg: Config, text: ParallelText) -> str:
+    """A checksum of all that learned vocabularies depend on, as a name for their folder."""
+    if cfg.data.vocabulary.dir:
+        return "given"
+    settings = {
+        "data.vocabulary": to_dict(cfg.data.vocabulary),
+        "one_sided": cfg.data.one_sided,
+        "seed": cfg.seed,
+        "task": type(cfg.model).__name__,
+        "sentencepiece": version("sentencepiece"),
+        "text": fingerprint_of_text(text),
+    }
+    return checksum(json.dumps(settings, sort_keys=True).encode())

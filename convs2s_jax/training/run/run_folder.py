@@ -55,8 +55,8 @@ def vocabulary(workdir: Path) -> Path:
     return workdir / "vocab"
 
 
-def learned_vocabulary(workdir: Path) -> Path:
-    """Folder of the vocabularies of a run that has not begun: they become those of the workdir when it begins."""
+def learned_vocabularies(workdir: Path) -> Path:
+    """Folder of folders of vocabularies of a run that has not begun: one becomes that of the workdir when it begins."""
     return workdir / "cache" / "vocab"
 
 

@@ -129,3 +129,28 @@ def test_a_run_that_is_interrupted_before_its_first_update_saves_nothing_and_may
         assert not run_folder.begun(workdir)
     train(tiny.config(**options(folder, data__hold_out=0.1, training__clip=0.2)), workdir)
     assert load(workdir, tell=print).steps == ((3,),)
+
+
+def test_vocabularies_that_an_earlier_start_has_learned_are_used_again(folder, tmp_path, capsys):
+    """Where text, settings and seed are the same and they are intact; else they are learned."""
+    workdir, told = tmp_path / "run", []
+    learning, again = "learning the vocabularies from the training text", "are used again"
+
+    def said(**others):
+        del told[:]
+        cfg = tiny.config(**options(folder, **{"data__hold_out": 0.1, **others}))
+        found = prepare(cfg, workdir, told.append).vocabularies
+        kinds = [any(word in sentence for sentence in told) for word in (learning, again, "is damaged")]
+        return found.src.fingerprint, kinds
+
+    first = said()
+    assert first[1] == [True, False, False]
+    assert said() == (first[0], [False, True, False])
+    assert said(model__dropout=0.3) == (first[0], [False, True, False])
+    assert said(seed=2)[1] == [True, False, False]
+    assert said(data__hold_out=0.3)[1] == [True, False, False]  # another training text
+    assert said(data__vocabulary={"kind": "words", "min_count": 2})[1] == [True, False, False]
+    for path in (workdir / "cache" / "vocab").glob("*/src.txt"):
+        path.write_text(path.read_text().replace("w", "z", 1))
+    assert said() == (first[0], [True, False, True])
+    assert said() == (first[0], [False, True, False])
