@@ -45,6 +45,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
             state, position = _epoch(session, window, state, position)
+        interrupts.begin()  # also where an earlier start has done all updates
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)

@@ -176,21 +176,26 @@ def connect(silence: float, host: str | None) -> Peers:
 
 
 def _accept(peers: Peers, listener: socket.socket, token: str) -> None:
-    """Let the other processes in, and nobody else."""
+    """Let the other processes in, and nobody else. Each greeting has a thread: a silent stranger delays no one."""
     with listener:
         for _ in range(100 * jax.process_count()):  # strangers are turned away, but not for ever
             link, _ = listener.accept()
-            link.settimeout(GREETING)
-            lines = link.makefile(encoding="ascii")
-            try:
-                said, _, number = lines.readline(100).strip().partition(" ")
-                if not secrets.compare_digest(said, token):
-                    raise ValueError("another token")
-                peers.add(int(number), link, lines)
-                link.sendall(b"alive\n")
-            except (OSError, ValueError):
-                link.close()
-                lines.close()
+            threading.Thread(target=_admit, args=(peers, link, token), name="greeting", daemon=True).start()
+
+
+def _admit(peers: Peers, link: socket.socket, token: str) -> None:
+    """Watch a new connection if it shows the token, else close it."""
+    link.settimeout(GREETING)
+    lines = link.makefile(encoding="ascii")
+    try:
+        said, _, number = lines.readline(100).strip().partition(" ")
+        if not secrets.compare_digest(said, token):
+            raise ValueError("another token")
+        peers.add(int(number), link, lines)
+        link.sendall(b"alive\n")
+    except (OSError, ValueError):
+        link.close()
+        lines.close()
 
 
 def _greet(peers: Peers, hosts: list[str], port: int, token: str) -> bool:

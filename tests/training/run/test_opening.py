@@ -1,11 +1,13 @@
 """A start that is refused changes nothing."""
 
+import os
 import shutil
+import signal
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import loop, run_folder
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -162,6 +164,14 @@ def test_what_was_told_before_the_start_is_in_the_log(workdir):
     text = (workdir / "train.log").read_text()
     for sentence in ("devices: 1 x cpu", "learning the vocabularies", "training pairs: 60 used", "parameters; "):
         assert text.count(sentence) == 1
+
+
+def test_a_signal_to_a_start_that_has_no_update_left_is_told_as_after_updates(begun, workdir, monkeypatch, capfd):
+    monkeypatch.setattr(loop, "score_test", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    train(config(begun / "texts", training__keep=3), workdir)
+    told = capfd.readouterr().err
+    assert "SIGTERM: saving before the end" in told
+    assert "before the first update" not in told
 
 
 def test_what_a_start_passes_over_is_put_right_when_it_begins(begun, workdir):
