@@ -40,7 +40,7 @@ test: lint types floors
 
 # Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.
 drills: $(FOR_TESTS)
-	$(BIN)/python -m pytest -m drill -p tests.drills --drill-report=docs/reliability.md
+	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile -p tests.drills --drill-report=docs/reliability.md
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache
