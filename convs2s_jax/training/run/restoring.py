@@ -252,6 +252,7 @@ def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
     handler = ocp.StandardCheckpointHandler()
     with finishing():
+        folder = folder.absolute()  # Orbax reads no others
         lies = handler.metadata(folder).tree
         item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
         return handler.restore(folder, args=ocp.args.StandardRestore(item))

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import loop, run_folder
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation.translator import load
 from tests import tiny
 from tests.checkpoints import largest
 
@@ -158,6 +160,12 @@ def test_a_workdir_that_cannot_be_made_is_named(begun, tmp_path):
     message = f"^--workdir={workdir} cannot be written: Not a directory; make room or name another workdir$"
     with pytest.raises(UserError, match=message):
         train(config(begun / "texts"), workdir)
+
+
+def test_a_relative_workdir_is_continued_and_read(begun, workdir, monkeypatch):
+    monkeypatch.chdir(workdir.parent)
+    train(config(begun / "texts", training__keep=3, training__max_steps=4), Path(workdir.name))
+    assert load(Path(workdir.name), tell=print).steps == ((4,),)
 
 
 def test_what_was_told_before_the_start_is_in_the_log(workdir):
