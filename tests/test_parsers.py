@@ -37,6 +37,7 @@ KNOWN = [
     b'{"a":' * 100_000,
     b"9" * 5000,
     b"\xef\xbb\xbf\xef\xbb\xbfa\n",
+    b"a\r\r",
 ]
 """Tried each time: all were once answered with a traceback, or not read back."""
 BYTES = st.one_of(

@@ -67,13 +67,19 @@ class Labels:
         """Read what `save` wrote.
 
         Raises:
-          UserError: the file has an empty line, or a label twice.
+          UserError: the file has an empty line, a label twice, or one with white space around it.
         """
         names = read_lines(path, again=True)
         before: set[str] = set()
         for number, name in enumerate(names, 1):
-            if not name.strip() or name in before:
-                why = "is in the list already" if name.strip() else "is empty"
+            why = ""
+            if not name.strip():
+                why = "is empty"
+            elif name != name.strip():
+                why = "begins or ends with white space"
+            elif name in before:
+                why = "is in the list already"
+            if why:
                 raise UserError(f"{path}, line {number}: the label {shown(name)} {why}; restore the file")
             before.add(name)
         return cls(tuple(names))
