@@ -19,9 +19,6 @@ def _without_torch(name: str) -> ModuleType:
         del sys.modules["torch"]
 
 
-tensorboardX = _without_torch("tensorboardX")
-
-
 tensorboard = _without_torch("tensorboardX.event_file_writer")
 scalar = _without_torch("tensorboardX.summary").scalar
 proto = _without_torch("tensorboardX.proto.event_pb2")

@@ -41,7 +41,8 @@ class Holder:
         """The inverse; None where the content is not that of a holder."""
         try:
             values: dict[str, Any] = json.loads(content)
-            return cls(**{field.name: field.type(values[field.name]) for field in dataclasses.fields(cls)})  # type: ignore[operator]
+            texts = {name: str(values[name]) for name in ("host", "since", "machine", "started")}
+            return cls(process=int(values["process"]), **texts)
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
