@@ -50,5 +50,13 @@ def unseal(record: Any) -> dict[str, Any]:
     return content
 
 
+def parsed(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises DamagedError where it is no JSON, or is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError("it is no JSON") from error
+
+
 def _of_record(record: Mapping[str, Any]) -> str:
     return checksum(json.dumps(record, sort_keys=True).encode())

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from convs2s_jax.core import files
-from convs2s_jax.core.checksums import checksum, seal, unseal
+from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
 from convs2s_jax.core.errors import UserError
 
 NAME = "checksums.json"
@@ -26,8 +26,8 @@ def verify(folder: Path) -> None:
     if not path.exists():
         return  # written by an earlier version or by another program
     try:
-        sums = unseal(json.loads(files.content(path)))
-    except (ValueError, RecursionError, OSError) as error:
+        sums = unseal(parsed(files.content(path)))
+    except (DamagedError, OSError) as error:
         raise UserError(
             f"{path} is damaged ({error}): restore it, or delete it if the files beside it are right"
         ) from error

@@ -129,7 +129,7 @@ def recorder(
 def _read_record(output: str, record: Path) -> dict[str, Any]:
     """The content of the record of an output."""
     try:
-        found = checksums.unseal(json.loads(files.content(record)))
+        found = checksums.unseal(checksums.parsed(files.content(record)))
     except FileNotFoundError as error:
         raise UserError(
             f"--resume: there is no {record} that says of which input, model and flags {output} was made; {ANEW}"
@@ -138,8 +138,6 @@ def _read_record(output: str, record: Path) -> dict[str, Any]:
         raise UserError(f"--resume: {record} is damaged ({error}); {ANEW}") from error
     except OSError as error:
         raise UserError(f"--resume: {record} cannot be read ({error.strerror}); {ANEW}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--resume: {record} is damaged (it is no JSON); {ANEW}") from error
     if found.get("version") != VERSION:
         raise UserError(f"--resume: {record} was written by another version of this program; {ANEW}")
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
+from convs2s_jax.core.checksums import FIELD, DamagedError, parsed, seal, unseal
 from convs2s_jax.core.files import content, replace_file
 
 NAME = "metrics.jsonl"
@@ -28,7 +28,7 @@ def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]
             continue  # after the last line
         try:
             intact.append((text, _record(text)))
-        except (ValueError, RecursionError):
+        except DamagedError:
             damaged.append(text)
     return intact, damaged
 
@@ -51,8 +51,8 @@ def keep_up_to(workdir: Path, step: int) -> list[str]:
 
 
 def _record(text: bytes) -> dict[str, Any]:
-    """The record of a line; that of an earlier version has no checksum. Raises ValueError if it is damaged."""
-    record = json.loads(text)  # UnicodeDecodeError is a ValueError too
+    """The record of a line; that of an earlier version has no checksum. Raises DamagedError if it is damaged."""
+    record = parsed(text)
     if isinstance(record, dict) and FIELD in record:
         record = unseal(record)
     if not (isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("split"), str)):

@@ -1,13 +1,12 @@
 """The JSON part of a checkpoint: progress of training, validation loss, digests of all arrays, checksums of itself."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import files
-from convs2s_jax.core.checksums import DamagedError, seal, unseal
+from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.digest import digest, digest_of_record
@@ -40,7 +39,7 @@ def read(folder: Path) -> dict[str, Any]:
       DamagedError, ValueError, OSError: it is not what was saved, or cannot be read.
       UserError: it is of another version of the format.
     """
-    record = json.loads(files.content(folder / "position" / "metadata"))
+    record = parsed(files.content(folder / "position" / "metadata"))
     try:
         content = {name: value for name, value in record.items() if name != "digests"}
         digests = record["digests"]
@@ -67,6 +66,6 @@ def loss_of(folder: Path) -> float | None:
     if not metrics.exists():
         return None
     try:
-        return float(json.loads(files.content(metrics))["loss"])
+        return float(parsed(files.content(metrics))["loss"])
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{metrics} holds no loss") from error

@@ -138,6 +138,12 @@ def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
     assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
 
 
+def test_a_position_that_is_nested_too_deeply_to_be_read_is_damaged(folder):
+    (folder / "20" / "position" / "metadata").write_text("[" * 100_000)
+    losses, unreadable = checkpoint.losses_of({20: folder / "20", 30: folder / "30"})
+    assert (list(losses), unreadable) == ([30], {20: "it is no JSON"})
+
+
 def of_an_earlier_version(folder):
     """Checkpoints as they were written when Orbax kept the loss in a file of its own and digests had no checksum."""
     for path in folder.glob("*/position/metadata"):
