@@ -50,12 +50,14 @@ def test_a_signal_within_a_garbage_collection_is_not_lost(request):
             sent.append(True)
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def collect_and_wait():
+        gc.collect()  # with many objects it ends after the signal has come again
+        time.sleep(5)
+
     gc.callbacks.append(callback)
     request.addfinalizer(lambda: gc.callbacks.remove(callback))
-    with Interrupts() as interrupts:
-        gc.collect()
-        with pytest.raises(StoppedBeforeUpdateError):
-            time.sleep(5)
+    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
+        collect_and_wait()
     assert sent
     assert interrupts.received == "SIGTERM"
 
