@@ -6,9 +6,11 @@ from typing import Any, Literal, TypeVar
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import output
 from convs2s_jax.models.checks import (
     check_cache,
     check_config,
@@ -24,6 +26,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS, AnyDecoder, AnyEncoder
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Array, Key, Tree
 
@@ -268,7 +271,12 @@ def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
     with products_at(cfg.matmul_precision):
-        return _decoder(params, cfg).logits(params.decoder, features)
+        return output.logits(output_layer(params, cfg, features.dtype), features)
+
+
+def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
+    """The softmax layer (equation 3): kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
+    return _decoder(params, cfg).output_layer(params.decoder, dtype)
 
 
 def decode(

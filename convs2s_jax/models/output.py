@@ -25,10 +25,14 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
     return affine.init(key, inputs, vocabulary, keep=keep)
 
 
-def logits(output: Affine | Array, embedding: Embedding, features: Array) -> Array:
+def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeLike) -> Affine:
+    """Equation 3 as a linear map: W_o [O, V] in the dtype of the features, b_o [V] in float32 or better."""
+    w, b = (output.w, output.b) if isinstance(output, Affine) else (embedding.table.T, output)
+    return Affine(w=w.astype(dtype), b=b.astype(wide(dtype)))
+
+
+def logits(softmax: Affine, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)
-    if not isinstance(output, Affine):
-        output = Affine(w=embedding.table.T.astype(features.dtype), b=output)
-    scores = jnp.einsum("...O,OV->...V", features, output.w, preferred_element_type=dtype)
-    return scores + bias(output.b.astype(dtype), features.ndim)
+    scores = jnp.einsum("...O,OV->...V", features, softmax.w, preferred_element_type=dtype)
+    return scores + bias(softmax.b, features.ndim)

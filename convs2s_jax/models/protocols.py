@@ -9,8 +9,11 @@ Type variables: C config, P parameters, M prepared memory, K cache, Plain parame
 
 from typing import ClassVar, Protocol, TypeVar
 
+from jax.typing import DTypeLike
+
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -135,8 +138,8 @@ class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
     ) -> tuple[Array, Array, K]:
         """Read tokens [N, T]: features [N, T, O], attention [N, T, S] and the next cache."""
 
-    def logits(self, params: Plain, features: Array, /) -> Array:
-        """Features [..., O] to unnormalised log-probabilities [..., V] in float32 or better."""
+    def output_layer(self, params: Plain, dtype: DTypeLike, /) -> Affine:
+        """The softmax layer: kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
 
 
 class Decoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, P, M, K]):

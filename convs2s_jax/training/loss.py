@@ -9,9 +9,11 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.checks import check_config, check_params, check_tokens
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.execution import products_at
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.types import Array, Key, wide
 from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.softmax import summed_cross_entropy
 
 CHUNKS = 8
 """Number of chunks of the output projection: the logits of a chunk are recomputed for the gradient, never stored
@@ -52,7 +54,7 @@ def loss(
     shards: int = 1,
     key: Key | None = None,
 ) -> LossSums:
-    """Loss of a batch, summed.
+    """Loss of a batch, summed. It has derivatives in forward and in reverse mode, of any order.
 
     Args:
       params: merged kernels.
@@ -65,6 +67,35 @@ def loss(
     Raises:
       ValueError: src and tgt differ in rows, `shards` does not divide them, or `smoothing` is out of range.
     """
+    params, features = _features(params, cfg, batch, smoothing, shards, key)
+    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
+    return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
+
+
+def training_loss(
+    params: Params,
+    cfg: ModelConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    shards: int = 1,
+    key: Key | None = None,
+) -> LossSums:
+    """`loss` for the training step: faster, with a gradient of `LossSums.loss` only and no forward mode.
+
+    It computes the gradient of the softmax layer in the forward pass (`training.softmax`). Arguments as of `loss`.
+    """
+    params, features = _features(params, cfg, batch, smoothing, shards, key)
+    with products_at(cfg.matmul_precision):
+        layer = encoder_decoder.output_layer(params, cfg, features.dtype)
+        total, nll = summed_cross_entropy(layer, features, batch.tgt, smoothing=smoothing, shards=shards)
+    return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
+
+
+def _features(
+    params: Params, cfg: ModelConfig, batch: Batch, smoothing: float, shards: int, key: Key | None
+) -> tuple[Params, Array]:
+    """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     check_tokens("src", batch.src)
@@ -81,8 +112,7 @@ def loss(
     cache = encoder_decoder.start(params, cfg, memory, batch.tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(batch.tgt)
     features, _, _ = encoder_decoder.advance(params, cfg, memory, cache, inputs, key=decoder_key)
-    total, nll = _projected(params, cfg, features, batch.tgt, smoothing, shards)
-    return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
+    return params, features
 
 
 def _projected(

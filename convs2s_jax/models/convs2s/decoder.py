@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
@@ -280,6 +281,6 @@ def length_after(length: Array, tokens: Array) -> Array:
     return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
 
 
-def logits(params: ConvDecoderParams, features: Array) -> Array:
-    """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
-    return output.logits(params.output, params.embedding, features)
+def output_layer(params: ConvDecoderParams, dtype: DTypeLike) -> Affine:
+    """The softmax layer (equation 3); see `models.output.layer`."""
+    return output.layer(params.output, params.embedding, dtype)

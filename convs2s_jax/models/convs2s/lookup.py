@@ -12,6 +12,7 @@ from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.models.convs2s import decoder, first_layer
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
@@ -26,7 +27,7 @@ from convs2s_jax.models.convs2s.first_layer import Tables, Words
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn import attention, convolution
-from convs2s_jax.nn.affine import linear
+from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention, ProjectedSource
 from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.types import Array, Key
@@ -152,6 +153,6 @@ def advance(
     return linear(plain.map_out, outputs[-1]), attended, after
 
 
-def logits(params: LookupParams, features: Array) -> Array:
-    """`convs2s.decoder.logits`."""
-    return decoder.logits(params.plain, features)
+def output_layer(params: LookupParams, dtype: DTypeLike) -> Affine:
+    """`convs2s.decoder.output_layer`."""
+    return decoder.output_layer(params.plain, dtype)

@@ -5,6 +5,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
@@ -14,6 +15,7 @@ from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvo
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.nn import convolution, layer_norm, multihead
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.convolution import Valid
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
@@ -217,7 +219,7 @@ def advance(
     return layers.norm_after(params.norm, x), a, LightDecoderCache(length=length, histories=tuple(histories))
 
 
-def logits(params: LightDecoderParams, features: Array) -> Array:
-    """Features [..., E] times the embedding table or a separate kernel: [..., V], float32 or better."""
-    kernel = params.embedding.table.T.astype(features.dtype) if params.output_kernel is None else params.output_kernel
-    return jnp.einsum("...E,EV->...V", features, kernel, preferred_element_type=wide(features.dtype))
+def output_layer(params: LightDecoderParams, dtype: DTypeLike) -> Affine:
+    """The softmax layer: the embedding table or a separate kernel, without a bias."""
+    kernel = params.embedding.table.T if params.output_kernel is None else params.output_kernel
+    return Affine(w=kernel.astype(dtype), b=jnp.zeros(kernel.shape[1], wide(dtype)))

@@ -8,6 +8,7 @@ from typing import Literal
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
@@ -201,6 +202,6 @@ def advance(
     return dropout(features, rate, keys[1]), attention, cache
 
 
-def logits(params: RecurrentDecoderParams, features: Array) -> Array:
-    """Unnormalised log-probabilities W_o h + b_o, [..., O] -> [..., V], float32 or better."""
-    return output.logits(params.output, params.embedding, features)
+def output_layer(params: RecurrentDecoderParams, dtype: DTypeLike) -> Affine:
+    """The softmax layer (equation 3); see `models.output.layer`."""
+    return output.layer(params.output, params.embedding, dtype)

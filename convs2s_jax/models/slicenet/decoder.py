@@ -10,6 +10,7 @@ from typing import Any, Literal
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from convs2s_jax.core.config import record
 from convs2s_jax.core.tokens import PAD
@@ -191,9 +192,9 @@ def advance(
     )
 
 
-def logits(params: SliceNetDecoderParams, features: Array) -> Array:
-    """The softmax layer, [..., E] -> [..., V], float32 or better."""
-    return output.logits(params.output, params.embedding, features)
+def output_layer(params: SliceNetDecoderParams, dtype: DTypeLike) -> Affine:
+    """The softmax layer (equation 3); see `models.output.layer`."""
+    return output.layer(params.output, params.embedding, dtype)
 
 
 def _dim_and_dtype(params: SliceNetDecoderParams) -> tuple[int, Any]:

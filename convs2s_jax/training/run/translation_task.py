@@ -17,7 +17,7 @@ from convs2s_jax.nn.types import Key
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.loss import loss
+from convs2s_jax.training.loss import training_loss
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
@@ -42,8 +42,8 @@ def batch_loss(
     shards: int = 1,
     key: Key | None = None,
 ) -> LossSums:
-    """Cross entropy of the target tokens, summed; see `training.loss.loss`."""
-    return loss(params, cfg, batch, smoothing=smoothing, shards=shards, key=key)
+    """Cross entropy of the target tokens, summed; see `training.loss.training_loss`."""
+    return training_loss(params, cfg, batch, smoothing=smoothing, shards=shards, key=key)
 
 
 def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:

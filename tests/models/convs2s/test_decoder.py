@@ -11,6 +11,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import output
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
@@ -49,7 +50,7 @@ def memory(sentences=B):
 @partial(jax.jit, static_argnums=1)
 def decode(params, cfg, memory, cache, tokens):
     features, attention, cache = conv_decoder.advance(params, cfg, memory, cache, tokens, rate=0.1)
-    return conv_decoder.logits(params, features), attention, cache
+    return output.logits(conv_decoder.output_layer(params, features.dtype), features), attention, cache
 
 
 def start(params, cfg, rows=B):
@@ -82,7 +83,7 @@ def test_any_cut_of_the_target_equals_one_call(name, cuts):
 @partial(jax.jit, static_argnums=1)
 def decode_fast(params, cfg, memory, cache, tokens):
     features, attention, cache = lookup.advance(params, cfg, memory, cache, tokens, rate=0.1)
-    return lookup.logits(params, features), attention, cache
+    return output.logits(lookup.output_layer(params, features.dtype), features), attention, cache
 
 
 def fast(params, cfg):

@@ -10,6 +10,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.models import output
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -54,7 +55,7 @@ def memory():
 def decode(params, cfg, memory, tokens=TOKENS, rate=0.0, **options):
     cache = recurrent_decoder.start(params, cfg, memory, len(tokens))
     features, attention, _ = recurrent_decoder.advance(params, cfg, memory, cache, tokens, rate=rate, **options)
-    return recurrent_decoder.logits(params, features), attention
+    return output.logits(recurrent_decoder.output_layer(params, features.dtype), features), attention
 
 
 def reference(torch, p, cfg, keys, values, summary, sentence):

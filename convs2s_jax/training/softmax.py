@@ -1,0 +1,161 @@
+"""The softmax layer in the training step: its gradient is computed in the forward pass, chunk by chunk.
+
+With scores a = W h + b of a row, m = max a, e = exp(a - m) and s = sum e, the gradient of its loss with respect to a is
+
+    (e - (1 - s_l - s_i) s 1[v = target]) / s - s_i,    s_l the label smoothing, s_i = s_l / (V - 1).
+
+While e of a chunk is in cache, both of its products are computed: with the kernel for dh and with the features for dW.
+The division by s scales the rows of features and of dh, which are narrower than e. The constant s_i is the same for all
+words, so its two products are those of a row with a sum. No scores are stored, and none are computed twice.
+
+There is no forward mode for this (`jax.jvp`, `jax.hessian`); `training.loss.loss` has it, with the same results.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.types import Array, wide
+
+ROWS = 512
+"""Most rows of a chunk on a device: their scores stay in cache, and longer products are not faster
+(docs/performance-log.md)."""
+
+
+class Options(NamedTuple):
+    """Static arguments: label smoothing, shards of the rows, and the precision of products, as JAX names it."""
+
+    smoothing: float
+    shards: int
+    precision: str | None
+
+
+def summed_cross_entropy(
+    layer: Affine, features: Array, targets: Array, *, smoothing: float = 0.0, shards: int = 1
+) -> tuple[Array, Array]:
+    """`loss.cross_entropy` of the scores W h + b, with respect to the kernel, the bias and the features.
+
+    Args:
+      layer: kernel [O, V] in the dtype of the features, bias [V].
+      features: [B, T, O].
+      targets: [B, T] ids, PAD where nothing counts.
+      smoothing: label smoothing, in [0, 1).
+      shards: devices over which the rows are spread, a divisor of B. Each adds up its own gradient of the kernel, and
+        these are added to each other after the last chunk.
+
+    Returns:
+      Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
+    """
+    options = Options(smoothing, shards, jax.default_matmul_precision.value)
+    return _sums(layer, features, targets, options)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> tuple[Array, Array]:
+    def chunk(_: None, rows: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
+        scores = _scores(layer, rows[0], options)
+        return None, (jax.nn.logsumexp(scores, axis=-1), _picked(scores, rows[1]))
+
+    cut = (_chunks(features, options.shards), _chunks(targets, options.shards))
+    return _totals(layer, *cut, *jax.lax.scan(chunk, None, cut)[1], options)
+
+
+def _forward(
+    layer: Affine, features: Array, targets: Array, options: Options
+) -> tuple[tuple[Array, Array], tuple[Affine, Array]]:
+    """The sums, and the gradient of the first with respect to the layer and the features."""
+    dtype, each = wide(features.dtype), _each(layer, options)
+    keep = 1.0 - options.smoothing - each
+    product = partial(jnp.einsum, precision=options.precision, preferred_element_type=dtype)
+
+    def chunk(sums: tuple[Array, Array], rows: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+        h, target = rows
+        scores = _scores(layer, h, options)
+        m = jnp.max(scores, axis=-1, keepdims=True)
+        e = jnp.exp(scores - m)
+        s = jnp.sum(e, axis=-1, keepdims=True)
+        hit = jax.lax.broadcasted_iota(target.dtype, e.shape, e.ndim - 1) == target[..., None]
+        e = jnp.where(hit, e - keep * s, e).astype(h.dtype)
+        scale = jnp.where(target != PAD, 1.0 / s[..., 0], 0.0)[..., None]
+        dw = product("...NO,...NV->...OV", (h.astype(dtype) * scale).astype(h.dtype), e)
+        db = product("...N,...NV->...V", scale[..., 0].astype(h.dtype), e)
+        dh = product("...NV,OV->...NO", e, layer.w) * scale
+        return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], _picked(scores, target))
+
+    cut = (_chunks(features, options.shards), _chunks(targets, options.shards))
+    start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
+    (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
+    dh = _whole(dh, features.shape)
+    if dw.ndim > 2:
+        dw, db = jnp.sum(dw, axis=0), jnp.sum(db, axis=0)
+    if options.smoothing:
+        real = (targets != PAD).astype(dtype)
+        dh -= (each * jnp.einsum("BT,O->BTO", real, jnp.sum(layer.w, axis=1, dtype=dtype))).astype(dh.dtype)
+        dw -= each * jnp.einsum("BT,BTO->O", real, features.astype(dtype))[:, None]
+        db -= each * jnp.sum(real)
+    return _totals(layer, *cut, lse, picked, options), (Affine(w=dw, b=db), dh)
+
+
+def _backward(
+    _options: Options, gradients: tuple[Affine, Array], cotangents: tuple[Array, Array]
+) -> tuple[Affine, Array, None]:
+    layer, dh = gradients
+    g = cotangents[0]
+    # the kernel has the dtype of the features
+    return Affine(w=(g * layer.w).astype(dh.dtype), b=g * layer.b), g.astype(dh.dtype) * dh, None
+
+
+_sums.defvjp(_forward, _backward)
+
+
+def _scores(layer: Affine, h: Array, options: Options) -> Array:
+    dtype = wide(h.dtype)
+    scores = jnp.einsum("...O,OV->...V", h, layer.w, precision=options.precision, preferred_element_type=dtype)
+    return scores + bias(layer.b, h.ndim)
+
+
+def _picked(scores: Array, targets: Array) -> Array:
+    return jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+
+
+def _each(layer: Affine, options: Options) -> float:
+    """s_i, the share of one word in the smoothed loss."""
+    return options.smoothing / (layer.b.shape[0] - 1)
+
+
+def _totals(
+    layer: Affine, features: Array, targets: Array, lse: Array, picked: Array, options: Options
+) -> tuple[Array, Array]:
+    """The two sums, over chunks. The sum of a row's scores is  h . sum_v W_v + sum_v b_v."""
+    real = targets != PAD
+    nll = jnp.sum(jnp.where(real, lse - picked, 0.0))
+    if not options.smoothing:
+        return nll, nll
+    dtype, each = lse.dtype, _each(layer, options)
+    column, offset = jnp.sum(layer.w, axis=1, dtype=dtype), jnp.sum(layer.b)
+    scores = jnp.einsum("...O,O->...", features.astype(dtype), column, precision=options.precision) + offset
+    total = jnp.sum(jnp.where(real, layer.b.shape[0] * lse - scores, 0.0))
+    return (1.0 - options.smoothing - each) * nll + each * total, nll
+
+
+def _chunks(x: Array, shards: int) -> Array:
+    """[B, T, ...] to chunks of rows: [count, N, ...], or [count, shards, N, ...]. Targets of PAD fill the last one."""
+    x = x.reshape(shards, -1, *x.shape[2:])
+    count = max(1, -(-x.shape[1] // ROWS))
+    missing = -x.shape[1] % count
+    if missing:
+        x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2)), constant_values=PAD)
+    x = jnp.moveaxis(x.reshape(shards, count, -1, *x.shape[2:]), 1, 0)
+    return x[:, 0] if shards == 1 else x
+
+
+def _whole(x: Array, shape: tuple[int, ...]) -> Array:
+    """The array [B, T, O] that `_chunks` has cut."""
+    x = x[:, None] if x.ndim == len(shape) else x
+    count, shards, each = x.shape[:3]
+    x = jnp.moveaxis(x, 0, 1).reshape(shards, count * each, shape[-1])
+    return x[:, : shape[0] * shape[1] // shards].reshape(shape)
