@@ -1,0 +1,208 @@
+"""Speed beside fairseq:  python benchmarks/peer.py --data=DIR --fairseq=PYTHON --workdir=runs/peer [--cases beam5 ...]
+
+DIR is a folder with train, valid and test of de and en, plain or gzipped. PYTHON is a Python that has fairseq and
+torch; benchmarks/peer.md says how to make one. Both programs are loaded and warm, then measured in turns on one
+machine: fairseq, ours, fairseq, ours. Both read the same sentences cut into the same sub-words, so their softmax
+layers have one size. Making batches is not timed on either side. Programs compiled here are kept in WORKDIR/compiled.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from machine import describe, product_rate
+from updates import compiled
+
+from convs2s_jax.core.command_line import read_config
+from convs2s_jax.core.config import build
+from convs2s_jax.data import parallel_text
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.prepare import Run, prepare
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parent / "configs"
+SYMBOLS = 16
+"""Length of every hypothesis, the end symbol counted."""
+DATA = {
+    "data.src": "de",
+    "data.tgt": "en",
+    "data.vocabulary.joint": "False",
+    "data.vocabulary.src_size": "10000",
+    "data.vocabulary.tgt_size": "7000",
+    "data.batch.tokens": "4000",
+    "model.dropout": "0.2",
+    "training.label_smoothing": "0.0",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One comparison.
+
+    Attributes:
+      what: in words, with the unit of the rates.
+      model: name of the preset, here and there.
+      work: for fairseq, fields of `Work` in peer_fairseq.py.
+      overrides: of our preset.
+      count: updates of our repeat; fairseq's is in `work`.
+    """
+
+    what: str
+    model: str
+    work: dict[str, object]
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
+    count: int = 24
+
+
+def light(convolution: str, count: int) -> Case:
+    """The recipe lightconv_iwslt_de_en with one of its convolutions; fairseq is so slow that it gets fewer updates."""
+    return Case(
+        f"training {convolution} convolutions, target tokens/s",
+        "lightconv_iwslt_de_en",
+        {"task": "train", "convolution": convolution, "count": count},
+        {f"model.{side}.convolution": convolution for side in ("encoder", "decoder")},
+        count=12,
+    )
+
+
+def beam(size: int) -> Case:
+    """Decoding: 1,000 sentences of the test set."""
+    work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS}
+    return Case(f"decoding, beam {size}, batch 64, sentences/s", "fconv_iwslt_de_en", work)
+
+
+CASES = {
+    "training": Case("training ConvS2S, target tokens/s", "fconv_iwslt_de_en", {"task": "train", "count": 24}),
+    "bfloat16": Case(
+        "training ConvS2S, bfloat16, target tokens/s",
+        "fconv_iwslt_de_en",
+        {"task": "train", "count": 24, "dtype": "bfloat16"},
+        {"model.dtype": "bfloat16"},
+    ),
+    "lightweight": light("lightweight", 6),
+    "dynamic": light("dynamic", 3),
+    "beam1": beam(1),
+    "beam5": beam(5),
+}
+
+
+def main() -> None:
+    """Measure the cases in turn and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder with train, valid and test of de and en")
+    parser.add_argument("--fairseq", required=True, help="a Python that has fairseq and torch")
+    parser.add_argument("--workdir", required=True, type=Path, help="folder for sub-words and compiled programs")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    arguments = parser.parse_args()
+    jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    print(describe(), flush=True)
+    rows = []
+    for name in arguments.cases:
+        rows.append(measure(CASES[name], arguments))
+        jax.clear_caches()
+    print("\n| what | fairseq, min / median / max | ours | ours / fairseq | product, torch / XLA, GFLOP/s |")
+    print("|---|---|---|---|---|", *rows, sep="\n")
+
+
+def measure(case: Case, arguments: argparse.Namespace) -> str:
+    """Both programs by turns; a row of the table."""
+    overrides = {"data.dir": arguments.data, **DATA, **case.overrides}
+    cfg = build(Config, read_config(str(CONFIGS / f"fairseq_{case.model}.py"), list(overrides.items())))
+    folder = arguments.workdir / case.model
+    folder.mkdir(parents=True, exist_ok=True)
+    run = prepare(cfg, folder, lambda _: None)
+    test = run.vocabularies.src.encode(parallel_text.read(cfg.data, "test").src)
+    write(folder, run, test)
+    decodes = case.work["task"] == "decode"
+    repeat = decoding(cfg, run, test, case.work) if decodes else training(cfg, run, case.count)
+    repeat()  # the first is slower
+    work = json.dumps({"model": case.model, "threads": arguments.threads, **case.work})
+    command = [arguments.fairseq, str(HERE / "peer_fairseq.py"), str(folder), work]
+    theirs, ours, products = [], [], []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as fairseq:
+        print(f"{case.what}: {answer(fairseq)}", flush=True)
+        for _ in range(arguments.repeats):
+            print("again", file=fairseq.stdin, flush=True)
+            found = answer(fairseq)
+            time.sleep(1)  # its threads still spin for a moment
+            products.append((found["product"] / 1e9, product_rate(cfg.model.dtype) / 1e9))
+            theirs.append(found["rate"])
+            ours.append(repeat())
+            pair = {"what": case.what, "fairseq": theirs[-1], "ours": ours[-1], "products": products[-1]}
+            print(json.dumps(pair), flush=True)
+        fairseq.stdin.close()
+    torch, xla = (statistics.median(column) for column in zip(*products, strict=True))
+    ratios = [ours / theirs for ours, theirs in zip(ours, theirs, strict=True)]
+    return f"| {case.what} | {spread(theirs)} | {spread(ours)} | {spread(ratios, 2)} | {torch:.0f} / {xla:.0f} |"
+
+
+def answer(fairseq: subprocess.Popen) -> dict:
+    """The next line of JSON that fairseq's side prints; other lines are its messages."""
+    for line in fairseq.stdout:
+        if line.startswith("{"):
+            return json.loads(line)
+    raise SystemExit(f"{fairseq.args[1]} ended without an answer; its message is above")
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Minimum, median and maximum."""
+    return " / ".join(f"{v:.{digits}f}" for v in (min(values), statistics.median(values), max(values)))
+
+
+def write(folder: Path, run: Run, test: Sequence[Sequence[int]]) -> None:
+    """The sentences as numbers, for fairseq."""
+    text = parallel_text.read(run.cfg.data, "train")
+    sides = {
+        "train.source": run.vocabularies.src.encode(text.src),
+        "train.target": run.vocabularies.tgt.encode(text.tgt),
+        "test.source": test,
+    }
+    for name, sentences in sides.items():
+        with gzip.open(folder / f"{name}.gz", "wt", compresslevel=1) as file:
+            file.writelines(" ".join(map(str, ids)) + "\n" for ids in sentences)
+    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+    (folder / "sizes.json").write_text(json.dumps(sizes))
+
+
+def training(cfg: Config, run: Run, count: int) -> Callable[[], float]:
+    """The function of one repeat: target tokens per second."""
+    updates = compiled(cfg, run, count)
+    return lambda: updates.targets / updates.through()
+
+
+def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], work: dict) -> Callable[[], float]:
+    """The function of one repeat: sentences per second, with fresh parameters."""
+    sizes = {"source_vocabulary": run.vocabularies.src.size, "target_vocabulary": run.vocabularies.tgt.size}
+    params = encoder_decoder.init(jax.random.key(1), cfg.model, **sizes)
+    params = jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg.model)
+    last = work["symbols"] - 1
+    search = SearchConfig(beam_size=work["beam"], max_length_a=0.0, max_length_b=last, min_length=last, stop="fairseq")
+    sources = [np.asarray(ids) for ids in test[: work["count"]]]
+
+    def repeat() -> float:
+        before = time.perf_counter()
+        found = translate(params, cfg.model, search, sources, rows=64)
+        seconds = time.perf_counter() - before
+        assert all(len(one.best.tokens) == last for one in found)
+        return len(sources) / seconds
+
+    return repeat
+
+
+if __name__ == "__main__":
+    main()
