@@ -1,0 +1,36 @@
+"""python train.py --config=configs/kftt_ja_en.py --config.data.dir=DIR --workdir=runs/kftt
+
+ConvS2S on the Kyoto Free Translation Task, Japanese to English: 330,000 pairs, 256 channels, six encoder and four
+decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are those that
+two processor cores train in a few hours; a run that was stopped continues with the same command.
+
+Published, test set, tokenised and cased: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
+in docs/results.md once it was measured.
+"""
+
+
+def get_config():
+    return {
+        "data": {
+            "src": "ja",
+            "tgt": "en",
+            "vocabulary": {"kind": "unigram", "src_size": 8000, "tgt_size": 8000, "character_coverage": 0.9995},
+            "batch": {"tokens": 4000, "shapes": 12, "max_length": 120},
+        },
+        "model": {
+            "embedding_dim": 256,
+            "dropout": 0.1,
+            "encoder": {"layers": [(256, 3)] * 6},
+            "decoder": {"layers": [(256, 3)] * 4, "out_dim": 256},
+        },
+        "training": {
+            "optimizer": {"kind": "adam", "b2": 0.98},
+            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 1000, "steps": 30_000},
+            "clip": 1.0,
+            "label_smoothing": 0.1,
+            "max_steps": 30_000,
+            "save_every": 1000,
+            "bleu_tokenize": "none",
+        },
+        "search": {"beam_size": 5},
+    }
