@@ -1,14 +1,18 @@
-"""One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14]
+"""One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14] [--seeds 1 2]
 
 Six configurations configs/multi30k_*.py are trained on the same data with the same vocabularies and token budget, for
 about the same total update time. The speed of each is measured first, on an idle machine, and determines its
-number of epochs. DIR is a folder with train, valid and test of de and en, plain or gzipped. Speeds are kept in
-WORKDIR/speeds.json and finished runs are not trained again, so training may run on a busy machine and the table can
-be printed again. Results are in docs/results.md.
+number of epochs. DIR is a folder with train, valid and test of de and en, plain or gzipped.
+
+Speeds are kept in WORKDIR/speeds.json, the scores of a run in WORKDIR/NAME.SEED.json with the checksum of its log.
+After an interruption the same command goes on: a run continues from its checkpoint, finished ones are not trained or
+scored again. So training may run on a busy machine. With several seeds the table has mean and standard deviation of
+perplexity and BLEU. Results are in docs/results.md.
 """
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import statistics
 import subprocess
@@ -45,12 +49,16 @@ HEAD = (
 
 @dataclasses.dataclass
 class Kind:
-    """A configuration file and the folder of its runs."""
+    """A configuration file and the folder of its runs, one for each seed."""
 
     name: str
     file: Path
     cfg: Config
     workdir: Path
+
+    def run(self, seed: int) -> Path:
+        """The workdir of a seed."""
+        return self.workdir / f"{self.name}.{seed}"
 
 
 def main() -> None:
@@ -60,7 +68,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, type=Path, help="folder for all runs")
     parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names behind configs/multi30k_")
     parser.add_argument("--minutes", type=float, default=14.0, help="time of updates of each model")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--repeats", type=int, default=3, help="of the speeds")
     arguments = parser.parse_args()
     print(describe(), flush=True)
@@ -71,8 +79,11 @@ def main() -> None:
     for one in kinds:
         seconds = tokens / rates[one.name]
         epochs = max(2, int(60 * arguments.minutes / seconds))
-        run(one, one.workdir, arguments, bounds(one, epochs, batches))
-        rows.append(row(one, arguments, rates[one.name], seconds))
+        found = []
+        for seed in arguments.seeds:
+            found.append(scored(one, seed, arguments, bounds(one, epochs, batches)))
+            print(one.name, seed, json.dumps(found[-1]), flush=True)
+        rows.append(row(one, found, rates[one.name], seconds))
         print(rows[-1], flush=True)
     print(f"\n{HEAD}\n|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 
@@ -81,15 +92,24 @@ def kind(name: str, arguments: argparse.Namespace) -> Kind:
     """The kind of this name, with its configuration and data."""
     file = ROOT / "configs" / f"multi30k_{name}.py"
     cfg = build(Config, read_config(str(file), [("data.dir", arguments.data)]))
-    return Kind(name, file, cfg, arguments.workdir / f"{name}.{arguments.seed}")
+    return Kind(name, file, cfg, arguments.workdir)
 
 
-def run(one: Kind, workdir: Path, arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
+def scored(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[str, object]) -> dict[str, float | str]:
+    """The scores of a seed; what is missing is trained and scored first."""
+    kept = arguments.workdir / f"{one.name}.{seed}.json"
+    if not kept.exists():
+        run(one, seed, arguments, overrides)
+        kept.write_text(json.dumps(scores_of(one.run(seed), arguments)))
+    return json.loads(kept.read_text())
+
+
+def run(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
     """Run train.py in a separate process."""
-    given = {"data.dir": arguments.data, "seed": arguments.seed, **overrides}
+    workdir, given = one.run(seed), {"data.dir": arguments.data, "seed": seed, **overrides}
     command = [sys.executable, str(ROOT / "train.py"), f"--config={one.file}", f"--workdir={workdir}"]
     command += [f"--config.{path}={value}" for path, value in given.items()]
-    with (arguments.workdir / f"{workdir.name}.log").open("w") as log:
+    with (arguments.workdir / f"{workdir.name}.log").open("a") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log)
 
 
@@ -131,7 +151,7 @@ def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]
 
 def prepared(one: Kind) -> Run:
     """The prepared data of a configuration, as in its training run."""
-    workdir = one.workdir.parent / f"{one.name}.data"
+    workdir = one.workdir / f"{one.name}.data"
     workdir.mkdir(parents=True, exist_ok=True)
     return prepare(one.cfg, workdir, lambda _: None)
 
@@ -148,12 +168,9 @@ def lines(workdir: Path, split: str) -> list[dict]:
     return [line for line in found if line["split"] == split]
 
 
-def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) -> str:
-    """A row of the table: the best checkpoint by validation loss, beam search on the test set.
-
-    `speed` of training in tokens/s and `seconds` of an epoch come from the speed measurement.
-    """
-    trained = load(one.workdir, tell=print)
+def scores_of(workdir: Path, arguments: argparse.Namespace) -> dict[str, float | str]:
+    """What a run reached: the best checkpoint by validation loss, beam search on the test set."""
+    trained = load(workdir, tell=print)
     split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: direction and length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
     trained = precomputed(trained)
@@ -169,12 +186,33 @@ def row(one: Kind, arguments: argparse.Namespace, speed: float, seconds: float) 
             peaks.append(peak / 1e9)
     hypotheses = [trained.vocabularies.tgt.decode(one.best.tokens.tolist()) for one in found]
     scores = score(hypotheses, [text.tgt], bleu_tokenize=trained.cfg.training.bleu_tokenize)
-    best = min(line["perplexity"] for line in lines(one.workdir, "valid"))
-    train = lines(one.workdir, "train")
+    return {
+        "parameters": count,
+        "epochs": max(line["epoch"] for line in lines(workdir, "train")),
+        "perplexity": min(line["perplexity"] for line in lines(workdir, "valid")),
+        "bleu": scores["bleu"].value,
+        "sentences/s": statistics.median(rates),
+        "product": statistics.median(peaks),
+        "metrics.jsonl": hashlib.sha256((workdir / "metrics.jsonl").read_bytes()).hexdigest(),
+    }
+
+
+def row(one: Kind, found: list[dict], speed: float, seconds: float) -> str:
+    """A row of the table; `speed` of training in tokens/s and `seconds` of an epoch come from the speed measurement."""
+    middle = {name: statistics.median(run[name] for run in found) for name in ("sentences/s", "product")}
+    epochs = "/".join(map(str, sorted({run["epochs"] for run in found})))
     return (
-        f"| {one.name} | {count / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {max(line['epoch'] for line in train)} "
-        f"| {best:.2f} | {scores['bleu'].value:.2f} | {statistics.median(rates):.0f} | {statistics.median(peaks):.0f} |"
+        f"| {one.name} | {found[0]['parameters'] / 1e6:.2f} M | {seconds:.0f} | {speed:.0f} | {epochs} "
+        f"| {mean(found, 'perplexity')} | {mean(found, 'bleu')} "
+        f"| {middle['sentences/s']:.0f} | {middle['product']:.0f} |"
     )
+
+
+def mean(found: list[dict], name: str) -> str:
+    """Mean over seeds, and the standard deviation of a sample where there are several."""
+    values = [run[name] for run in found]
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{deviation}"
 
 
 if __name__ == "__main__":
