@@ -266,12 +266,15 @@ def advance(
         )
 
 
-def logits(params: Params, cfg: ModelConfig, features: Array) -> Array:
-    """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better."""
+def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine | None = None) -> Array:
+    """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better.
+
+    A softmax `layer` other than the model's own may have fewer words (`output.columns`).
+    """
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
     with products_at(cfg.matmul_precision):
-        return output.logits(output_layer(params, cfg, features.dtype), features)
+        return output.logits(layer or output_layer(params, cfg, features.dtype), features)
 
 
 def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
@@ -280,7 +283,14 @@ def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
 
 
 def decode(
-    params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
+    params: Params,
+    cfg: ModelConfig,
+    memory: Memory,
+    cache: Tree,
+    tokens: Array,
+    *,
+    key: Key | None = None,
+    layer: Affine | None = None,
 ) -> tuple[Array, Array, Tree]:
     """Read target tokens and predict what follows each: one function for training, decoding and forced prefixes.
 
@@ -293,12 +303,13 @@ def decode(
       cache: of N = B * W rows.
       tokens: [N, T], first the end symbol (which starts a target), then the target; PAD only on the right.
       key: for dropout; None evaluates.
+      layer: as in `logits`.
 
     Returns:
       Logits [N, T, V], attention [N, T, S], the cache after these tokens.
     """
     features, attention, cache = advance(params, cfg, memory, cache, tokens, key=key)
-    return logits(params, cfg, features), attention, cache
+    return logits(params, cfg, features, layer=layer), attention, cache
 
 
 def decoder_inputs(tgt: Array) -> Array:

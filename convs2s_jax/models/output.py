@@ -31,6 +31,11 @@ def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeL
     return Affine(w=w.astype(dtype), b=b.astype(wide(dtype)))
 
 
+def columns(softmax: Affine, words: Array) -> Affine:
+    """The softmax layer of `words` [U] alone: [O, U] and [U]."""
+    return Affine(w=softmax.w[:, words], b=softmax.b[words])
+
+
 def logits(softmax: Affine, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)

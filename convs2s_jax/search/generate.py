@@ -1,5 +1,6 @@
 """The programs on the device: encode a batch, search or score given targets, and return the attention."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -13,13 +14,16 @@ from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models import output
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search
 from convs2s_jax.search.finished import normalised
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.request import Request
+from convs2s_jax.search.shortlist import Selection
 from convs2s_jax.search.strategies.base import Strategy
 from convs2s_jax.search.structure import Structure
 
@@ -54,6 +58,7 @@ def generate(
     request: Request,
     *,
     limit: int,
+    selection: Selection | None = None,
     attention: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Hypotheses, Array | None]:
@@ -64,8 +69,9 @@ def generate(
       cfg_models: their models.
       strategy, structure, numbers: of the search.
       src: [B, S] int32, with the end symbol, then PAD.
-      request: of the B sentences.
+      request: of the B sentences; with a selection its tokens are numbers of words in it.
       limit: L, length of the results in symbols.
+      selection: words that the translations may use, the same for all members; None for all words.
       attention: whether to return it.
       mesh: devices over which the sentences are spread, each searching its share on its own; None for one device.
 
@@ -74,19 +80,26 @@ def generate(
       model has none), or None.
     """
 
-    def local(shared: _Shared, src: Array, request: Request) -> tuple[Hypotheses, Array | None]:
+    def local(shared: _Shared, src: Array, rows: _Asked) -> tuple[Hypotheses, Array | None]:
+        request, selection = rows
         params, memory = _encoded(shared[0], cfg_models, src)
         cache = _start(params, cfg_models, structure, memory, src)
-        step = _step(params, cfg_models, structure)
         more: dict[str, Any] = {"structure": structure, "limit": limit, "coverage": _coverage}
-        found = search(step, strategy, shared[1], memory, cache, request, **more)
+        if selection is None:
+            step = _step(params, cfg_models, structure)
+            found = search(step, strategy, shared[1], memory, cache, request, **more)
+        else:
+            words = selection.words[0]
+            step = _among(_step(params, cfg_models, structure, words), words)
+            found = search(step, strategy, shared[1], (*memory, selection.allowed), cache, request, **more)
+            found = dataclasses.replace(found, tokens=words[found.tokens])
         if not attention:
             return found, None
         B, W, L = found.tokens.shape
         _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
         return found, _mean(weights, structure).reshape(B, W, L, -1)
 
-    return _spread(local, mesh)((params, numbers), src, request)
+    return _spread(local, mesh)((params, numbers), src, (request, selection))
 
 
 @partial(jax.jit, static_argnames=("cfg_models", "structure", "attention", "mesh"))
@@ -152,6 +165,8 @@ def coverage_penalty(coverage: Array, mask: Array) -> Array:
 
 _Shared = tuple[tuple[Params, ...], Numbers]
 """What all devices get whole: parameters and the numbers of the search."""
+_Asked = tuple[Request, Selection | None]
+"""What is asked of the sentences, and the words that they may use."""
 _Rows = TypeVar("_Rows")
 """A tree with the sentences on axis 0 of every leaf."""
 _Results = TypeVar("_Results")
@@ -181,14 +196,18 @@ def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src:
     return EnsembleCache(members, coverage)
 
 
-def _step(params: Any, cfg_models: Any, structure: Structure) -> Any:
-    """One symbol further with all members, as `search` wants it."""
+def _step(params: Any, cfg_models: Any, structure: Structure, words: Array | None = None) -> Any:
+    """One symbol further with all members, as `search` wants it; with `words` [U] it scores those only."""
+    layers: list[Affine | None] = [None] * len(params)
+    if words is not None:
+        full = (model.output_layer(p, c, c.dtype) for p, c in zip(params, cfg_models, strict=True))
+        layers = [output.columns(layer, words) for layer in full]
 
     def step(memory: Any, cache: EnsembleCache, last: Array) -> tuple[Array | rules.Fused, EnsembleCache]:
         logits, weights, caches = zip(
             *(
-                model.decode(p, c, m, k, last[:, None])
-                for p, c, m, k in zip(params, cfg_models, memory, cache.members, strict=True)
+                model.decode(p, c, m, k, last[:, None], layer=layer)
+                for p, c, m, k, layer in zip(params, cfg_models, memory, cache.members, layers, strict=True)
             ),
             strict=True,
         )
@@ -198,6 +217,27 @@ def _step(params: Any, cfg_models: Any, structure: Structure) -> Any:
         return _joined([x[:, 0] for x in logits], structure), EnsembleCache(caches, coverage)
 
     return step
+
+
+def _among(step: Any, words: Array) -> Any:
+    """A step that reads and scores the words [U] of a selection by their numbers; `allowed` is the last of its memory.
+
+    Args:
+      step: reads ids and scores these words.
+      words: their ids.
+    """
+
+    def restricted(memory: Any, cache: EnsembleCache, last: Array) -> tuple[Array | rules.Fused, EnsembleCache]:
+        *members, allowed = memory
+        scores, cache = step(members, cache, words[last])
+        mask = jnp.repeat(allowed, len(last) // len(allowed), axis=0)
+
+        def masked(logits: Array) -> Array:
+            return jnp.where(jax.lax.expand_dims(mask, range(logits.ndim - 2)), logits, -jnp.inf)
+
+        return jax.tree.map(masked, scores), cache
+
+    return restricted
 
 
 def _joined(logits: Sequence[Array], structure: Structure) -> Array | rules.Fused:

@@ -20,6 +20,7 @@ from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request, sizes
+from convs2s_jax.search.shortlist import Shortlist, wishes_of
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
@@ -77,6 +78,7 @@ def translate(
     phrases: Sequence[Sequence[Tokens]] | None = None,
     seed: int = 0,
     first: int = 0,
+    shortlist: Shortlist | None = None,
     attention: bool = False,
     rows: int = 64,
     tokens: int = 16384,
@@ -105,6 +107,7 @@ def translate(
       phrases: for each sentence, token sequences that must occur in it, in any order.
       seed, first: samples are drawn with a key made of `seed` (below 2^32) and the number of the sentence, counted from
         `first`.
+      shortlist: the words that a translation may use; None for all words. It has to be of the models' vocabularies.
       attention: whether candidates hold their attention weights.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
@@ -116,7 +119,8 @@ def translate(
       Translations; where the model yields no number at all, an empty one of score -inf.
 
     Raises:
-      ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation.
+      ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation; a
+        shortlist with sampling.
     """
     members, cfgs = _members(params, cfg_model, cfg)
     count = len(sources)
@@ -133,27 +137,33 @@ def translate(
         width = group[0].width
         indices = [i for bucket in group for i in bucket.padded]
         src = source_rows(sources, indices, width, room)
+        selection, begins, holds = wishes(group)
         asked = request(
             [0 if i is None else most[i] for i in indices],
-            [() if i is None else prefixes[i] for i in indices],
-            [() if i is None else phrases[i] for i in indices],
+            begins,
+            holds,
             _keys(seed, [0 if i is None else first + i for i in indices]) if cfg.sampling else None,
             axes=largest,
         )
         limit = longest(cfgs, cfg, width) + 1
         placed_members, numbers = on(mesh)
+        src, asked, selection = put((src, asked, selection), mesh)
         return generate(
             placed_members,
             cfgs,
             strategy,
             structure,
             numbers,
-            *put((src, asked), mesh),
+            src,
+            asked,
             limit=limit,
+            selection=selection,
             attention=attention,
             mesh=mesh,
         )
 
+    if shortlist is not None and cfg.sampling:
+        raise ValueError("a shortlist with sampling: samples are drawn from all words; leave one out")
     strategy, structure = strategy_of(cfg, phrases=largest.phrases > 0), structure_of(cfg)
     reads = any(c.reads_source for c in cfgs)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
@@ -162,6 +172,7 @@ def translate(
         progress(count - len(real))
     plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width)
     plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
+    wishes = wishes_of(shortlist, plan, [source[:room] for source in sources], prefixes, phrases)
     if plan:
         members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
     # numbers are placed once, not copied to the device with each batch
