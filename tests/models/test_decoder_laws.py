@@ -71,6 +71,19 @@ def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decod
 
 
 @every_decoder
+def test_a_restricted_softmax_layer_has_the_columns_of_its_words(decoder):
+    """With and without `precompute`; what is read stays the same."""
+    cfg = config(decoder=decoder)
+    params, words = parameters(cfg), jnp.asarray([0, 1, 2, 3, 9, 12, 12], jnp.int32)
+    features = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, cfg.decoder.features_dim(E))), jnp.float32)
+    expected = np.asarray(model.logits(params, cfg, features))[..., words]
+    for p in (params, model.precompute(params, cfg)):
+        few = model.restrict(p, cfg, words)
+        same(model.logits(few, cfg, features), expected)
+        same(read(few, cfg, memory(), TOKENS)[:2], read(p, cfg, memory(), TOKENS)[:2])
+
+
+@every_decoder
 def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
     """A loop over steps (`lax.while_loop`) requires this, in bfloat16 too."""
     for dtype in ("float32", "bfloat16"):
