@@ -12,7 +12,7 @@ import argparse
 import gzip
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 WORDS = 40
@@ -33,13 +33,18 @@ def main() -> None:
             "benchmarks/prepare_kftt.py tokenises English with sacremoses, which is missing: pip install sacremoses"
         )
     tokenize = MosesTokenizer("en").tokenize
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    prepare(arguments.kftt, arguments.output, lambda text: tokenize(text, return_str=True, escape=False))
+
+
+def prepare(raw: Path, output: Path, tokenize: Callable[[str], str]) -> None:
+    """Write the splits; `tokenize` puts spaces between English tokens."""
+    output.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
-        sides = zip(lines(arguments.kftt, split, "ja"), lines(arguments.kftt, split, "en"), strict=True)
-        pairs = [(japanese(ja), tokenize(en, return_str=True, escape=False)) for ja, en in sides]
+        sides = zip(lines(raw, split, "ja"), lines(raw, split, "en"), strict=True)
+        pairs = [(japanese(ja), tokenize(en)) for ja, en in sides]
         kept = [pair for pair in pairs if split != "train" or short(*pair)]
         for side, texts in zip(("ja", "en"), zip(*kept, strict=True), strict=True):
-            write(arguments.output / f"{split}.{side}.gz", texts)
+            write(output / f"{split}.{side}.gz", texts)
         print(f"{split}: {len(kept)} of {len(pairs)} pairs", flush=True)
 
 
