@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import flax.struct
@@ -18,7 +19,7 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
-    init_layer,
+    init_layers,
     residual,
     sizes,
 )
@@ -33,6 +34,7 @@ from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -162,11 +164,13 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
     """Fresh parameters (section 3.5): target vocabulary of V entries, E = dim, dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
     keep = 1.0 - rate
-    blocks = []
-    for i, (layer, size) in enumerate(zip(cfg.layers, sizes(cfg.layers), strict=True)):
-        conv, projection = init_layer(keys[4 + 2 * i], layer, size, keep, cfg.convolution.at(i))
-        attends = attention.init(keys[5 + 2 * i], layer.channels, dim) if cfg.attends(i) else None
-        blocks.append(ConvDecoderBlock(conv=conv, projection=projection, attention=attends))
+    convolutions = init_layers(keys[4::2], cfg.layers, keep, cfg.convolution)
+    channels = [layer.channels if cfg.attends(i) else None for i, layer in enumerate(cfg.layers)]
+    attentions = init_each(partial(_init_attention, dim=dim), keys[5::2], channels)
+    blocks = [
+        ConvDecoderBlock(conv=conv, projection=projection, attention=attends)
+        for (conv, projection), attends in zip(convolutions, attentions, strict=True)
+    ]
     return ConvDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
@@ -174,6 +178,11 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
         map_out=affine.init(keys[2], cfg.layers[-1].channels, cfg.out_dim),
         output=output.init(keys[3], cfg.out_dim, vocabulary, tied=cfg.tied_output, keep=keep),
     )
+
+
+def _init_attention(key: Key, channels: int | None, *, dim: int) -> MultiStepAttention | None:
+    """The attention of a layer of so many channels; None for a layer that does not attend."""
+    return None if channels is None else attention.init(key, channels, dim)
 
 
 def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:

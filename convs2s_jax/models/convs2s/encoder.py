@@ -15,9 +15,8 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
-    init_layer,
+    init_layers,
     residual,
-    sizes,
 )
 from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
@@ -104,10 +103,7 @@ def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: f
     return ConvEncoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, cfg.max_positions if cfg.positions else None),
         map_in=affine.init(keys[1], dim, cfg.layers[0].channels, keep=keep),
-        blocks=tuple(
-            ConvEncoderBlock(*init_layer(k, layer, size, keep, cfg.convolution.at(i)))
-            for i, (k, layer, size) in enumerate(zip(keys[3:], cfg.layers, sizes(cfg.layers), strict=True))
-        ),
+        blocks=tuple(ConvEncoderBlock(*made) for made in init_layers(keys[3:], cfg.layers, keep, cfg.convolution)),
         map_out=affine.init(keys[2], cfg.layers[-1].channels, dim),
     )
 

@@ -9,6 +9,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
@@ -81,6 +82,19 @@ def init_layer(
     if size.residual in (None, layer.channels):
         return conv, None
     return conv, affine.init(projection_key, size.residual, layer.channels)
+
+
+def init_layers(
+    keys: Key, layers: Sequence[ConvLayer], keep: float, convolution: ConvolutionConfig
+) -> list[tuple[Any, Affine | None]]:
+    """`init_layer` of each layer; keys [L], and the config of all layers."""
+
+    def init(key: Key, described: tuple[ConvLayer, LayerChannels, ConvolutionConfig]) -> tuple[Any, Affine | None]:
+        layer, size, own = described
+        return init_layer(key, layer, size, keep, own)
+
+    own = [convolution.at(i) for i in range(len(layers))]
+    return init_each(init, keys, list(zip(layers, sizes(layers), own, strict=True)))
 
 
 def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array | None:

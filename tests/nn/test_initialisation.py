@@ -1,0 +1,60 @@
+"""Layers of equal size are drawn in one loop: the values are those of each layer drawn alone."""
+
+import jax
+import numpy as np
+
+from convs2s_jax.core.config import build
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.nn.initialisation import init_each
+
+LAYERS = [(6, 3), (6, 3), (8, 1), (6, 3), (6, 3)]
+
+
+def test_equal_sizes_share_a_loop_and_each_layer_has_its_own_key():
+    keys = jax.random.split(jax.random.key(3), 5)
+    made = init_each(lambda key, size: jax.random.normal(key, (size,)), keys, [4, 7, 4, 4, 7])
+    for key, size, drawn in zip(keys, [4, 7, 4, 4, 7], made, strict=True):
+        np.testing.assert_array_equal(drawn, jax.random.normal(key, (size,)))
+
+
+def test_a_seed_gives_the_parameters_that_it_always_gave():
+    """The keys in the order in which the first version split them, one draw for each kernel."""
+    cfg = build(
+        ModelConfig,
+        {
+            "embedding_dim": 5,
+            "dropout": 0.2,
+            "encoder": {"layers": LAYERS},
+            "decoder": {"layers": LAYERS, "attention_layers": [1, 2, 5]},
+        },
+    )
+    params = jax.jit(lambda key: encoder_decoder.init(key, cfg, source_vocabulary=7, target_vocabulary=9))(
+        jax.random.key(1)
+    )
+    encoder_key, decoder_key = jax.random.split(jax.random.key(1))
+    encoder_keys, decoder_keys = jax.random.split(encoder_key, 5 + 3), jax.random.split(decoder_key, 2 * 5 + 4)
+    inputs = [6, 6, 6, 8, 6]
+    for i, (channels, width) in enumerate(LAYERS):
+        deviation = (4 * 0.8 / (width * inputs[i])) ** 0.5
+        shape = (width, inputs[i], 2 * channels)
+        for side, key in ((params.encoder, encoder_keys[3 + i]), (params.decoder, decoder_keys[4 + 2 * i])):
+            conv_key, projection_key = jax.random.split(key)
+            block = side.blocks[i]
+            _same(block.conv.w, deviation * jax.random.normal(conv_key, shape))
+            if inputs[i] == channels:
+                assert block.projection is None
+            else:
+                _same(block.projection.w, inputs[i] ** -0.5 * jax.random.normal(projection_key, (inputs[i], channels)))
+        attention = params.decoder.blocks[i].attention
+        if i + 1 in (1, 2, 5):
+            query_key, context_key = jax.random.split(decoder_keys[5 + 2 * i])
+            _same(attention.query.w, channels**-0.5 * jax.random.normal(query_key, (channels, 5)))
+            _same(attention.context.w, 5**-0.5 * jax.random.normal(context_key, (5, channels)))
+        else:
+            assert attention is None
+
+
+def _same(ours: jax.Array, expected: jax.Array) -> None:
+    """Equal but for the last bit, which a compiler may round another way."""
+    np.testing.assert_allclose(ours, expected, rtol=3e-7, atol=0)
