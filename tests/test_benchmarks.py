@@ -64,6 +64,26 @@ def test_a_seed_that_has_its_scores_is_not_trained_again(script, tmp_path, monke
     assert family.mean(first[:1], "bleu") == "39.00"
 
 
+def other_program(code):
+    return subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def test_the_other_programs_messages_are_no_answers(script):
+    code = "import sys; print('warning: 3 {'); print('{\"rate\": 2.5}'); [print('{\"rate\": 3}') for _ in sys.stdin]"
+    with other_program(code) as other:
+        assert script("peer").answer(other) == {"rate": 2.5}
+        print("again", file=other.stdin, flush=True)
+        other.stdin.close()
+        assert script("peer").answer(other) == {"rate": 3}
+
+
+def test_the_other_programs_end_is_told(script):
+    with other_program("print('no module')") as other, pytest.raises(SystemExit, match="ended without an answer"):
+        script("peer").answer(other)
+
+
 @pytest.mark.drill
 def test_the_accelerators_call_measures_every_part(tmp_path):
     command = [sys.executable, str(FOLDER / "accelerator.py"), "--small", "--minutes=1"]
