@@ -23,7 +23,7 @@ def get_config():
             "src": "ja",
             "tgt": "en",
             "vocabulary": {"kind": "unigram", "src_size": 8000, "tgt_size": 8000, "character_coverage": 0.9995},
-            "batch": {"tokens": 4000, "shapes": 12, "max_length": 120},
+            "batch": {"tokens": 4000, "shapes": 24, "max_length": 120},
         },
         "model": {
             "embedding_dim": 256,
@@ -33,10 +33,10 @@ def get_config():
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.98},
-            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 2000, "steps": 30_000},
+            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 2000, "steps": 25_000},
             "clip": 0.0,
             "label_smoothing": 0.1,
-            "max_steps": 30_000,
+            "max_steps": 25_000,
             "save_every": 1000,
             "bleu_tokenize": "none",
         },
