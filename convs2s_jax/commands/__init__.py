@@ -1,5 +1,10 @@
 """The functions behind the console commands convs2s-train, convs2s-decode and convs2s with its sub-commands."""
 
+import os
+
 from convs2s_jax.core import streams
 
 streams.open_missing()  # before JAX opens files, which would get the numbers of closed streams
+# Of programs that it reads from a cache, XLA says on some Intel processors that they may not be for this one, which is
+# wrong (issue 38445 of jax), and compiles them again. It has to be told before JAX is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

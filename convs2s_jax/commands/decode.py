@@ -1,5 +1,6 @@
 """The command that translates or labels text: convs2s-decode, `convs2s decode`, decode.py."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,6 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.literals import literal
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import decoding, interactive
 from convs2s_jax.translation.options import Options
 
 ABOUT = """
@@ -65,6 +65,11 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Decode a file or typed lines."""
     given = options(values, overrides)
+    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.translation import decoding, interactive
+
+    compiled_programs.keep(os.environ)
     if given.interactive:
         interactive.interact(given, tell=tell)
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands import reference
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, compiled_programs
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.training.run import distributed, processes
@@ -57,6 +57,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
     peers = processes.join(processes.from_environment(given, dict(os.environ)))
+    if peers is None:  # of several processes only the first would write, and find what the others compile
+        compiled_programs.keep(os.environ)
     interrupts = Interrupts(own_process=True, peers=peers)
 
     def work() -> None:

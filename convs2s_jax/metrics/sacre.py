@@ -6,12 +6,14 @@ hypothesis; chrF takes the best reference of each sentence.
 """
 
 from collections.abc import Sequence
-
-from sacrebleu.metrics import BLEU, CHRF
+from typing import TYPE_CHECKING
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.metrics.record import Metric, Score
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU  # imported where a score is computed, so that decoding starts without it
 
 TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
 """sacrebleu's tokenisers that need no download."""
@@ -26,6 +28,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
     Raises:
       UserError: an unknown tokeniser, or one whose package is missing.
     """
+    _check(tokenize)
     metric = _bleu(tokenize)
     value = metric.corpus_score(hypotheses, references).score
     return [Score("bleu", "BLEU", value, str(metric.get_signature()))]
@@ -33,13 +36,16 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
     """chrF2 of the text as it is."""
+    from sacrebleu.metrics import CHRF
+
     metric = CHRF()
     value = metric.corpus_score(hypotheses, references).score
     return [Score("chrf", "chrF2", value, str(metric.get_signature()))]
 
 
-def _bleu(tokenize: str) -> BLEU:
-    check(tokenize in TOKENIZERS, f"bleu_tokenize is '{tokenize}'{did_you_mean(tokenize, TOKENIZERS)}")
+def _bleu(tokenize: str) -> "BLEU":
+    from sacrebleu.metrics import BLEU
+
     try:
         return BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError) as error:
@@ -51,7 +57,10 @@ def _bleu(tokenize: str) -> BLEU:
 
 
 def _check(tokenize: str) -> None:
-    _bleu(tokenize)
+    """Raise UserError where `_bleu` would; it needs no package for most tokenisers."""
+    check(tokenize in TOKENIZERS, f"bleu_tokenize is '{tokenize}'{did_you_mean(tokenize, TOKENIZERS)}")
+    if tokenize in PACKAGES:
+        _bleu(tokenize)
 
 
 BLEU_METRIC = Metric(bleu, _check)

@@ -61,7 +61,7 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
         params = task.init(key, cfg.model, source=vocabularies.src.size, target=vocabularies.tgt.size)
         return task.split(params, cfg.model)
 
-    abstract = jax.eval_shape(fresh, jax.random.key(0))
+    abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes alone: nothing is compiled
     one = partial(
         restoring.restore_params,
         run_folder.checkpoints(workdir),

@@ -1,4 +1,8 @@
-"""Digests of arrays: sums of integers, so they are the same however the arrays are laid out over devices."""
+"""Digests of arrays: sums of integers, so they are the same however the arrays are laid out over devices.
+
+Arrays in the memory of the host are summed there, in pieces that fit into its caches: a program would be compiled for
+each shape, which takes longer than all of the sums. Other arrays are summed where they are.
+"""
 
 import json
 import zlib
@@ -6,10 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch
+
+UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint32"}
+"""The type that the bits of an element are read as, by its bytes; those of 8 bytes are two."""
+PIECE = 2**16
+"""Elements of an array of the host that are mixed at a time."""
 
 
 def digest(tree: Tree) -> dict[str, int]:
@@ -19,7 +29,7 @@ def digest(tree: Tree) -> dict[str, int]:
     of an array over devices has no effect.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = jax.device_get([_mixed_sum(leaf) for _, leaf in leaves])
+    sums = jax.device_get([_sum_on_host(leaf) if _is_on_host(leaf) else _mixed_sum(leaf) for _, leaf in leaves])
     return {path_of(path): int(value) for (path, _), value in zip(leaves, sums, strict=True)}
 
 
@@ -34,9 +44,34 @@ def _mixed_sum(x: Array) -> Array:
 
     A plain sum of bits times odd factors would miss two changed signs, and exchanges of some values.
     """
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[x.dtype.itemsize]
-    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32).reshape(-1)
+    bits = jax.lax.bitcast_convert_type(x, UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
     h = bits + jnp.uint32(0x9E3779B9) * jnp.arange(bits.size, dtype=jnp.uint32)
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
+
+
+def _is_on_host(x: Array | np.ndarray) -> bool:
+    """Whether the whole array is in the memory of this process."""
+    if not isinstance(x, jax.Array):
+        return True
+    return len(x.sharding.device_set) == 1 and all(device.platform == "cpu" for device in x.devices())
+
+
+def _sum_on_host(x: Array | np.ndarray) -> int:
+    """The same as `_mixed_sum`, without a compilation."""
+    bits = np.ascontiguousarray(x).reshape(-1)
+    bits = bits.view(UNSIGNED[bits.itemsize])
+    total = 0
+    for begin in range(0, bits.size, PIECE):
+        piece = bits[begin : begin + PIECE].astype(np.uint32)
+        h = np.arange(begin, begin + len(piece)).astype(np.uint32)
+        h *= np.uint32(0x9E3779B9)
+        h += piece
+        h ^= h >> np.uint32(16)
+        h *= np.uint32(0x85EBCA6B)
+        h ^= h >> np.uint32(13)
+        h *= np.uint32(0xC2B2AE35)
+        h ^= h >> np.uint32(16)
+        total += int(np.sum(h, dtype=np.uint64))
+    return total % 2**32

@@ -1,10 +1,12 @@
 """A digest of arrays changes with every bit and with every exchange."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from convs2s_jax.training.run import digest
+from convs2s_jax.training.run.compilations import CompileCounter
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
@@ -36,3 +38,36 @@ def test_digest_changes_with_two_signs():
 def test_digest_is_by_path():
     tree = {"a": {"b": jnp.ones(2)}, "c": (jnp.zeros(3), ()), "none": ()}
     assert list(digest.digest(tree)) == ["a/b", "c/0"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "float64", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 40_000)])
+def test_digest_is_that_of_the_formula(dtype, shape):
+    """In Python's integers, also where a piece ends and where an array is not contiguous."""
+    values = np.random.default_rng(1).normal(0, 40, shape[::-1]).astype(jnp.dtype(dtype)).T
+    parts = np.frombuffer(values.tobytes(), {1: "u1", 2: "u2"}.get(values.itemsize, "u4")).tolist()
+    assert digest.digest({"x": values})["x"] == sum(mixed(bits, i) for i, bits in enumerate(parts)) % 2**32
+
+
+def mixed(bits: int, i: int) -> int:
+    h = (bits + 0x9E3779B9 * i) % 2**32
+    h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+    return h ^ h >> 16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_digest_of_an_array_on_several_devices_is_that_of_the_whole(dtype):
+    values = np.random.default_rng(2).normal(0, 1, (8, 6)).astype(jnp.dtype(dtype))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.device_put(values, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+    whole = [values, jnp.asarray(values), jax.device_put(values, jax.devices()[3])]
+    assert digest.digest([spread])["0"] == digest.digest(whole)["0"]
+    assert len(set(digest.digest(whole).values())) == 1
+
+
+def test_digest_on_the_host_compiles_nothing():
+    values = jnp.asarray(np.ones((5, 7), np.float32))
+    with CompileCounter() as counter:
+        digest.digest({"x": values, "y": np.zeros(11)})
+    assert counter.count == 0

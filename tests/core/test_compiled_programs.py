@@ -1,0 +1,98 @@
+"""Compiled programs are kept between commands, in a folder that stays small, whatever happens to it."""
+
+import os
+import shutil
+import warnings
+
+import jax
+import pytest
+
+from convs2s_jax.core import compiled_programs
+
+X86 = "processor\t: 0\nvendor_id\t: Intel\ncpu MHz\t: {mhz}\nflags\t: fpu sse4_2 {flag}\n\nprocessor\t: 1\n"
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """JAX's settings as they are where no variable is set; the session's own are put back."""
+    names = ("jax_compilation_cache_dir", "jax_enable_compilation_cache", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    with warnings.catch_warnings():
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("settings")
+def test_programs_are_kept_in_the_users_folder_of_caches_which_nobody_else_can_write(tmp_path):
+    own = compiled_programs.keep({"XDG_CACHE_HOME": str(tmp_path)})
+    assert own == tmp_path / "convs2s_jax" / compiled_programs.processor()
+    assert jax.config.jax_compilation_cache_dir == str(own)
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 0.0
+    assert [folder.stat().st_mode & 0o777 for folder in (own, own.parent)] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("given", ["/somewhere", ""], ids=["another folder", "none"])
+@pytest.mark.usefixtures("settings")
+def test_the_users_own_choice_of_a_folder_stays(tmp_path, given):
+    jax.config.update("jax_compilation_cache_dir", given)
+    assert compiled_programs.keep({"XDG_CACHE_HOME": str(tmp_path)}) is None
+    assert jax.config.jax_compilation_cache_dir == given
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("settings")
+def test_jaxs_switch_turns_it_off(tmp_path):
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert compiled_programs.keep({"XDG_CACHE_HOME": str(tmp_path)}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "obstacle", ["a file in its place", "a full disk", "a folder that cannot be written", "no home"]
+)
+@pytest.mark.usefixtures("settings")
+def test_a_folder_that_cannot_be_used_turns_it_off(tmp_path, monkeypatch, obstacle):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    if obstacle == "a file in its place":
+        (tmp_path / "convs2s_jax").write_text("")
+    elif obstacle == "a full disk":
+        usage = shutil.disk_usage(tmp_path)._replace(free=compiled_programs.FREE - 1)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    elif obstacle == "no home":
+        environment = {}
+        monkeypatch.setattr(
+            compiled_programs.Path, "home", lambda: compiled_programs.Path("~nobody at all").expanduser()
+        )
+    else:
+        monkeypatch.setattr(os, "access", lambda *_: False)  # root could write everywhere
+    assert compiled_programs.keep(environment) is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_relative_folder_of_caches_is_not_used(monkeypatch, tmp_path):
+    """The specification says so."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for environment in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "caches"}):
+        assert compiled_programs.folder_of(environment) == tmp_path / ".cache" / "convs2s_jax"
+
+
+def test_processors_with_other_instructions_have_other_folders():
+    one, busy, other = (X86.format(mhz=m, flag=f) for m, f in ((2000, "avx2"), (3000, "avx2"), (2000, "avx512f")))
+    assert compiled_programs.processor(one) == compiled_programs.processor(busy)
+    assert compiled_programs.processor(one) != compiled_programs.processor(other)
+    assert compiled_programs.processor("arm") != compiled_programs.processor("")
+
+
+def test_the_programs_used_longest_ago_are_deleted_first(tmp_path):
+    for age, name in enumerate(["a/new", "b/used", "a/old", "b/oldest"]):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 100)
+        written = 10_000 - age if name != "b/used" else 10
+        os.utime(path, (10_000 - age, written))  # one was written first and read lately
+    compiled_programs.shrink(tmp_path, 400)
+    assert len(list(tmp_path.rglob("*"))) == 2 + 4
+    compiled_programs.shrink(tmp_path, 399)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"new", "used"}
