@@ -1,5 +1,7 @@
 """The functions behind the console commands convs2s-train, convs2s-decode and convs2s with its sub-commands."""
 
+import atexit
+import gc
 import os
 
 from convs2s_jax.core import streams
@@ -8,3 +10,5 @@ streams.open_missing()  # before JAX opens files, which would get the numbers of
 # Of programs that it reads from a cache, XLA says on some Intel processors that they may not be for this one, which is
 # wrong (issue 38445 of jax), and compiles them again. It has to be told before JAX is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# At its end Python looks through all objects for garbage, twice; for those of JAX that takes a quarter of a second.
+atexit.register(gc.freeze)
