@@ -3,7 +3,8 @@
 `decode.py` translates one line with the model of the workdir, in a new process each time: first with an empty folder of
 compiled programs, which is repeated, then with the programs that are kept there. Further flags are given to
 `decode.py`. With --train, such as "--config=configs/cldr_en_de.py --config.training.max_steps=2000", the same is
-measured for a training that continues the run in the workdir, until the end of its first update; no checkpoint is written.
+measured for a training that continues the run in the workdir, until the end of its first update; no checkpoint is
+written.
 
 Seconds of wall-clock time, minimum / median / maximum. The parts add up to the total.
 """
