@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -38,7 +39,8 @@ def keep(environment: Mapping[str, str]) -> Path | None:
         warnings.filterwarnings("ignore", message=f"Error {action} persistent compilation cache entry")
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in environment:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a start has dozens of small programs
-    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    if settings.jax_compilation_cache_dir is not None or not settings.jax_enable_compilation_cache:
         return None
     try:
         whole = folder_of(environment)
