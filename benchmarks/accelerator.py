@@ -164,7 +164,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     itemsize = jnp.dtype(arguments.dtype).itemsize
     weights = itemsize * (elements(params.decoder) - elements(params.decoder.embedding))
     params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg))
-    search = SearchConfig(beam_size=5, max_length_a=1.1, max_length_b=0.0, stop="fairseq")
+    search = SearchConfig(beam_size=5, max_length_a=1.1, max_length_b=0, stop="fairseq")
     drawn = np.random.default_rng(1)
     lengths = source_lengths(sizes, arguments.data)
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
