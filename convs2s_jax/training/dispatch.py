@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Tree
 
@@ -39,6 +40,40 @@ class Program:
 def jit(function: Callable[..., Any], **options: Any) -> Program:
     """`jax.jit` for programs whose devices may exchange arrays; `options` are those of `jax.jit`."""
     return Program(jax.jit(function, **options))
+
+
+def jit_with_barriers(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:
+    """`jit` of a function with `lax.optimization_barrier`s, which also hold on CPU.
+
+    XLA's CPU compiler removes barriers before it fuses operations. Then the elementwise parts of all layers of a deep
+    stack end up in one another: each is computed again from the products of all layers before it. The pass that does so
+    is left out here. JAX takes compiler options at the outermost `jax.jit` only, so within another transformation the
+    function is compiled without them; results are the same.
+    """
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    plain = jit(function, **options)
+    if device.platform != "cpu":
+        return plain
+    return _Outermost(plain, jit(function, compiler_options={"xla_disable_hlo_passes": REMOVAL}, **options))
+
+
+REMOVAL = "cse_barrier_expander"
+"""The pass of XLA that removes barriers."""
+
+
+class _Outermost:
+    """A program in two forms: one for calls within another transformation, one for all others."""
+
+    def __init__(self, within: Program, outermost: Program) -> None:
+        self._within, self._outermost = within, outermost
+        functools.update_wrapper(self, outermost)
+
+    def __call__(self, *args: Any) -> Any:
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+        return (self._within if traced else self._outermost)(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outermost, name)
 
 
 def pmap(function: Callable[..., Any], **options: Any) -> Program:

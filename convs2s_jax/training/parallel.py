@@ -79,8 +79,8 @@ def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
         return placed(after), report
 
     return Step(
-        first=dispatch.jit(first),
-        add=dispatch.jit(add, donate_argnums=0),
+        first=dispatch.jit_with_barriers(first, mesh),
+        add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
         finish=dispatch.jit(finish_placed, donate_argnums=0),
     )
 

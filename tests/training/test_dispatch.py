@@ -60,3 +60,36 @@ def test_all_programs_of_training_are_started_through_dispatch():
     training = Path(convs2s_jax.__file__).parent / "training"
     found = {path.name for path in training.rglob("*.py") if re.search(r"jax\.(jit|pmap)\b", path.read_text())}
     assert found == {"dispatch.py"}, "use dispatch.jit or dispatch.pmap: devices may exchange arrays"
+
+
+def chain(x, kernels):
+    """Layers as those of a deep stack: y = w x, x + y sigmoid(y), behind a barrier."""
+    for w in kernels:
+        y = x @ w
+        x = jax.lax.optimization_barrier((x + y * jax.nn.sigmoid(y)) * 0.7)
+    return jnp.sum(x)
+
+
+def most_read(program, *args):
+    """The largest number of arrays that one of the program's fusions reads."""
+    text = program.lower(*args).compile().as_text()
+    return max(found.count("%") for found in re.findall(r" fusion\(([^)]*)\)", text))
+
+
+def test_barriers_hold_on_cpu():
+    """XLA's CPU compiler drops them by itself; then fusions read the products of many layers, the more the deeper."""
+    x, kernels = jnp.ones((16, 8)), [jnp.eye(8) * 0.5] * 6
+    gradient = jax.grad(chain, argnums=(0, 1))
+    assert most_read(dispatch.jit_with_barriers(gradient, None), x, kernels) <= 4
+    assert most_read(dispatch.jit(gradient), x, kernels) > 6
+
+
+def test_a_program_with_barriers_can_be_traced_like_others():
+    """JAX refuses compiler options of a program within another."""
+    x, kernels = jnp.ones((16, 8)), [jnp.eye(8) * 0.5] * 2
+    program = dispatch.jit_with_barriers(chain, None)
+    expected = chain(x, kernels)
+    assert program(x, kernels) == pytest.approx(expected)
+    assert jax.jit(program)(x, kernels) == pytest.approx(expected)
+    assert jax.eval_shape(program, x, kernels).shape == ()
+    assert jax.grad(program)(x, kernels).shape == x.shape

@@ -75,6 +75,7 @@ def through(
             made += [jax.tree.map(itemgetter(i), ys) for i in range(len(run))]
         else:
             x, y = apply(items[run.start], outputs)
+            x = jax.lax.optimization_barrier(x)  # so that later layers read it, and do not compute it again
             made.append(y)
         outputs += [None] * (len(run) - 1) + [x]
     return outputs[-1], made
