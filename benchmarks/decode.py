@@ -2,7 +2,8 @@
 
 DIR is a folder with train.de, train.en and test.de, plain or gzipped. The test sentences are sorted by length, and
 every hypothesis has exactly 16 tokens. Parameters are fresh, because speed does not depend on their values. With
---workdir a trained model translates the same sentences until the end symbol. Results are in docs/performance.md.
+--workdir a trained model translates the same sentences until the end symbol, and with --shortlist also with the words
+of each of these files of `convs2s shortlist`; BLEU is that of the first hypotheses. Results are in docs/performance.md.
 """
 
 import argparse
@@ -20,13 +21,16 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, product
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text, vocabulary
+from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.search.translate import Translation, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.translation.translator import load, precomputed
+from convs2s_jax.translation import shortlists
+from convs2s_jax.translation.translator import Translator, load, precomputed
 
 ROOT = Path(__file__).parents[1]
 TOKENS = 16
@@ -52,6 +56,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder with train.de, train.en and test.de")
     parser.add_argument("--shapes", nargs="+", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
     parser.add_argument("--workdir", help="a trained model of the same data, for natural lengths")
+    parser.add_argument("--shortlist", nargs="*", default=[], help="files of `convs2s shortlist` for that model")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 128], help="sentences in a batch")
     parser.add_argument("--sentences", type=int, default=1000)
@@ -105,18 +110,23 @@ def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
 
 
 def throughput(
-    model: Model, search: SearchConfig, sources: Sequence[np.ndarray], rows: int, repeats: int
+    model: Model,
+    search: SearchConfig,
+    sources: Sequence[np.ndarray],
+    rows: int,
+    repeats: int,
+    shortlist: Shortlist | None = None,
 ) -> list[Translation]:
-    """Compile, measure, and print one row of the table."""
+    """Compile, measure, and print one row of the table; the share is that of a softmax over all words."""
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
     with CompileCounter() as compiled:
-        translate(model.params, model.cfg, search, sources, rows=rows)
+        translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
     rates, shares = [], []
     for _ in range(repeats):
         peak = product_rate()
         before = time.perf_counter()
-        found = translate(model.params, model.cfg, search, sources, rows=rows)
+        found = translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
         rates.append(len(sources) / (time.perf_counter() - before))
         peak = max(peak, product_rate())
         steps = float(np.mean([len(t.best.tokens) + 1 for t in found]))
@@ -135,7 +145,8 @@ def throughput(
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """Measure a trained model; each hypothesis ends at its end symbol."""
     trained = precomputed(load(workdir, tell=print))
-    lines = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test").src
+    text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
+    lines = text.src
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]
     print(f"\nnatural lengths\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
     for stop in ("fairseq", "exact"):
@@ -144,6 +155,29 @@ def natural(workdir: Path, arguments: argparse.Namespace) -> None:
             model = Model(f"trained, {stop}", trained.params, trained.models, trained.vocabularies.tgt.size)
             for rows in (r for r in arguments.rows if r > 1):
                 throughput(model, search, sources, rows, arguments.repeats)
+    if arguments.shortlist:
+        with_shortlists(trained, sources, text.tgt[: len(sources)], arguments)
+
+
+def with_shortlists(
+    trained: Translator, sources: Sequence[np.ndarray], references: Sequence[str], arguments: argparse.Namespace
+) -> None:
+    """Measure a trained model with all words and with each shortlist, and the BLEU of both."""
+    print(f"\nshortlists\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
+    files = [Path(name) for name in arguments.shortlist]
+    scores = []
+    for beam in arguments.beams:
+        search = dataclasses.replace(trained.cfg.search, beam_size=beam)
+        for rows in (r for r in arguments.rows if r > 1):
+            for path in [None, *files]:
+                few = None if path is None else shortlists.load(path, trained.vocabularies)
+                name = "all words" if path is None else path.name
+                model = Model(name, trained.params, trained.models, trained.vocabularies.tgt.size)
+                found = throughput(model, search, sources, rows, arguments.repeats, few)
+                texts = [trained.vocabularies.tgt.decode(t.best.tokens.tolist()) for t in found]
+                bleu = score(texts, [references], metrics=["bleu"], bleu_tokenize="none")["bleu"].value
+                scores.append(f"{name}, beam {beam}: BLEU {bleu:.2f}")
+    print("\n" + "\n".join(dict.fromkeys(scores)), flush=True)
 
 
 if __name__ == "__main__":

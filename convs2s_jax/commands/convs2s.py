@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "train": Entry("train a model, or continue a run", "train"),
         "decode": Entry("translate or label text with a trained model", "decode"),
+        "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
         "export": Entry("make a checkpoint of fairseq of a workdir", "bridge"),
         "config": Entry("list and show configurations and their fields", "config"),
@@ -37,7 +38,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
 def help_text() -> str:
     """What `convs2s --help` prints."""
     lines = ["Convolutional sequence to sequence learning: convs2s COMMAND [--flag=value ...]", ""]
-    lines += [f"  {name:8} {entry.summary}" for name, entry in COMMANDS.items()]
+    lines += [f"  {name:9} {entry.summary}" for name, entry in COMMANDS.items()]
     return "\n".join([*lines, "", "convs2s COMMAND --help describes a command and its flags."])
 
 

@@ -21,7 +21,7 @@ from convs2s_jax.core.tokens import EOS
 from convs2s_jax.search.buckets import Bucket
 from convs2s_jax.search.rules import SPECIAL
 
-LEAST = 512
+LEAST = 1024
 """Smallest size of a union."""
 
 
@@ -67,7 +67,7 @@ class Selection:
 
 
 def union_size(count: int, most: int) -> int:
-    """The size U for a union of `count` words: few sizes, 512 and from there on in steps of an eighth to a quarter.
+    """The size U for a union of `count` words: few sizes, 1024 and from there on in steps of an eighth to a quarter.
 
     Args:
       count: words in the union.

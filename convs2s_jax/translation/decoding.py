@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 from tqdm import tqdm
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import inputs, labelling, output, resuming
+from convs2s_jax.translation import inputs, labelling, output, resuming, shortlists
 from convs2s_jax.translation.formats import FORMATS, Format
 from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.lines import score, translate
@@ -91,6 +92,14 @@ def translator_of(options: Options, tell: Tell) -> Translator:
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell)
         fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
         translator = fused if options.search["lm_weight"] else translator
+    if options.shortlist:
+        check(
+            translator.reads_source,
+            f"--shortlist with a language model: --workdir={options.workdir[0]} reads no source, whose likely words a "
+            "shortlist has; leave it out",
+        )
+        path = Path(options.shortlist)
+        translator = replace(translator, shortlist=shortlists.load(path, translator.vocabularies))
     return precomputed(translator)
 
 

@@ -65,6 +65,7 @@ def translate(
         phrases=None if constraints is None else [encode(tgt, phrases) for phrases in constraints],
         seed=seed,
         first=first,
+        shortlist=translator.shortlist,
         attention=attention or replace_unk,
         rows=batch_size,
         tokens=batch_tokens,

@@ -30,6 +30,8 @@ class Options:
         of several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
       lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
+      shortlist: file of `convs2s shortlist`: a translation may use the likely words of its source and the most frequent
+        ones only, which is faster.
       input: source text, plain or gzipped, one sentence per line; "-" is standard input.
       output: file for the results; "-" is standard output.
       resume: continue an interrupted --output.
@@ -59,6 +61,7 @@ class Options:
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
     lm: str = dataclasses.field(default="", metadata=TRANSLATING)
+    shortlist: str = dataclasses.field(default="", metadata=TRANSLATING)
     input: str = "-"
     output: str = "-"
     resume: bool = False
@@ -119,8 +122,8 @@ class Options:
         self._check_alone(
             "--score",
             bool(self.score),
-            ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed"),
-            "given translations are scored, nothing is searched or compared",
+            ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed", "shortlist"),
+            "given translations are scored with all words, nothing is searched or compared",
         )
         self._check_alone(
             "--interactive",
@@ -179,6 +182,10 @@ class Options:
             f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
         )
         check(
+            not (self.shortlist and cfg.sampling),
+            "--shortlist with --sampling: samples are drawn from all words; leave one out",
+        )
+        check(
             attends or not self.replace_unk,
             "--replace_unk with a model without attention: nothing says which source word an unknown word stands for; "
             "leave it out",
@@ -198,7 +205,7 @@ class Options:
 
     def _check_files(self) -> None:
         """Check that standard input is read only once, and that no input file is also the output."""
-        names = ("input", "prefix", "constraints", "score", "unk_dictionary")
+        names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
         twice = [f"--{name}" for name, path in given if path == "-"]
         once = len(twice) < 2 or bool(self.split)

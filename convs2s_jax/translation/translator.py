@@ -11,6 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Dtype
@@ -28,6 +29,7 @@ class Translator:
       steps: for each member, the steps of the checkpoints whose mean its parameters are.
       fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
       held_out: as of `Trained`; for an ensemble, of the first member.
+      shortlist: words that translations may use (`translation.shortlists`); None for all words.
     """
 
     cfg: Config
@@ -37,6 +39,7 @@ class Translator:
     steps: tuple[tuple[int, ...], ...]
     fingerprints: tuple[str, ...] = ()
     held_out: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    shortlist: Shortlist | None = None
 
     @property
     def max_source(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.text_files import read_lines
@@ -88,7 +89,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig) ->
 
 def made_of(options: Options, translator: Translator, search: SearchConfig, work: Work) -> resuming.MadeOf:
     """What decides the bytes of the output: flags, model and texts."""
-    constraints, dictionary = work.constraints, work.dictionary
+    constraints, dictionary, few = work.constraints, work.dictionary, translator.shortlist
     texts = {
         "the input": work.lines,
         "the reference": work.references[0] if work.references and options.format == "fairseq" else None,
@@ -106,5 +107,6 @@ def made_of(options: Options, translator: Translator, search: SearchConfig, work
         **{f"--{name}": value for name, value in to_dict(search).items()},
         "--seed": options.seed or 0,
         "the model": translator.fingerprints,
+        "the file of --shortlist": None if few is None else checksum(few.always, few.words, few.offsets),
         **{name: None if lines is None else resuming.digest_of(lines) for name, lines in texts.items()},
     }

@@ -151,6 +151,6 @@ def test_samples_with_a_shortlist_are_refused(params):
 
 def test_unions_have_few_sizes_with_little_to_spare():
     sizes = [union_size(count, 40_000) for count in range(1, 40_001)]
-    assert all(size >= 512 and count <= size <= max(512, 1.25 * count) for count, size in enumerate(sizes, 1))
+    assert all(size >= 1024 and count <= size <= max(1024, 1.25 * count) for count, size in enumerate(sizes, 1))
     assert len({*sizes}) < 40
     assert union_size(6500, 7000) == 7000

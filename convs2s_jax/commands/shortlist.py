@@ -1,0 +1,83 @@
+"""The command that makes the shortlist of a run: `convs2s shortlist`."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import check
+from convs2s_jax.translation import shortlists
+
+ABOUT = """
+Make a lexical shortlist from the training text of a run: the likely target words of each source word.
+
+  {program} --workdir=DIR [--words=50] [--frequent=100]
+
+Decoding with --shortlist=DIR/shortlist then computes the softmax over the likely words of each sentence only
+(docs/decoding.md).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortlistOptions:
+    """The flags of `convs2s shortlist`.
+
+    Attributes:
+      workdir: folder of the run; its training text has to be there.
+      output: file to write; by default "shortlist" in the workdir.
+      words: likely target words of each source word, under IBM model 1.
+      frequent: the most frequent target words, which every sentence may use.
+      iterations: iterations of expectation maximisation.
+      pairs: most sentence pairs to learn from; of a longer text every second pair is read, or every third and so on.
+    """
+
+    workdir: str = ""
+    output: str = ""
+    words: int = 50
+    frequent: int = 100
+    iterations: int = 5
+    pairs: int = 500_000
+
+    def __post_init__(self) -> None:
+        check(self.workdir != "", "--workdir is missing, as in --workdir=runs/demo")
+        for name in ("words", "iterations", "pairs"):
+            check(getattr(self, name) >= 1, f"--{name} is {getattr(self, name)}: use 1 or more")
+        check(self.frequent >= 0, f"--frequent is {self.frequent}: use 0 or more")
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Learn the shortlist and write it."""
+    options = command_line.options_of(ShortlistOptions, values)
+    check(
+        not overrides,
+        f"--config.{overrides[0][0] if overrides else ''}: a shortlist takes its configuration from --workdir; leave "
+        "it out",
+    )
+    workdir = Path(options.workdir)
+    path = Path(options.output) if options.output else workdir / shortlists.NAME
+    made, vocabularies = shortlists.make(
+        workdir,
+        words=options.words,
+        frequent=options.frequent,
+        iterations=options.iterations,
+        pairs=options.pairs,
+        tell=_tell,
+    )
+    shortlists.save(made, vocabularies, path)
+    each = len(made.words) / max(1, len(made.offsets) - 1)
+    _tell(f"{path}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)  # noqa: T201
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

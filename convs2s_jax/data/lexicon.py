@@ -1,0 +1,169 @@
+"""A lexicon from parallel text: IBM model 1 (Brown et al. 1993, section 4.1), trained by expectation maximisation.
+
+    p(t | s)  is proportional to  sum over sentence pairs, t in T, s in S, of  p(t | s) / sum_{s' in S} p(t | s')
+
+S holds the source words of a pair and its end symbol, which stands for words without a counterpart (the empty word of
+the model). Probabilities are sparse: only pairs of words that occur together have one, and of these only the most
+frequent of each source word are kept where there are too many for memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from convs2s_jax.core.tokens import EOS
+
+EVENTS = 1 << 23
+"""Pairs of words, one from each side of a sentence pair, that are in memory at once."""
+MOST = 1 << 25
+"""Different pairs of words that may be kept, about 400 MB."""
+
+
+class Sentences(Protocol):
+    """Token ids of sentences one after another, such as a `TokenStore`.
+
+    Attributes:
+      tokens: [tokens].
+      offsets: [sentences + 1]: sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
+    """
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Token ids without end symbols."""
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each sentence begins."""
+
+
+class Lexicon(NamedTuple):
+    """Probabilities p(t | s) of pairs of words.
+
+    Attributes:
+      keys: [N], s * V + t, ascending; V is the size of the target vocabulary.
+      probabilities: [N].
+    """
+
+    keys: np.ndarray
+    probabilities: np.ndarray
+
+
+class Events(NamedTuple):
+    """All pairs of a source and a target token within some sentence pairs.
+
+    Attributes:
+      keys: [events], s * V + t, those of a target token side by side.
+      starts: [target tokens], the first event of each target token.
+      counts: [target tokens], its events: the source tokens of its sentence pair, the end symbol counted.
+    """
+
+    keys: np.ndarray
+    starts: np.ndarray
+    counts: np.ndarray
+
+
+def learn(
+    src: Sentences, tgt: Sentences, rows: Sequence[int] | np.ndarray, *, target_size: int, iterations: int
+) -> Lexicon:
+    """Model 1 of parallel sentences.
+
+    Args:
+      src, tgt: both sides.
+      rows: sentence pairs to learn from.
+      target_size: V.
+      iterations: of expectation maximisation, 1 or more, from equal probabilities.
+    """
+    lexicon = _first(src, tgt, np.asarray(rows), target_size)
+    for _ in range(iterations - 1):
+        mass = np.zeros(len(lexicon.keys))
+        for events in _events(src, tgt, np.asarray(rows), target_size):
+            place = np.minimum(np.searchsorted(lexicon.keys, events.keys), len(lexicon.keys) - 1)
+            p = np.where(lexicon.keys[place] == events.keys, lexicon.probabilities[place], 0.0)
+            total = np.add.reduceat(p, events.starts)
+            share = p / np.repeat(np.where(total > 0, total, 1.0), events.counts)
+            mass += np.bincount(place, weights=share, minlength=len(mass))
+        lexicon = Lexicon(lexicon.keys, _normalised(lexicon.keys // target_size, mass))
+    return lexicon
+
+
+def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` most probable target words of each source word, and where those of each begin.
+
+    Returns:
+      words [M] int32, one source word after another, and offsets [source_size + 1] int64.
+    """
+    source = lexicon.keys // target_size
+    kept = _best(source, lexicon.probabilities, count) & (lexicon.probabilities > 0)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(source[kept], minlength=source_size))])
+    return (lexicon.keys[kept] % target_size).astype(np.int32), offsets.astype(np.int64)
+
+
+def _first(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Lexicon:
+    """The first iteration: each source token of a pair has the same share in a target token."""
+    keys, mass = np.zeros(0, np.int64), np.zeros(0)
+    for events in _events(src, tgt, rows, target_size):
+        keys, mass = _summed(
+            np.concatenate([keys, events.keys]),
+            np.concatenate([mass, np.repeat(1.0 / events.counts, events.counts)]),
+        )
+        if len(keys) > MOST:
+            source = keys // target_size
+            kept = _best(source, mass, max(1, MOST // 2 // len(np.unique(source))))
+            keys, mass = keys[kept], mass[kept]
+    return Lexicon(keys, _normalised(keys // target_size, mass))
+
+
+def _summed(keys: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each key once, ascending, with the sum of its masses."""
+    order = np.argsort(keys)
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], np.add.reduceat(mass[order], starts)
+
+
+def _normalised(groups: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Masses divided by the sum of their group."""
+    total = np.bincount(groups, weights=mass)
+    return mass / np.where(total > 0, total, 1.0)[groups]
+
+
+def _best(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """A mask of the `count` largest values of each group; `groups` are ascending."""
+    order = np.lexsort((-values, groups))
+    first = np.searchsorted(groups, groups)  # of the group of each place; order keeps the groups where they are
+    mask = np.zeros(len(groups), bool)
+    mask[order[np.arange(len(groups)) - first < count]] = True
+    return mask
+
+
+def _events(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Iterator[Events]:
+    """All pairs of tokens of the sentence pairs `rows`, some at a time; sentence pairs with an empty side have none."""
+    S, T = np.diff(src.offsets)[rows], np.diff(tgt.offsets)[rows]
+    rows, S, T = (x[(S > 0) & (T > 0)] for x in (rows, S, T))
+    done = np.cumsum((S + 1) * T)
+    at = 0
+    while at < len(rows):
+        before = done[at - 1] if at else 0
+        end = max(at + 1, int(np.searchsorted(done, before + EVENTS, side="right")))
+        yield _events_of(src, tgt, rows[at:end], S[at:end], T[at:end], target_size)
+        at = end
+
+
+def _events_of(
+    src: Sentences, tgt: Sentences, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
+) -> Events:
+    """All pairs of tokens of some sentence pairs, S and T tokens long."""
+    ended = np.full(int(np.sum(S + 1)), EOS, np.int64)  # the sources, each with its end symbol
+    begin = np.cumsum(S + 1) - (S + 1)
+    ended[_ranges(begin, S)] = src.tokens[_ranges(np.asarray(src.offsets)[rows], S)]
+    t = tgt.tokens[_ranges(np.asarray(tgt.offsets)[rows], T)].astype(np.int64)
+    counts = np.repeat(S + 1, T)
+    s = ended[_ranges(np.repeat(begin, T), counts)]
+    return Events(s * target_size + np.repeat(t, counts), np.cumsum(counts) - counts, counts)
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """start, start + 1, ..., start + length - 1 of each, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
