@@ -2,15 +2,17 @@
 
 DIR is a folder with train.de, train.en and test.de, plain or gzipped. The test sentences are sorted by length, and
 every hypothesis has exactly 16 tokens. Parameters are fresh, because speed does not depend on their values. With
---workdir a trained model translates the same sentences until the end symbol, and with --shortlist also with the words
-of each of these files of `convs2s shortlist`; BLEU is that of the first hypotheses. Results are in docs/performance.md.
+--workdir a trained model translates the same sentences until the end symbol. With --shortlist both do so also with
+shortlists of these numbers of words for each source word, learned from the training text; a trained model's BLEU is
+printed. Results are in docs/performance.md.
 """
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from machine import decoder_flops, describe, encoder_flops, peak_memory, product
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text, vocabulary
+from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.encoder_decoder import ModelConfig
@@ -30,7 +34,7 @@ from convs2s_jax.search.translate import Translation, translate
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import shortlists
-from convs2s_jax.translation.translator import Translator, load, precomputed
+from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]
 TOKENS = 16
@@ -42,21 +46,22 @@ HEAD = "| model | beam | batch | sentences/s, min / median / max | target tokens
 
 @dataclasses.dataclass
 class Model:
-    """The measured model: name, parameters, their configuration, the target vocabulary."""
+    """The measured model: name, parameters, their configuration, the target vocabulary, shortlists by name."""
 
     name: str
     params: Any
     cfg: ModelConfig
     vocabulary: int
+    shortlists: Mapping[str, Shortlist | None]
 
 
 def main() -> None:
     """Run the measurements and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train.de, train.en and test.de")
-    parser.add_argument("--shapes", nargs="+", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
+    parser.add_argument("--shapes", nargs="*", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
     parser.add_argument("--workdir", help="a trained model of the same data, for natural lengths")
-    parser.add_argument("--shortlist", nargs="*", default=[], help="files of `convs2s shortlist` for that model")
+    parser.add_argument("--shortlist", type=int, nargs="*", default=[], help="likely words of each source word")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 128], help="sentences in a batch")
     parser.add_argument("--sentences", type=int, default=1000)
@@ -73,8 +78,9 @@ def main() -> None:
                 beam_size=beam, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1, stop="fairseq"
             )
             for rows in arguments.rows:
-                found = throughput(model, search, sources, rows, arguments.repeats)
-                assert all(len(t.best.tokens) == TOKENS - 1 for t in found)
+                for few in model.shortlists:
+                    found = throughput(model, search, sources, rows, arguments.repeats, few)
+                    assert all(len(t.best.tokens) == TOKENS - 1 for t in found)
     if arguments.workdir:
         natural(Path(arguments.workdir), arguments)
 
@@ -94,7 +100,24 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
     before = time.perf_counter()
     params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, model))
     print(f"\n{shape}: precomputed in {time.perf_counter() - before:.2f} s, compiled", flush=True)
-    return Model(shape, params, model, made.tgt.size), sources
+    return Model(shape, params, model, made.tgt.size, learned(arguments, cfg, made)), sources
+
+
+def learned(arguments: argparse.Namespace, cfg: Config, vocabularies: Vocabularies) -> dict[str, Shortlist | None]:
+    """All words, and the shortlists that are asked for."""
+    made: dict[str, Shortlist | None] = {"": None}
+    if arguments.shortlist:
+        text = parallel_text.read(dataclasses.replace(cfg.data, dir=arguments.data), "train")
+        sides = []
+        for lines, side in ((text.src, vocabularies.src), (text.tgt, vocabularies.tgt)):
+            ids = [np.asarray(line, np.int32) for line in side.encode(lines)]
+            sides.append(TokenStore(np.concatenate(ids), np.cumsum([0, *map(len, ids)])))
+        for words in arguments.shortlist:
+            before = time.perf_counter()
+            more = {"words": words, "frequent": 100, "iterations": 5}
+            made[f", {words} words"] = shortlists.learn(*sides, np.arange(len(text)), vocabularies, **more)
+            print(f"\nshortlist of {words} words: {time.perf_counter() - before:.1f} s", flush=True)
+    return made
 
 
 def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
@@ -115,9 +138,10 @@ def throughput(
     sources: Sequence[np.ndarray],
     rows: int,
     repeats: int,
-    shortlist: Shortlist | None = None,
+    few: str = "",
 ) -> list[Translation]:
     """Compile, measure, and print one row of the table; the share is that of a softmax over all words."""
+    shortlist = model.shortlists[few]
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
     with CompileCounter() as compiled:
@@ -135,7 +159,7 @@ def throughput(
         shares.append(rates[-1] * flops / peak)
     rate = statistics.median(rates)
     print(
-        f"| {model.name} | {search.beam_size} | {rows} | {min(rates):.0f} / {rate:.0f} / {max(rates):.0f} "
+        f"| {model.name}{few} | {search.beam_size} | {rows} | {min(rates):.0f} / {rate:.0f} / {max(rates):.0f} "
         f"| {rate * steps:.0f} | {statistics.median(shares):.2f} | {compiled.count} | {peak_memory():.0f} MiB |",
         flush=True,
     )
@@ -146,38 +170,21 @@ def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """Measure a trained model; each hypothesis ends at its end symbol."""
     trained = precomputed(load(workdir, tell=print))
     text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
-    lines = text.src
-    sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(lines)][: arguments.sentences]
+    references = text.tgt[: arguments.sentences]
+    sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)][: arguments.sentences]
+    few = learned(arguments, trained.cfg, trained.vocabularies)
     print(f"\nnatural lengths\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
+    scores = []
     for stop in ("fairseq", "exact"):
         for beam in arguments.beams:
             search = dataclasses.replace(trained.cfg.search, beam_size=beam, stop=stop)
-            model = Model(f"trained, {stop}", trained.params, trained.models, trained.vocabularies.tgt.size)
-            for rows in (r for r in arguments.rows if r > 1):
-                throughput(model, search, sources, rows, arguments.repeats)
-    if arguments.shortlist:
-        with_shortlists(trained, sources, text.tgt[: len(sources)], arguments)
-
-
-def with_shortlists(
-    trained: Translator, sources: Sequence[np.ndarray], references: Sequence[str], arguments: argparse.Namespace
-) -> None:
-    """Measure a trained model with all words and with each shortlist, and the BLEU of both."""
-    print(f"\nshortlists\n\n{HEAD}\n|---|---|---|---|---|---|---|---|", flush=True)
-    files = [Path(name) for name in arguments.shortlist]
-    scores = []
-    for beam in arguments.beams:
-        search = dataclasses.replace(trained.cfg.search, beam_size=beam)
-        for rows in (r for r in arguments.rows if r > 1):
-            for path in [None, *files]:
-                few = None if path is None else shortlists.load(path, trained.vocabularies)
-                name = "all words" if path is None else path.name
-                model = Model(name, trained.params, trained.models, trained.vocabularies.tgt.size)
-                found = throughput(model, search, sources, rows, arguments.repeats, few)
+            model = Model(f"trained, {stop}", trained.params, trained.models, trained.vocabularies.tgt.size, few)
+            for rows, name in itertools.product((r for r in arguments.rows if r > 1), few):
+                found = throughput(model, search, sources, rows, arguments.repeats, name)
                 texts = [trained.vocabularies.tgt.decode(t.best.tokens.tolist()) for t in found]
                 bleu = score(texts, [references], metrics=["bleu"], bleu_tokenize="none")["bleu"].value
-                scores.append(f"{name}, beam {beam}: BLEU {bleu:.2f}")
-    print("\n" + "\n".join(dict.fromkeys(scores)), flush=True)
+                scores.append(f"{model.name}{name}, beam {beam}, batch {rows}: BLEU {bleu:.2f}")
+    print("\n" + "\n".join(scores), flush=True)
 
 
 if __name__ == "__main__":

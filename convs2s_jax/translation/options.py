@@ -123,7 +123,7 @@ class Options:
             "--score",
             bool(self.score),
             ("prefix", "constraints", "nbest", "replace_unk", "reference", "split", "show", "seed", "shortlist"),
-            "given translations are scored with all words, nothing is searched or compared",
+            "given translations are scored, nothing is searched or compared",
         )
         self._check_alone(
             "--interactive",

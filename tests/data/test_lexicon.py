@@ -1,0 +1,81 @@
+"""IBM model 1 against the equations in dictionaries and loops."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS
+from convs2s_jax.data import lexicon
+from convs2s_jax.data.store import TokenStore
+
+SIZE, COUNT = 12, 40
+ROWS = np.asarray([i for i in range(COUNT) if i % 7])
+
+
+def store(seed, shortest):
+    """Sentences of a few words; some are empty."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(shortest, 6, COUNT)
+    tokens = random.integers(4, SIZE, lengths.sum()).astype(np.uint16)
+    return TokenStore(tokens, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+SRC, TGT = store(0, 0), store(1, 0)
+
+
+def in_loops(iterations):
+    """p(t | s) by the letter."""
+    pairs = [(SRC[i].tolist(), TGT[i].tolist()) for i in ROWS]
+    pairs = [([*s, EOS], t) for s, t in pairs if s and t]
+    p = {(s, t): 1.0 for sources, targets in pairs for s in sources for t in targets}
+    for _ in range(iterations):
+        counts, totals = defaultdict(float), defaultdict(float)
+        for sources, targets in pairs:
+            for t in targets:
+                norm = sum(p[s, t] for s in sources)
+                for s in sources:
+                    counts[s, t] += p[s, t] / norm
+                    totals[s] += p[s, t] / norm
+        p = {(s, t): c / totals[s] for (s, t), c in counts.items()}
+    return p
+
+
+@pytest.mark.parametrize("events", [1, 60, 1 << 23])
+@pytest.mark.parametrize("iterations", [1, 4])
+def test_probabilities_are_those_of_the_equations_in_loops(monkeypatch, iterations, events):
+    """However many pairs of words are in memory at once."""
+    monkeypatch.setattr(lexicon, "EVENTS", events)
+    found = lexicon.learn(SRC, TGT, ROWS, target_size=SIZE, iterations=iterations)
+    expected = in_loops(iterations)
+    assert [divmod(key, SIZE) for key in found.keys.tolist()] == sorted(expected)
+    np.testing.assert_allclose(found.probabilities, [expected[pair] for pair in sorted(expected)], rtol=1e-9)
+
+
+def test_the_likely_words_are_the_most_probable_ones():
+    found = lexicon.learn(SRC, TGT, ROWS, target_size=SIZE, iterations=3)
+    words, offsets = lexicon.likely(found, source_size=SIZE + 2, target_size=SIZE, count=3)
+    expected = in_loops(3)
+    for s in range(SIZE + 2):
+        ranked = sorted((t for a, t in expected if a == s), key=lambda t: -expected[s, t])
+        assert set(words[offsets[s] : offsets[s + 1]].tolist()) == set(ranked[:3])
+
+
+def test_too_many_pairs_of_words_keep_the_most_frequent_of_each_source_word(monkeypatch):
+    monkeypatch.setattr(lexicon, "MOST", 40)
+    monkeypatch.setattr(lexicon, "EVENTS", 60)
+    found = lexicon.learn(SRC, TGT, ROWS, target_size=SIZE, iterations=2)
+    assert len(found.keys) <= 40 + 60
+    assert {*(found.keys // SIZE).tolist()} == {s for s, _ in in_loops(1)}
+    sums = np.bincount(found.keys // SIZE, weights=found.probabilities)
+    np.testing.assert_allclose(sums[sums > 0], 1.0)
+
+
+def test_a_translation_is_more_probable_than_what_occurs_with_everything():
+    """Two pairs share a word: what is left over of each belongs together."""
+    sentences = [([5, 6], [8, 9]), ([5, 7], [8, 10])] * 3
+    sides = [TokenStore(np.concatenate([pair[side] for pair in sentences]), np.arange(7) * 2) for side in (0, 1)]
+    found = lexicon.learn(*sides, np.arange(6), target_size=SIZE, iterations=20)
+    p = dict(zip(found.keys.tolist(), found.probabilities.tolist(), strict=True))
+    assert p[6 * SIZE + 9] > 0.8
+    assert p[7 * SIZE + 10] > 0.8
