@@ -13,6 +13,7 @@ from pathlib import Path
 from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
 from updates import compiled
 
+from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48, help="updates of one repeat")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    keep_freed_memory()  # as the command `train` does
 
     overrides = {
         "data.dir": arguments.data,

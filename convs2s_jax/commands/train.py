@@ -9,6 +9,7 @@ from typing import Any
 
 from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line, compiled_programs
+from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.training.run import distributed, processes
@@ -53,6 +54,7 @@ class TrainOptions:
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
+    keep_freed_memory()
     options = command_line.options_of(TrainOptions, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)

@@ -63,8 +63,8 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
 def linear(params: Affine, x: Array) -> Array:
     """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w.
 
-    It is one product of matrices, as is its gradient with respect to w: with several axes of rows XLA would transpose both
-    factors of that gradient first (docs/performance-log.md).
+    It is one product of matrices, as is its gradient with respect to w: with several axes of rows XLA would transpose
+    the factors of that gradient first (docs/performance-log.md).
     """
     rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
     return (rows @ params.w).reshape(*x.shape[:-1], -1) + bias(params.b, x.ndim)
