@@ -73,7 +73,7 @@ def light(convolution: str, count: int) -> Case:
         "lightconv_iwslt_de_en",
         {"task": "train", "convolution": convolution, "count": count},
         {f"model.{side}.convolution": convolution for side in ("encoder", "decoder")},
-        count=12,
+        count=8,
     )
 
 
@@ -91,8 +91,8 @@ CASES = {
         {"task": "train", "count": 24, "dtype": "bfloat16"},
         {"model.dtype": "bfloat16"},
     ),
-    "lightweight": light("lightweight", 6),
-    "dynamic": light("dynamic", 3),
+    "lightweight": light("lightweight", 4),
+    "dynamic": light("dynamic", 2),
     "beam1": beam(1),
     "beam5": beam(5),
 }
