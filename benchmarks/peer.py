@@ -84,11 +84,11 @@ def beam(size: int) -> Case:
 
 
 CASES = {
-    "training": Case("training ConvS2S, target tokens/s", "fconv_iwslt_de_en", {"task": "train", "count": 24}),
+    "training": Case("training ConvS2S, target tokens/s", "fconv_iwslt_de_en", {"task": "train", "count": 16}),
     "bfloat16": Case(
         "training ConvS2S, bfloat16, target tokens/s",
         "fconv_iwslt_de_en",
-        {"task": "train", "count": 24, "dtype": "bfloat16"},
+        {"task": "train", "count": 16, "dtype": "bfloat16"},
         {"model.dtype": "bfloat16"},
     ),
     "lightweight": light("lightweight", 4),
