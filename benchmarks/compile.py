@@ -2,7 +2,8 @@
 
 Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled,
 or scanned where they are equal, each with and without rematerialisation. A training run compiles the gradients once for
-each shape of a batch; the last row of a model is the optimiser's update, which it compiles once. With --repeats whole
+each shape of a batch; the last rows of a model are the optimiser's update and the new state, which it compiles once: with
+`--ways default` the rows add up to the programs before and in the first update. With --repeats whole
 updates are run too, in turn, and their time is measured. Memory is XLA's plan: arguments (parameters and batch) and
 temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
@@ -103,6 +104,8 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     if mesh:
         total = placed(total[0], sharding.shardings(total[0], mesh)), placed(total[1], rest)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
+    if mesh is None:
+        _, rows["a new state"] = compiled(jax.jit(init), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))
