@@ -30,8 +30,8 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.run.config import Config
@@ -105,7 +105,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         total = placed(total[0], sharding.shardings(total[0], mesh)), placed(total[1], rest)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
     if mesh is None:
-        _, rows["a new state"] = compiled(jax.jit(init), KEY)
+        _, rows["a new state"] = compiled(dispatch.jit_with_barriers(init, None), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))

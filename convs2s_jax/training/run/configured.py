@@ -1,5 +1,6 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
+import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
@@ -15,7 +16,9 @@ from convs2s_jax.training.step import Loss, Step, TrainState, init_state
 def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
     """The state before the first update, for vocabularies of `source` and `target` entries."""
     task = task_of(model)
-    params = task.split(task.init(key, model, source=source, target=target), model)
+    # without the barrier the draws are compiled again in each use: as a direction, in its length, in the test for zeros
+    params = jax.lax.optimization_barrier(task.init(key, model, source=source, target=target))
+    params = task.split(params, model)
     return init_state(params, optimizer.transformation(training.optimizer))
 
 
