@@ -2,8 +2,8 @@
 
 Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled,
 or scanned where they are equal, each with and without rematerialisation. A training run compiles the gradients once for
-each shape of a batch; the last rows of a model are the optimiser's update and the new state, which it compiles once: with
-`--ways default` the rows add up to the programs before and in the first update. With --repeats whole
+each shape of a batch; the last rows of a model are the optimiser's update and the new state, which it compiles once.
+With `--ways default` the rows are the programs that the first update waits for. With --repeats whole
 updates are run too, in turn, and their time is measured. Memory is XLA's plan: arguments (parameters and batch) and
 temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
