@@ -9,6 +9,7 @@ import jax
 
 from convs2s_jax.models.convs2s.layers import sizes
 from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.light.layers import LightConfig
 
 SIDE = 2048
 
@@ -44,20 +45,32 @@ def peak_memory() -> float:
 
 
 def encoder_flops(cfg: ModelConfig) -> float:
-    """FLOPs of matrix products per source token in the forward pass."""
+    """FLOPs of matrix products per source token in the forward pass: ConvS2S, LightConv, DynamicConv."""
     layers, dim = cfg.encoder.layers, cfg.embedding_dim
+    if isinstance(cfg.encoder, LightConfig):  # with the keys and values for each layer of the decoder
+        return 2 * (_light(cfg.encoder, dim) + len(cfg.decoder.layers) * 2 * dim * dim)
     total = dim * layers[0].channels + layers[-1].channels * dim
     return 2 * (total + _convolutions(layers))
 
 
 def decoder_flops(cfg: ModelConfig, source: float, vocabulary: int) -> float:
     """FLOPs of matrix products per target token in the forward pass, for `source` source tokens."""
+    if isinstance(cfg.decoder, LightConfig):
+        dim, count = cfg.embedding_dim, len(cfg.decoder.layers)
+        return 2 * (_light(cfg.decoder, dim) + count * 2 * (dim * dim + source * dim) + dim * vocabulary)
     layers, dim, out = cfg.decoder.layers, cfg.embedding_dim, cfg.decoder.out_dim
     total = dim * layers[0].channels + layers[-1].channels * out + out * vocabulary
     for index, layer in enumerate(layers):
         if cfg.decoder.attends(index):
             total += 2 * layer.channels * dim + 2 * source * dim
     return 2 * (total + _convolutions(layers))
+
+
+def _light(cfg: LightConfig, dim: int) -> int:
+    """Multiplications of maps, taps and feed-forward sublayers; a convolution counts its K taps of each channel."""
+    C, predicted = cfg.conv_dim, cfg.heads if cfg.convolution == "dynamic" else 0
+    maps = (3 if cfg.glu else 2) * dim * C + 2 * dim * cfg.ffn_dim
+    return sum(maps + width * C * (1 + predicted) for width in cfg.layers)
 
 
 def _convolutions(layers) -> float:

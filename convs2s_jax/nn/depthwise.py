@@ -1,9 +1,9 @@
 """Depthwise convolutions along time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
 
 A channel c of C belongs to head h = c // (C / H), and the channels of a head share their taps; H = C is the depthwise
-convolution. The input is already padded (`nn.convolution.centred`, `causal`): tap j reads position t + j r, r the
-dilation. XLA's grouped convolution computes the same, but 20 to 80 times slower with its gradients on CPU
-(benchmarks/depthwise.py).
+convolution. Tap j reads position t + j r of the padded input, r the dilation; `nn.convolution.centred` and `causal`
+pad it, or the argument `padding`. XLA's grouped convolution computes the same, but 20 to 80 times slower with its
+gradients on CPU (benchmarks/depthwise.py).
 """
 
 from collections.abc import Callable
@@ -17,84 +17,101 @@ from convs2s_jax.nn.types import Array, wide
 
 DepthwiseForm = Literal["auto", "shifts", "products"]
 
-WIDE = 8
-"""From this width on `auto` takes products: at width 7 both are about equally fast, at 15 products are faster."""
+WIDE = 2
+"""From this width on `auto` takes products: between the linear maps of a model they are faster from width 3 on."""
 
 BLOCK = 64
 """Positions per block of the matrix products, at most twice as many: the arithmetic grows with the block."""
 
 
-def depthwise(w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto") -> Array:
+def depthwise(
+    w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto", padding: tuple[int, int] = (0, 0)
+) -> Array:
     """y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, with w_{t,j,h(c)} where each position has its own taps.
 
     Args:
-      w: [K, H], or [B, T, K, H] with its own taps for each position; C is a multiple of H.
-      x: [B, T + (K - 1) r, C].
+      w: [K, H]; [B, 1, K, H] with taps of its own for each row, or [B, T, K, H] for each position; H divides C.
+      x: [B, T + (K - 1) r - P, C].
       dilation: r.
       form: how it is computed, one of `DEPTHWISE_FORMS`; "auto" chooses by K.
+      padding: zeros before and after x, P in all. Products neither store nor multiply them.
 
     Returns:
       [B, T, C], in the dtype of w.
     """
     K, H = w.shape[-2:]
     B, U, C = x.shape
-    T = U - (K - 1) * dilation
+    T = U + sum(padding) - (K - 1) * dilation
     x = x.astype(w.dtype).reshape(B, U, H, C // H)
     if T == 1:
         kernels = w if w.ndim == 4 else w[None, None]
-        taps = kernels[:, 0, :, :, None] * x[:, ::dilation]
+        taps = kernels[:, 0, :, :, None] * _padded(x, padding)[:, ::dilation]
         y = jnp.sum(taps, axis=1, dtype=wide(w.dtype)).astype(w.dtype)
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
-        y = DEPTHWISE_FORMS[chosen](w, x, dilation)
+        y = DEPTHWISE_FORMS[chosen](w, x, dilation, padding)
     return y.reshape(B, T, C)
 
 
-@partial(jax.checkpoint, static_argnums=(2,), prevent_cse=False)
-def shifts(w: Array, x: Array, dilation: int) -> Array:
+def _padded(x: Array, padding: tuple[int, int]) -> Array:
+    """Zeros before and after the positions of x [B, U, H, R]."""
+    return jnp.pad(x, ((0, 0), padding, (0, 0), (0, 0))) if any(padding) else x
+
+
+@partial(jax.checkpoint, static_argnums=(2, 3), prevent_cse=False)
+def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0)) -> Array:
     """A sum of K shifted copies of the input, each multiplied by its tap. The copies are not kept for the gradients.
 
     Args:
-      w: [K, H] or [B, T, K, H].
-      x: [B, T + (K - 1) r, H, C / H].
+      w: [K, H], [B, 1, K, H] or [B, T, K, H].
+      x: [B, T + (K - 1) r - P, H, C / H].
       dilation: r.
+      padding: zeros before and after x, P in all.
 
     Returns:
       [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
     """
     kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
-    x = x.astype(kernels.dtype)
+    x = _padded(x.astype(kernels.dtype), padding)
     K = w.shape[-2]
     T = x.shape[1] - (K - 1) * dilation
     taps = (kernels[:, :, j, :, None] * x[:, j * dilation : j * dilation + T] for j in range(K))
     return sum(taps, jnp.zeros((), x.dtype)).astype(w.dtype)
 
 
-@partial(jax.checkpoint, static_argnums=(2,))
-def products(w: Array, x: Array, dilation: int) -> Array:
+def products(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0)) -> Array:
     """The same by matrix products: for each block of L positions, the taps form a band matrix [L, L + (K - 1) r].
 
-    Arguments and result as for `shifts`. Only the arguments are kept for the gradients.
+    Arguments and result as for `shifts`. In a sequence of one block the columns that would meet padding are cut off,
+    so a short one takes T x T products, however wide the kernel is. The input is kept for the gradients, and the taps
+    where all rows share them, else their band matrix.
     """
+    apply = jax.checkpoint(_products, static_argnums=(2, 3)) if w.ndim == 2 else _products
+    return apply(w, x, dilation, padding)
+
+
+DEPTHWISE_FORMS: dict[str, Callable[..., Array]] = {"shifts": shifts, "products": products}
+"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance.md)."""
+
+
+def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Array:
     K, H = w.shape[-2:]
-    B, R = x.shape[0], x.shape[3]
+    B, U, _, R = x.shape
     reach = (K - 1) * dilation
-    T = x.shape[1] - reach
+    T = U + sum(padding) - reach
     count = max(1, T // max(BLOCK, reach))
     L = -(-T // count)
-    x = _blocks(x, count, L, reach)
+    columns = slice(padding[0], padding[0] + U)
+    if count > 1:
+        x, columns = _blocks(_padded(x, padding), count, L, reach), slice(None)
     if w.ndim == 2:
-        band = _band(jnp.broadcast_to(w.T[:, None], (H, L, K)), dilation)
+        band = _band(jnp.broadcast_to(w.T[:, None], (H, L, K)), dilation)[..., columns]
         y = jnp.einsum("HTU,BUHR->BTHR", band, x)
     else:
-        w = jnp.pad(w, ((0, 0), (0, count * L - T), (0, 0), (0, 0))).reshape(B * count, L, K, H)
-        band = _band(jnp.moveaxis(w, 3, 1), dilation)
-        y = jnp.einsum("BHTU,BUHR->BTHR", band, x)
+        w = jnp.pad(jnp.broadcast_to(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
+        w = jnp.moveaxis(w.reshape(B * count, L, K, H), 3, 1)
+        y = jnp.einsum("BHTU,BUHR->BTHR", _band(w, dilation)[..., columns], x)
     return y.reshape(B, count * L, H, R)[:, :T]
-
-
-DEPTHWISE_FORMS: dict[str, Callable[[Array, Array, int], Array]] = {"shifts": shifts, "products": products}
-"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance.md)."""
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:

@@ -51,7 +51,8 @@ class TapKind(NamedTuple, Generic[P]):
 
     Attributes:
       init: (key, K, C, H, draw) -> parameters.
-      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H], or [N, T, K, H] with its own taps for each position.
+      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H]; [N, 1, K, H] with taps of its own for each row, or
+        [N, T, K, H] for each position.
       fixed: parameters -> taps [K, H] without dropout, the same at all positions; None where they depend on x.
     """
 
@@ -80,16 +81,17 @@ def predicted(maker: Array, x: Array) -> Array:
 
     Unlike attention, the taps of a position depend on the channels of that position alone.
     """
-    return softmax(jnp.einsum("NTC,CKH->NTKH", x.astype(maker.dtype), maker))
+    C, K, H = maker.shape
+    scores = x.astype(maker.dtype).reshape(-1, C) @ maker.reshape(C, K * H)
+    return softmax(scores.reshape(*x.shape[:2], K, H))
 
 
 def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: float, key: Key | None) -> Array:
-    """Taps [K, H]; with dropout [N, T, K, H], where each row of x has its own mask, the same at all positions."""
+    """Taps [K, H]; with dropout [N, 1, K, H], where each row of x has its own mask, the same at all positions."""
     w = fixed(params)
     if key is None or rate == 0.0:
         return w
-    rows = dropout(jnp.broadcast_to(w, (len(x), *w.shape)), rate, key)
-    return jnp.broadcast_to(rows[:, None], (*x.shape[:2], *w.shape))
+    return dropout(jnp.broadcast_to(w, (len(x), *w.shape)), rate, key)[:, None]
 
 
 def _init_separable(key: Key, width: int, _channels: int, heads: int, draw: Draw) -> Kernel:

@@ -28,11 +28,14 @@ def single(*arrays):
 
 
 def each(w, x, dilation):
-    """Every (b, t, j, c), the input position t + j D that is read there, and the index of its weight."""
+    """Every (b, t, j, c), the input position t + j D that is read there, and the index of its weight.
+
+    Kernels of rows have one position, which t % 1 finds.
+    """
     K, H = w.shape[-2:]
     for b, t, j, c in np.ndindex(len(x), x.shape[1] - (K - 1) * dilation, K, x.shape[2]):
         head = c // (x.shape[2] // H)
-        yield b, t, t + j * dilation, c, (j, head) if w.ndim == 2 else (b, t, j, head)
+        yield b, t, t + j * dilation, c, (j, head) if w.ndim == 2 else (b, t % w.shape[1], j, head)
 
 
 def loops(w, x, dilation):
@@ -77,6 +80,10 @@ def moving(width, length, heads):
     return depthwise, random(B, length, width, heads)
 
 
+def by_row(width, length, heads):
+    return depthwise, random(B, 1, width, heads)
+
+
 every_kernel = pytest.mark.parametrize("kernel", [shared, moving], ids=["shared", "moving"])
 
 
@@ -109,6 +116,34 @@ def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, di
     function, w = kernel(width, length, 3)
     x, dy = random(B, length + (width - 1) * dilation, C), random(B, length, C, seed=1)
     equals_loops(partial(function, dilation=dilation, form="products"), w, x, dy, dilation)
+
+
+@pytest.mark.parametrize("kernel", [shared, moving, by_row], ids=["shared", "moving", "by row"])
+@every_form
+@pytest.mark.parametrize(
+    ("width", "dilation", "left", "length"), [(9, 1, 4, 1), (9, 1, 8, 2), (4, 2, 0, 7), (2, 3, 1, 11)]
+)
+def test_padding_acts_as_zeros(kernel, form, width, dilation, left, length, monkeypatch):
+    """One position, fewer than taps, more, and several blocks; zeros on both sides or on one."""
+    monkeypatch.setattr(module, "BLOCK", 3)
+    reach = (width - 1) * dilation
+    padding = (left, reach - left)
+    function, w = kernel(width, length, 3)
+    x, dy = random(B, length, C), random(B, length, C, seed=1)
+    padded = np.pad(x, ((0, 0), padding, (0, 0)))
+    dw, dx = loops_gradients(w, padded, dilation, dy)
+    expected = loops(w, padded, dilation), dw, dx[:, left : left + length]
+    found = pulled(partial(function, dilation=dilation, form=form, padding=padding), *single(w, x, dy))
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs)
+
+
+def test_short_sequences_take_no_products_with_padding():
+    """A centred kernel of 31 over 10 positions: matrices of 10 x 10, not 10 x 40."""
+    w, x = jnp.zeros((2, 10, 31, 4)), jnp.zeros((2, 10, 8))
+    text = jax.jit(partial(depthwise, padding=(15, 15))).lower(w, x).as_text()
+    (product,) = [line for line in text.splitlines() if "dot_general" in line]
+    assert "tensor<2x4x10x10xf32>" in product
 
 
 def test_products_of_a_long_input_have_no_matrix_of_all_positions_by_all():
@@ -160,7 +195,7 @@ def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):
     padded = np.pad(x, ((0, 0), (reach, 0), (0, 0)))
     history, parts, at = jnp.zeros((B, reach, C)), [], 0
     for cut in cuts:
-        weight, inputs = single(w if w.ndim == 2 else w[:, at : at + cut], x[:, at : at + cut])
+        weight, inputs = single(w[:, at : at + cut] if kernel is moving else w, x[:, at : at + cut])
         y, history = convolution.causal(partial(function, weight, dilation=dilation), history, inputs)
         parts.append(y)
         at += cut

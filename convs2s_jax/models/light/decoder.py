@@ -1,5 +1,6 @@
 """The decoder of lightweight or dynamic convolutions with multi-head attention (Wu et al. 2019)."""
 
+from functools import partial
 from typing import Any
 
 import flax.struct
@@ -16,7 +17,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.nn import convolution, layer_norm, multihead
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
@@ -190,8 +191,8 @@ def advance(
     def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
         k = split_key(key, 6)
 
-        def causal(valid: Valid, z: Array) -> tuple[Array, Array]:
-            return convolution.causal(valid, history, z)
+        def causal(w: Array, z: Array) -> tuple[Array, Array]:
+            return convolution.causal(partial(depthwise, w), history, z)
 
         def convolve(x: Array) -> tuple[Array, Array]:
             return layers.convolve(block.convolution, cfg, x, causal, key=k[0])

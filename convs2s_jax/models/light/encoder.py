@@ -11,8 +11,7 @@ from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import convolution
-from convs2s_jax.nn.convolution import Valid
+from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.gradient import scale_gradient
@@ -100,8 +99,8 @@ def encode(
     def layer(block: LightEncoderBlock, width: int, x: Array, key: Key | None) -> Array:
         k = split_key(key, 4)
 
-        def centred(valid: Valid, z: Array) -> tuple[Array, None]:
-            return convolution.centred(valid, z, width - 1), None
+        def centred(w: Array, z: Array) -> tuple[Array, None]:
+            return depthwise(w, z, padding=((width - 1) // 2, width // 2)), None
 
         def convolve(x: Array) -> tuple[Array, None]:
             return layers.convolve(block.convolution, cfg, x, centred, mask=mask, key=k[0])

@@ -1,7 +1,6 @@
 """Layers of lightweight and dynamic convolutions, for encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import flax.struct
@@ -11,8 +10,6 @@ import jax.numpy as jnp
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn import affine, embedding, layer_norm
 from convs2s_jax.nn.affine import Affine, linear
-from convs2s_jax.nn.convolution import Valid
-from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, places
 from convs2s_jax.nn.gate import glu
@@ -191,7 +188,7 @@ def convolve(
     params: LightConvolution,
     cfg: LightConfig,
     x: Array,
-    padded: Callable[[Valid, Array], tuple[Array, T]],
+    along: Callable[[Array, Array], tuple[Array, T]],
     *,
     mask: Array | None = None,
     key: Key | None = None,
@@ -202,13 +199,12 @@ def convolve(
       params: of the sublayer.
       cfg: of the encoder or decoder.
       x: [N, T, E].
-      padded: (convolution, its input [N, T, C]) -> its output and a second result; pads the input
-        (`nn.convolution`).
+      along: (taps, z [N, T, C]) -> the convolution of z, padded as in the encoder or decoder, and a second result.
       mask: [N, T], True at real positions; the others are set to zero.
       key: random key for dropout.
 
     Returns:
-      [N, T, E] and the second result of `padded`.
+      [N, T, E] and the second result of `along`.
     """
     input_key, taps_key = split_key(key, 2)
     z = linear(params.map_in, dropout(x, cfg.input_dropout, input_key))
@@ -216,7 +212,7 @@ def convolve(
     if mask is not None:
         z = zero_padding(z, mask)
     w = TAPS[cfg.convolution].taps(params.taps, z, cfg.weight_dropout, taps_key)
-    z, made = padded(partial(depthwise, w), z)
+    z, made = along(w, z)
     return linear(params.map_out, z), made
 
 
