@@ -22,6 +22,7 @@ import numpy as np
 from machine import describe, product_rate
 from updates import compiled
 
+from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as the command `train` does
     jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     print(describe(), flush=True)
