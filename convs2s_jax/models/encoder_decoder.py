@@ -213,6 +213,17 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
         return PrecomputedParams(encoder=params.encoder, decoder=fast.precompute(params.decoder, cfg.decoder))
 
 
+def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
+    """Precomputed parameters for a search with one hypothesis of each sentence; others come back as they are.
+
+    Their decoder prepares less of the memory. Results are the same up to rounding.
+    """
+    if not isinstance(params, PrecomputedParams):
+        return params
+    fast = FAST_DECODERS[cfg.decoder.kind]
+    return PrecomputedParams(encoder=params.encoder, decoder=fast.for_one_hypothesis(params.decoder))
+
+
 def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
     """The decoder of these parameters."""
     kind = cfg.decoder.kind

@@ -155,6 +155,9 @@ class FastDecoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, Plain, P, 
     def precompute(self, params: Plain, cfg: DecoderC, /) -> P:
         """Precompute what all steps share; results are equal up to rounding."""
 
+    def for_one_hypothesis(self, params: P, /) -> P:
+        """The same for a search with one hypothesis of each sentence: `prepare` does what pays there."""
+
 
 class Features(Protocol[FeaturesC, P]):
     """The interface of features: a fixed-size representation of a text for a classifier."""

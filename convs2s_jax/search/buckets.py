@@ -67,11 +67,12 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
 
 
 def width_of(length: int) -> int:
-    """The width of arrays for sources of this length: multiples of 16, from 128 on in steps of an eighth to a quarter.
+    """The width of arrays for sources of this length, in steps of 8 up to 32, of 16 up to 128, then of an eighth up.
 
-    Each width takes seconds to compile, while a few columns of padding only add a few percent of work.
+    Each width takes seconds to compile, while a few columns of padding only add a few percent of work. That is more
+    where sentences are short: the step is at most half of the length from 16 on.
     """
-    step = max(16, _power_of_two(length) // 8)
+    step = 8 if length <= 32 else max(16, _power_of_two(length) // 8)
     return round_up(length, step)
 
 

@@ -82,7 +82,10 @@ def generate(
 
     def local(shared: _Shared, src: Array, rows: _Asked) -> tuple[Hypotheses, Array | None]:
         request, selection = rows
-        params, memory = _encoded(shared[0], cfg_models, src)
+        members = shared[0]
+        if structure.beam_size == 1:
+            members = tuple(model.for_one_hypothesis(p, c) for p, c in zip(members, cfg_models, strict=True))
+        params, memory = _encoded(members, cfg_models, src)
         cache = _start(params, cfg_models, structure, memory, src)
         more: dict[str, Any] = {"structure": structure, "limit": limit, "coverage": _coverage}
         if selection is None:

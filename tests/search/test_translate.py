@@ -148,8 +148,9 @@ def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
 
 def test_shapes_are_few():
     widths = {width_of(length) for length in range(1, 1023)}
-    assert len(widths) <= 22
-    assert all(length <= width_of(length) < length + max(16, length / 4) for length in range(1, 1023))
+    assert len(widths) <= 24
+    assert all(length <= width_of(length) < length + max(8, length / 2) for length in range(1, 1023))
+    assert all(width_of(length) < length + max(16, length / 4) for length in range(33, 1023))
     assert len({bucket[:2] for bucket in batches(list(range(1, 1023)) * 64)}) <= len(widths) + 1
 
 

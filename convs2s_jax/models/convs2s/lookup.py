@@ -7,6 +7,7 @@
 Results are those of `convs2s.decoder` up to rounding.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -44,10 +45,12 @@ class LookupParams:
       plain: what they were made of.
       tables: of the first layer; None where its convolution depends on its input (dynamic), has a dilation, or would
         have tables that are too large.
+      maps_source: whether `prepare` maps the source for each layer; static.
     """
 
     plain: ConvDecoderParams
     tables: Tables | None
+    maps_source: bool = flax.struct.field(pytree_node=False, default=True)
 
 
 @flax.struct.dataclass
@@ -62,6 +65,21 @@ class LookupMemory:
 
     z: Array
     sources: tuple[ProjectedSource | None, ...]
+    mask: Array
+
+
+@flax.struct.dataclass
+class UnmappedMemory:
+    """A memory as the encoder returns it; the maps of each layer are applied to the hypotheses.
+
+    Attributes:
+      keys: [B, S, E].
+      values: [B, S, E].
+      mask: [B, S], True at real source positions.
+    """
+
+    keys: Array
+    values: Array
     mask: Array
 
 
@@ -87,8 +105,19 @@ def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> LookupParam
     return LookupParams(plain=params, tables=first_layer.init(params.embedding, params.map_in, conv))
 
 
-def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory:
-    """Map the source for the attention of each layer, once for all steps and hypotheses."""
+def for_one_hypothesis(params: LookupParams) -> LookupParams:
+    """The same for a search with one hypothesis of each sentence, whose source is not mapped.
+
+    A target is about as long as its source, so that the maps cost the same on either side, and all layers read the same
+    keys and values.
+    """
+    return dataclasses.replace(params, maps_source=False)
+
+
+def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> LookupMemory | UnmappedMemory:
+    """Map the source for the attention of each layer, once for all steps and hypotheses, if `maps_source`."""
+    if not params.maps_source:
+        return UnmappedMemory(keys=memory.keys, values=memory.values, mask=memory.mask)
     maps = [block.attention for block in params.plain.blocks]
     first = next((m for m in maps if m is not None), None)
     if first is None:
@@ -100,7 +129,9 @@ def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> Lo
     return LookupMemory(z=z, sources=sources, mask=memory.mask)
 
 
-def start(params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory, rows: int) -> LookupCache:
+def start(
+    params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory | UnmappedMemory, rows: int
+) -> LookupCache:
     """The cache before the first token."""
     plain = decoder.start(params.plain, cfg, memory, rows)
     histories: tuple[Array | Words, ...] = plain.histories
@@ -112,7 +143,7 @@ def start(params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory, ro
 def advance(
     params: LookupParams,
     cfg: ConvDecoderConfig,
-    memory: LookupMemory,
+    memory: LookupMemory | UnmappedMemory,
     cache: LookupCache,
     tokens: Array,
     *,
@@ -137,14 +168,18 @@ def advance(
             return first_layer.causal(tables, history, words)
         return convolution.causal(convolve(plain.blocks[i].conv, cfg.convolution.at(i), x, form), history, x)
 
-    def attend(source: Any, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
+    def attend(i: int, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
+        if isinstance(memory, UnmappedMemory):
+            return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
+        source = memory.sources[i]
+        assert source is not None
         return attention.attend_projected(maps, h, g, memory.z, source, memory.mask)
 
     outputs = [linear(plain.map_in, g) if tables is None else first_layer.read(tables, words).astype(g.dtype)]
     histories, weights = [], []
-    for i, (layer, block, source) in enumerate(zip(cfg.layers, plain.blocks, memory.sources, strict=True)):
+    for i, (layer, block) in enumerate(zip(cfg.layers, plain.blocks, strict=True)):
         y, history = convolved(i, cache.histories[i], outputs[-1])
-        x, a = after_convolution(block, layer, y, outputs, partial(attend, source))
+        x, a = after_convolution(block, layer, y, outputs, partial(attend, i))
         outputs.append(x)
         histories.append(history)
         weights.append(a)

@@ -107,6 +107,19 @@ def test_precomputed_parameters_predict_the_same(name, cuts):
         at += cut
 
 
+@every_config
+def test_an_unmapped_source_for_one_hypothesis_predicts_the_same(name):
+    cfg, params = setup(name)
+    expected, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
+    params = lookup.for_one_hypothesis(lookup.precompute(params, cfg))
+    source = lookup.prepare(params, cfg, memory())
+    cache, at = lookup.start(params, cfg, source, B), 0
+    for cut in (3, 1, 3):
+        part, a, cache = decode_fast(params, cfg, source, cache, TOKENS[:, at : at + cut])
+        same((part, a), (expected[:, at : at + cut], attention[:, at : at + cut]))
+        at += cut
+
+
 def test_precomputed_parameters_take_no_key():
     cfg, params = setup("plain")
     params, source, cache = fast(params, cfg)
