@@ -35,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=7)
     arguments = parser.parse_args()
-    print(f"{describe()}\n\n| rows, inputs, outputs | int8, GOP/s | float32, GOP/s | bfloat16, GOP/s |\n|---|---|---|---|")
+    print(
+        f"{describe()}\n\n| rows, inputs, outputs | int8, GOP/s | float32, GOP/s | bfloat16, GOP/s |\n|---|---|---|---|"
+    )
     for rows, inputs, outputs in SHAPES:
         keys = jax.random.split(jax.random.key(0))
         x, w = (

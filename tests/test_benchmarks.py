@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests import tiny
@@ -93,3 +94,17 @@ def test_the_accelerators_call_measures_every_part(tmp_path):
     assert {one["part"] for one in found} == {"rates", "training", "convolutions", "decoding"}
     shares = [one["share of the product"] for one in found if "share of the product" in one]
     assert all(float(value) > 0 for share in shares for value in share.split(" / "))
+
+
+def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeypatch, capsys):
+    int8 = script("int8")
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 200), (200, 5)))
+    np.testing.assert_array_equal(int8.integers(x, w), x.astype(np.int64) @ w)
+    monkeypatch.setattr(int8, "SHAPES", ((4, 8, 16),))
+    monkeypatch.setattr(int8, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(sys, "argv", ["int8.py", "--turns=1"])
+    int8.main()
+    cells = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert cells[1].strip() == "4, 8, 16"
+    assert [int(cell) >= 0 for cell in cells[2:5]] == [True] * 3
