@@ -119,7 +119,7 @@ def _read_cldr_kinds(cfg: DataConfig, split: str) -> Sides | None:
     return Sides(*_generate_kinds(cfg.src, cfg.cldr)[split])
 
 
-# all splits are made together but read one at a time
+# one stream of phrases for all splits, which are read one at a time
 _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 

@@ -1,5 +1,6 @@
 """The corpus of phrases: its splits, its kinds, what is refused; German by itself is in test_cldr_german."""
 
+import itertools
 import re
 from datetime import date, time
 from decimal import Decimal
@@ -78,7 +79,7 @@ def test_one_source_has_one_target():
         drawn_pairs.append(pair)
         return lambda locale: pair[content[locale.language]]
 
-    made = generate("en", "de", CldrConfig(train=100, valid=5, test=5), phrases={"toy": toy})
+    made = dict(generate("en", "de", CldrConfig(train=100, valid=5, test=5), phrases={"toy": toy}))
     first_target, first_source = {}, {}
     for source, target in drawn_pairs:
         if source not in first_target and target not in first_source:
@@ -103,6 +104,28 @@ def test_valid_and_test_stay_when_train_grows(corpus):
     for side in (0, 1):
         assert grown["valid"][side][:150] == corpus["valid"][side]
         assert grown["train"][side][:1500] == corpus["train"][side]
+
+
+def test_the_order_in_which_splits_are_asked_for_changes_nothing(corpus):
+    made = generate("en", "de", SMALL)
+    assert {name: made[name] for name in ("test", "train", "valid")} == dict(corpus)
+
+
+def test_a_split_alone_is_made_from_no_more_phrases_than_it_needs():
+    """Cutting all splits at once drew phrases until the largest was full; one in 16 drawn is a test pair."""
+
+    def phrases_drawn(split):
+        count = itertools.count()
+
+        def numbered(rng):
+            text = f"{next(count)}"
+            return lambda _: text
+
+        generate("en", "de", CldrConfig(train=4000, valid=20, test=20), phrases={"numbered": numbered})[split]
+        return next(count)
+
+    assert phrases_drawn("test") < 20 * 16 * 2
+    assert phrases_drawn("train") >= 4000
 
 
 def test_no_test_pair_is_trained_on_with_another_seed(corpus):
@@ -144,7 +167,7 @@ def test_every_kind_is_written_in_every_locale(kind, locale):
 def test_each_kind_is_drawn_as_often_as_the_others():
     seen = []
     counted = {kind: (lambda rng, kind=kind: seen.append(kind) or PHRASES[kind](rng)) for kind in KINDS}
-    generate("en", "de", SMALL, phrases=counted)
+    dict(generate("en", "de", SMALL, phrases=counted))
     mean = len(seen) / len(KINDS)
     assert all(0.6 * mean < seen.count(kind) < 1.4 * mean for kind in KINDS)
 
@@ -222,7 +245,7 @@ def test_locales_may_be_written_with_a_hyphen_and_in_any_case():
 
 def test_a_locale_without_words_for_a_kind_is_refused():
     with pytest.raises(UserError, match="locale 'zh_Latn_CN' has no words for day_period in CLDR: use another locale"):
-        generate("en", "zh_Latn_CN", SMALL)
+        dict(generate("en", "zh_Latn_CN", SMALL))
 
 
 @pytest.mark.parametrize("field", ["train", "valid", "test"])
@@ -237,4 +260,4 @@ def test_more_than_there_is_is_refused():
         return lambda _: text
 
     with pytest.raises(UserError, match=r"corpus en-de has no more than train \d+, valid \d+, test \d+ pairs: ask"):
-        generate("en", "de", CldrConfig(train=50, valid=1, test=1), phrases={"digit": digit})
+        dict(generate("en", "de", CldrConfig(train=50, valid=1, test=1), phrases={"digit": digit}))

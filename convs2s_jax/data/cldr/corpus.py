@@ -47,53 +47,79 @@ class CldrConfig:
             check(size >= 1, f"{name} is {size}: the built-in corpus needs at least one pair in each split")
 
 
+class Splits(Mapping[str, Pairs]):
+    """The splits by name, made when they are asked for: who translates test need not wait for train.
+
+    Pairs are drawn until the split has its size, and those of other splits are kept for later. So the order in which
+    splits are asked for changes nothing. Not for several threads at once.
+
+    Args:
+      pairs: all there are, in the order drawn.
+      cfg: the sizes.
+      name: of the corpus, for messages.
+
+    Raises:
+      UserError: when a split is asked for and `pairs` has too few of it.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name: str) -> None:
+        self._pairs, self._name = iter(pairs), name
+        self._sizes = {"train": cfg.train, "valid": cfg.valid, "test": cfg.test}
+        self._made: dict[str, Pairs] = {name: ([], []) for name in self._sizes}
+
+    def __getitem__(self, split: str) -> Pairs:
+        made, size = self._made[split], self._sizes[split]
+        while len(made[0]) < size:
+            pair = next(self._pairs, None)
+            if pair is None:
+                found = ", ".join(f"{name} {len(lines)}" for name, (lines, _) in self._made.items())
+                raise UserError(f"the built-in corpus {self._name} has no more than {found} pairs: ask for fewer")
+            name = _split(pair)
+            if len(self._made[name][0]) < self._sizes[name]:
+                for lines, text in zip(self._made[name], pair, strict=True):
+                    lines.append(text)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+
 def generate(
     src_locale: str,
     tgt_locale: str,
     cfg: CldrConfig,
     *,
     phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES,
-) -> dict[str, Pairs]:
+) -> Splits:
     """Make the corpus: {"train": (source lines, target lines), "valid": ..., "test": ...}.
 
     Lines are in the order drawn, all kinds mixed. They hold no line break; CLDR's non-breaking spaces are kept. The
-    result depends on the arguments and on the version of Babel (that is, of CLDR) only.
+    result depends on the arguments and on the version of Babel (that is, of CLDR) only. A split is made when it is
+    asked for.
 
     Raises:
-      UserError: a locale that CLDR does not know, or more pairs than there are.
+      UserError: a locale that CLDR does not know; more pairs than there are, when a split is asked for.
     """
     src, tgt = _locale("src_locale", src_locale), _locale("tgt_locale", tgt_locale)
     drawn = ((source, target) for _, source, target in _unseen(src, tgt, cfg.seed, phrases))
-    return _cut(drawn, cfg, f"{src_locale}-{tgt_locale}")
+    return Splits(drawn, cfg, f"{src_locale}-{tgt_locale}")
 
 
 def generate_kinds(
     locale: str, cfg: CldrConfig, *, phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES
-) -> dict[str, Pairs]:
+) -> Splits:
     """Make a corpus of phrases with their kinds, for classification: {"train": (phrases, names of kinds), ...}.
 
     No phrase occurs twice; all else is as of `generate`.
 
     Raises:
-      UserError: a locale that CLDR does not know, or more phrases than there are.
+      UserError: as of `generate`.
     """
     src = _locale("src", locale)
-    return _cut(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, phrases)), cfg, locale)
-
-
-def _cut(pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name_of_corpus: str) -> dict[str, Pairs]:
-    """Assign pairs to the splits until all have the sizes asked for."""
-    sizes = {"train": cfg.train, "valid": cfg.valid, "test": cfg.test}
-    splits: dict[str, Pairs] = {name: ([], []) for name in sizes}
-    for pair in pairs:
-        name = _split(pair)
-        if len(splits[name][0]) < sizes[name]:
-            for lines, text in zip(splits[name], pair, strict=True):
-                lines.append(text)
-            if all(len(splits[name][0]) == size for name, size in sizes.items()):
-                return splits
-    found = ", ".join(f"{name} {len(lines)}" for name, (lines, _) in splits.items())
-    raise UserError(f"the built-in corpus {name_of_corpus} has no more than {found} pairs: ask for fewer")
+    return Splits(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, phrases)), cfg, locale)
 
 
 def _unseen(
