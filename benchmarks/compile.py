@@ -3,8 +3,9 @@
 Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled,
 or scanned where they are equal, each with and without rematerialisation. A training run compiles the gradients once for
 each shape of a batch; the last rows of a model are the optimiser's update and the new state, which it compiles once.
-With `--ways default` the rows are the programs that the first update waits for. With --repeats whole
-updates are run too, in turn, and their time is measured. Memory is XLA's plan: arguments (parameters and batch) and
+With `--ways default` the rows are the programs that the first update waits for. `--optimizers nesterov adam` adds such
+last rows for each optimiser that is named. With --repeats whole updates are run too, in turn, and their time is
+measured. Memory is XLA's plan: arguments (parameters and batch) and
 temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
 With --topology both are compiled for a TPU slice that need not be attached (pip install libtpu, of the version that
@@ -34,6 +35,7 @@ from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 
@@ -47,6 +49,7 @@ WAYS = {
     "scanned, remat": ExecutionConfig(scan_layers=2, remat=True),
     "unrolled, remat": ExecutionConfig(scan_layers=0, remat=True),
 }
+OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig(), "adamw": AdamWConfig()}
 KEY = jax.random.key(0)
 RATE = jnp.float32(0.1)
 
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=40_000, help="entries of both vocabularies")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=64, help="of sources and targets")
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="rows for these too")
     parser.add_argument("--repeats", type=int, default=0, help="steps to run and time")
     parser.add_argument("--topology", help="of a TPU, such as v5e:4x4")
     parser.add_argument("--slices", type=int, help="so many of them")
@@ -70,6 +74,8 @@ def main() -> None:
     for flag in ("mesh", "slices"):
         if getattr(arguments, flag) and not arguments.topology:
             parser.error(f"--{flag} without --topology: it lays out the chips of a TPU; name one, as v5e:4x4")
+    if arguments.optimizers and (arguments.topology or arguments.repeats):
+        parser.error("--optimizers with --topology or --repeats: these take the configuration's optimiser alone")
 
     print(describe())
     last = "exchanges" if arguments.topology else "step s, best / median | share"
@@ -106,6 +112,12 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
     if mesh is None:
         _, rows["a new state"] = compiled(dispatch.jit_with_barriers(init, None), KEY)
+    for kind in arguments.optimizers or ():
+        named = dataclasses.replace(cfg.training, optimizer=OPTIMIZERS[kind])
+        init = partial(fresh_state, model=model, training=named, source=size, target=size)
+        steps = compile_configured(model, named)
+        _, rows[f"the optimiser's part, {kind}"] = compiled(steps.finish, jax.eval_shape(init, KEY), total, rate)
+        _, rows[f"a new state, {kind}"] = compiled(dispatch.jit_with_barriers(init, None), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))
