@@ -22,8 +22,8 @@ from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.dataset import Split
 
-SHAPES = 4
-"""Batch shapes of a validation set: each is compiled once more, so there are fewer than in training."""
+SHAPES = 2
+"""Batch shapes of a validation set: each is a program of its own, and padding costs less than one there."""
 
 
 class Evaluation(NamedTuple):
