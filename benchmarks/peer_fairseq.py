@@ -98,6 +98,9 @@ def build(work: Work, task: SimpleNamespace) -> torch.nn.Module:
     args = argparse.Namespace(
         dropout=0.2, criterion="cross_entropy", max_source_positions=1024, max_target_positions=1024
     )
+    flags = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)  # some defaults are those of flags
+    ARCH_MODEL_REGISTRY[work.model].add_args(flags)
+    flags.parse_args([], args)
     if work.convolution:
         args.encoder_conv_type = args.decoder_conv_type = work.convolution
     ARCH_CONFIG_REGISTRY[work.model](args)

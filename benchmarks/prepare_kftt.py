@@ -1,10 +1,11 @@
 """Text of KFTT as its published baselines have it:  python benchmarks/prepare_kftt.py --kftt=DIR --output=FOLDER
 
 DIR is a folder with train, valid and test of ja and en of the Kyoto Free Translation Task, raw, plain or gzipped.
-English is tokenised as by Moses (needs `pip install sacremoses`) and stays cased, as in kftt-data-1.0/data/tok, the
-text of the published scores. There, Japanese is segmented by KyTea. Here it is not, because sub-words are learned from
-unsegmented text; its characters are normalised (NFKC). Published baselines train on train.cln: both sides have 1 to 40
-words, 329,882 pairs. Here English has 1 to 40 words and Japanese 1 to 57 characters: 331,948 pairs.
+English is tokenised as by Moses (needs `pip install sacremoses`), as in kftt-data-1.0/data/tok, and stays cased;
+whether published scores are cased was not found out. There, Japanese is segmented by KyTea. Here it is not, because
+sub-words are learned from unsegmented text; its characters are normalised (NFKC). Published baselines train on
+train.cln: both sides have 1 to 40 words, 329,882 pairs. Here English has 1 to 40 words and Japanese 1 to 57
+characters: 331,948 pairs.
 FOLDER gets train, valid and test, gzipped; valid and test keep all lines.
 """
 

@@ -6,7 +6,7 @@ two processor cores train in a few hours: an epoch has 8.3 M target tokens and a
 ten. A run that was stopped continues with the same command. 24 shapes of batches in place of 12 leave 14 % padding in
 place of 18 %: long and short sides meet more often than between European languages.
 
-Published, test set, tokenised and cased: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
+Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
 in docs/results.md once it was measured.
 """
 

@@ -4,7 +4,7 @@ LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to Engli
 same text, sub-words, batches and number of updates, 256 channels, five encoder and four decoder layers with kernels
 that grow from 3 to 31. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`.
 
-Published, test set, tokenised and cased: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
+Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
 in docs/results.md once it was measured.
 """
 

@@ -108,3 +108,13 @@ def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeyp
     cells = capsys.readouterr().out.splitlines()[-1].split("|")
     assert cells[1].strip() == "4, 8, 16"
     assert [int(cell) >= 0 for cell in cells[2:5]] == [True] * 3
+
+
+def test_fairseq_is_adapted_by_factories_and_names(script):
+    adapted = script("peer_adapt").adapted
+    record = "class Whole:\n    part: PartConfig = PartConfig()\n    other: PartConfig = field(default=PartConfig())\n"
+    factories = "class Whole:\n    part: PartConfig = field(default_factory=PartConfig)\n"
+    factories += "    other: PartConfig = field(default_factory=PartConfig)\n"
+    assert adapted(record) == factories == adapted(factories)
+    assert adapted("np.int, np.int64, np.float('inf')") == "int, np.int64, float('inf')"
+    assert adapted("    count: int = len()\n") == "    count: int = len()\n"

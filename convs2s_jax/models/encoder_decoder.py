@@ -42,7 +42,7 @@ class ModelConfig:
       embedding_dim: E, of both sides.
       dropout: dropout rate, the same everywhere.
       dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        Train in float32 on CPUs: XLA has no fast bfloat16 product there.
+        Train in float32 on CPUs, where bfloat16 is no faster (docs/performance.md).
       matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
         "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
         them. On CPU all are float32 (docs/reproducibility.md).
