@@ -37,7 +37,7 @@ def get_config():
             "clip": 0.0,
             "label_smoothing": 0.1,
             "max_steps": 25_000,
-            "save_every": 1000,
+            "save_every": 500,
             "bleu_tokenize": "none",
         },
         "search": {"beam_size": 5},
