@@ -100,8 +100,11 @@ def scored(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[
     kept = arguments.workdir / f"{one.name}.{seed}.json"
     if not kept.exists():
         run(one, seed, arguments, overrides)
-        kept.write_text(json.dumps(scores_of(one.run(seed), arguments)))
-    return json.loads(kept.read_text())
+        kept.write_text(json.dumps({**scores_of(one.run(seed), arguments), "overrides": overrides}))
+    found = json.loads(kept.read_text())
+    if found.pop("overrides") != overrides:
+        sys.exit(f"{kept} is of a run of another length: name another --workdir, or delete it and its run")
+    return found
 
 
 def run(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[str, object]) -> None:

@@ -61,6 +61,8 @@ def test_a_seed_that_has_its_scores_is_not_trained_again(script, tmp_path, monke
     again = [family.scored(kind, seed, arguments, {"a": 1}) for seed in (1, 2, 3)]
     assert first == again
     assert trained == [(seed, {"a": 1}) for seed in (1, 2, 3)]
+    with pytest.raises(SystemExit, match="run of another length"):
+        family.scored(kind, 1, arguments, {"a": 2})
     assert family.mean(first, "perplexity") == "7.00 ± 1.00"
     assert family.mean(first[:1], "bleu") == "39.00"
 
@@ -118,3 +120,6 @@ def test_fairseq_is_adapted_by_factories_and_names(script):
     assert adapted(record) == factories == adapted(factories)
     assert adapted("np.int, np.int64, np.float('inf')") == "int, np.int64, float('inf')"
     assert adapted("    count: int = len()\n") == "    count: int = len()\n"
+    default = "        v = FairseqConfig.__dataclass_fields__[k].default\n"
+    assert "v.default_factory()" in adapted(default)
+    assert adapted(adapted(default)) == adapted(default)

@@ -1,11 +1,11 @@
 """The command that makes the shortlist of a run: `convs2s shortlist`."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -64,15 +64,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         frequent=options.frequent,
         iterations=options.iterations,
         pairs=options.pairs,
-        tell=_tell,
+        tell=tell,
     )
     shortlists.save(made, vocabularies, path)
     each = len(made.words) / max(1, len(made.offsets) - 1)
-    _tell(f"{path}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
-
-
-def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr)  # noqa: T201
+    tell(f"{path}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main)

@@ -3,9 +3,11 @@
 decode.py and train.py turn it on. The library does not: there it belongs to the program that imports it.
 """
 
+import contextlib
 import os
 import platform
 import shutil
+import stat
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -47,7 +49,7 @@ def keep(environment: Mapping[str, str]) -> Path | None:
         own = whole / processor()
         whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # whoever writes into it has his code run
         own.mkdir(mode=0o700, exist_ok=True)
-        if not os.access(own, os.W_OK | os.X_OK) or shutil.disk_usage(own).free < FREE:
+        if not (ours(whole) and ours(own)) or shutil.disk_usage(own).free < FREE:
             return None
         shrink(whole, MOST)
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
@@ -60,6 +62,12 @@ def folder_of(environment: Mapping[str, str]) -> Path:
     """Our folder in the user's folder of caches, as the XDG Base Directory Specification names it."""
     caches = Path(environment.get("XDG_CACHE_HOME", ""))
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "convs2s_jax"
+
+
+def ours(folder: Path) -> bool:
+    """Whether this user, and nobody else, may write into the folder."""
+    about = folder.stat()
+    return about.st_uid == os.getuid() and not about.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
 
 
 def processor(described: str | None = None) -> str:
@@ -80,12 +88,16 @@ def processor(described: str | None = None) -> str:
 
 def shrink(folder: Path, most: int) -> None:
     """If the files in `folder` have more than `most` bytes, delete those used longest ago, down to three quarters."""
-    found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another process may delete one
+            if stat.S_ISREG((about := path.stat()).st_mode):
+                found.append((path, about))
     total = sum(about.st_size for _, about in found)
     if total <= most:
         return
     for path, about in sorted(found, key=lambda each: max(each[1].st_atime, each[1].st_mtime)):
         if total <= most * 3 // 4:
             break
-        path.unlink(missing_ok=True)  # another process may have deleted it
+        path.unlink(missing_ok=True)
         total -= about.st_size

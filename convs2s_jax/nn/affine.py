@@ -67,7 +67,7 @@ def linear(params: Affine, x: Array) -> Array:
     the factors of that gradient first (docs/performance-log.md).
     """
     rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
-    return (rows @ params.w).reshape(*x.shape[:-1], -1) + bias(params.b, x.ndim)
+    return (rows @ params.w).reshape(*x.shape[:-1], params.w.shape[-1]) + bias(params.b, x.ndim)
 
 
 def bias(b: Array, ndim: int) -> Array:

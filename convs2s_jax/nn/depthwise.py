@@ -18,7 +18,8 @@ from convs2s_jax.nn.types import Array, wide
 DepthwiseForm = Literal["auto", "shifts", "products"]
 
 WIDE = 2
-"""From this width on `auto` takes products: between the linear maps of a model they are faster from width 3 on."""
+"""From this width on `auto` takes products: between the linear maps of a model they are faster at width 3, and width 2
+was not measured (docs/performance-log.md)."""
 
 BLOCK = 64
 """Positions per block of the matrix products, at most twice as many: the arithmetic grows with the block."""

@@ -68,9 +68,11 @@ class _Outermost:
         self._within, self._outermost = within, outermost
         functools.update_wrapper(self, outermost)
 
-    def __call__(self, *args: Any) -> Any:
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
-        return (self._within if traced else self._outermost)(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # under `jit` any operation gives a tracer; under `vmap` or `grad` only those on their arguments do
+        leaves = [jax.lax.add(0, 0), *jax.tree.leaves((args, kwargs))]
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        return (self._within if traced else self._outermost)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._outermost, name)

@@ -50,13 +50,23 @@ def test_jaxs_switch_turns_it_off(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "obstacle", ["a file in its place", "a full disk", "a folder that cannot be written", "no home"]
+    "obstacle",
+    [
+        "a file in its place",
+        "a folder that others can write",
+        "a full disk",
+        "a folder that cannot be written",
+        "no home",
+    ],
 )
 @pytest.mark.usefixtures("settings")
 def test_a_folder_that_cannot_be_used_turns_it_off(tmp_path, monkeypatch, obstacle):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     if obstacle == "a file in its place":
         (tmp_path / "convs2s_jax").write_text("")
+    elif obstacle == "a folder that others can write":
+        (tmp_path / "convs2s_jax").mkdir()
+        (tmp_path / "convs2s_jax").chmod(0o777)
     elif obstacle == "a full disk":
         usage = shutil.disk_usage(tmp_path)._replace(free=compiled_programs.FREE - 1)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

@@ -23,7 +23,8 @@ from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.dataset import Split
 
 SHAPES = 2
-"""Batch shapes of a validation set: each is a program of its own, and padding costs less than one there."""
+"""Batch shapes of a validation set: each is a program of its own, which took longer in the demo than the padding of two
+(docs/performance-log.md)."""
 
 
 class Evaluation(NamedTuple):
