@@ -45,10 +45,10 @@ def jit(function: Callable[..., Any], **options: Any) -> Program:
 def jit_with_barriers(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:
     """`jit` of a function with `lax.optimization_barrier`s, which also hold on CPU.
 
-    XLA's CPU compiler removes barriers before it fuses operations. Then the elementwise parts of all layers of a deep
-    stack end up in one another: each is computed again from the products of all layers before it. The pass that does so
-    is left out here. JAX takes compiler options at the outermost `jax.jit` only, so within another transformation the
-    function is compiled without them; results are the same.
+    XLA's CPU compiler removes barriers before it fuses operations (in jax 0.10; that of 0.12 keeps them). Then the
+    elementwise parts of all layers of a deep stack end up in one another: each is computed again from the products of
+    all layers before it. The pass that does so is left out here. JAX takes compiler options at the outermost `jax.jit`
+    only, so within another transformation the function is compiled without them; results are the same.
     """
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     plain = jit(function, **options)
