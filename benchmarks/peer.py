@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from machine import describe, product_rate
-from updates import compiled
+from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import read_config
@@ -36,16 +36,7 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "configs"
 SYMBOLS = 16
 """Length of every hypothesis, the end symbol counted."""
-DATA = {
-    "data.src": "de",
-    "data.tgt": "en",
-    "data.vocabulary.joint": "False",
-    "data.vocabulary.src_size": "10000",
-    "data.vocabulary.tgt_size": "7000",
-    "data.batch.tokens": "4000",
-    "model.dropout": "0.2",
-    "training.label_smoothing": "0.0",
-}
+DATA = {**MULTI30K, "training.label_smoothing": "0.0"}
 
 
 @dataclasses.dataclass(frozen=True)

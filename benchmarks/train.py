@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
-from updates import compiled
+from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import read_config
@@ -33,17 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_freed_memory()  # as the command `train` does
 
-    overrides = {
-        "data.dir": arguments.data,
-        "data.src": "de",
-        "data.tgt": "en",
-        "data.vocabulary.joint": "False",
-        "data.vocabulary.src_size": "10000",
-        "data.vocabulary.tgt_size": "7000",
-        "data.batch.tokens": "4000",
-        "model.dropout": "0.2",
-        "model.dtype": arguments.dtype,
-    }
+    overrides = {"data.dir": arguments.data, **MULTI30K, "model.dtype": arguments.dtype}
     cfg = build(Config, read_config(arguments.config, list(overrides.items())))
     print(describe())
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.models import output
+from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, wide
 
 ROWS = 512
@@ -113,9 +114,8 @@ _sums.defvjp(_forward, _backward)
 
 
 def _scores(layer: Affine, h: Array, options: Options) -> Array:
-    dtype = wide(h.dtype)
-    scores = jnp.einsum("...O,OV->...V", h, layer.w, precision=options.precision, preferred_element_type=dtype)
-    return scores + bias(layer.b, h.ndim)
+    with jax.default_matmul_precision(options.precision):
+        return output.logits(layer, h)
 
 
 def _picked(scores: Array, targets: Array) -> Array:

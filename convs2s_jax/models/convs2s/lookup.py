@@ -171,8 +171,7 @@ def advance(
     def attend(i: int, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
         if isinstance(memory, UnmappedMemory):
             return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
-        source = memory.sources[i]
-        assert source is not None
+        source: Any = memory.sources[i]  # there is one where a layer attends
         return attention.attend_projected(maps, h, g, memory.z, source, memory.mask)
 
     outputs = [linear(plain.map_in, g) if tables is None else first_layer.read(tables, words).astype(g.dtype)]
