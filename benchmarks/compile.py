@@ -29,7 +29,7 @@ from machine import decoder_flops, describe, encoder_flops, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes

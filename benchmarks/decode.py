@@ -27,7 +27,7 @@ from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.search.translate import Translation, translate

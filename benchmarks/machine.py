@@ -7,8 +7,8 @@ import time
 
 import jax
 
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.layers import sizes
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.light.layers import LightConfig
 
 SIDE = 2048

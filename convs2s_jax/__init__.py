@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from convs2s_jax.core.config import build
     from convs2s_jax.core.errors import UserError
     from convs2s_jax.models.classifier.model import ClassifierConfig
+    from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-    from convs2s_jax.models.encoder_decoder import ModelConfig, decode, decoder_inputs, encode, init, start
+    from convs2s_jax.models.encoder_decoder import decode, decoder_inputs, encode, init, start
     from convs2s_jax.models.encoder_decoder import split as split_kernels
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
     from convs2s_jax.search.beam import search as beam_search
@@ -71,7 +72,7 @@ _PLACES = {
     "ConvEncoderConfig": "models.convs2s.encoder.ConvEncoderConfig",
     "LossSums": "training.batch.LossSums",
     "MeshConfig": "training.mesh.MeshConfig",
-    "ModelConfig": "models.encoder_decoder.ModelConfig",
+    "ModelConfig": "models.config.ModelConfig",
     "SearchConfig": "search.config.SearchConfig",
     "TrainState": "training.step.TrainState",
     "UserError": "core.errors.UserError",

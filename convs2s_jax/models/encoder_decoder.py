@@ -1,14 +1,13 @@
 """Any encoder with any decoder: parameters, encoding, and decoding token by token or all at once."""
 
 import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.checks import (
@@ -19,94 +18,17 @@ from convs2s_jax.models.checks import (
     check_params,
     check_tokens,
 )
-from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.execution import products_at
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
-from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS, AnyDecoder, AnyEncoder
+from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Array, Key, Tree
 
 T = TypeVar("T")
-
-
-@record
-class ModelConfig:
-    """An encoder-decoder.
-
-    Attributes:
-      kind: an encoder with a decoder.
-      embedding_dim: E, of both sides.
-      dropout: dropout rate, the same everywhere.
-      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        Train in float32 on CPUs, where bfloat16 is no faster (docs/performance.md).
-      matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
-        "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
-        them. On CPU all are float32 (docs/reproducibility.md).
-      encoder: any kind of encoder.
-      decoder: any kind of decoder.
-      share_embeddings: one table of words for encoder, decoder and softmax (fairseq's share_all_embeddings). It needs
-        decoder.tied_output, and one vocabulary for both sides: data.vocabulary.joint.
-      execution: how the layers are executed; it does not change results.
-    """
-
-    kind: Literal["encoder_decoder"] = "encoder_decoder"
-    embedding_dim: int = 256
-    dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    matmul_precision: MatmulPrecision = "default"
-    encoder: AnyEncoder = ConvEncoderConfig()
-    decoder: AnyDecoder = ConvDecoderConfig()
-    share_embeddings: bool = False
-    execution: ExecutionConfig = ExecutionConfig()
-
-    def __post_init__(self) -> None:
-        check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
-        self.encoder.check_dim(self.embedding_dim)
-        self.decoder.check_dim(self.embedding_dim)
-        reads = self.decoder.reads_memory
-        check(
-            reads or not self.reads_source,
-            "decoder reads no source, and there is an encoder: let a layer attend, such as "
-            "decoder.attention_layers=[1], or set encoder.kind to 'none' for a language model",
-        )
-        check(
-            self.reads_source or not reads,
-            "encoder.kind is 'none', and the decoder reads a source: a language model is a convolutional decoder with "
-            "decoder.attention_layers=[]",
-        )
-        check(
-            not self.share_embeddings or self.decoder.tied_output,
-            "share_embeddings is True, and the softmax has a kernel of its own: set decoder.tied_output to True",
-        )
-        check(
-            not self.share_embeddings or self.reads_source,
-            "share_embeddings is True, and encoder.kind is 'none': there is no table to share; leave it out",
-        )
-
-    @property
-    def reads_source(self) -> bool:
-        """Whether there is a source to read; else it is a language model of the target."""
-        return self.encoder.reads_source
-
-    @property
-    def max_source(self) -> int:
-        """Longest source in tokens, its end symbol counted."""
-        return self.encoder.max_length
-
-    @property
-    def max_target(self) -> int:
-        """Longest target in tokens, its end symbol counted."""
-        return self.decoder.max_length
-
-    @property
-    def attends(self) -> bool:
-        """Whether the attention that the decoder returns says which source tokens it looked at."""
-        return self.decoder.returns_attention
 
 
 @flax.struct.dataclass

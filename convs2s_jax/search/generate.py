@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models import output
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.spread import IN_FLIGHT
 from convs2s_jax.search.translate import longest
@@ -21,7 +22,7 @@ LONG = 10_000
 
 def check_beam(
     params: tuple[Any, ...],
-    cfg_models: tuple[encoder_decoder.ModelConfig, ...],
+    cfg_models: tuple[ModelConfig, ...],
     cfg: SearchConfig,
     *,
     vocab_size: int,
@@ -52,7 +53,7 @@ def check_beam(
 
 
 def bytes_per_hypothesis(
-    params: tuple[Any, ...], cfg_models: tuple[encoder_decoder.ModelConfig, ...], *, vocab_size: int, limit: int
+    params: tuple[Any, ...], cfg_models: tuple[ModelConfig, ...], *, vocab_size: int, limit: int
 ) -> int:
     """Least number of bytes that a search needs for each live hypothesis.
 

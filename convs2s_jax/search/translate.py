@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params, PrecomputedParams
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.config import SearchConfig

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.checks import check_config, check_params, check_tokens
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import products_at
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.types import Array, Key, wide

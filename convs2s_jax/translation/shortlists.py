@@ -18,7 +18,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.data.lexicon import Sentences
 from convs2s_jax.data.vocabulary import Vocabularies
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run import prepare, run_folder

@@ -11,9 +11,9 @@ import pytest
 from convs2s_jax.core.config import build, check, override, record, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.literals import literal
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig

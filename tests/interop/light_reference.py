@@ -3,7 +3,7 @@
 import numpy as np
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 
 RESERVED = 2
 """Rows of our position tables beside fairseq's count of positions."""

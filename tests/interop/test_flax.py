@@ -12,9 +12,9 @@ from flax import nnx
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop.flax import LinenModel, NNXModel
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.training.loss import Batch, cross_entropy, loss

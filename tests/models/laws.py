@@ -9,7 +9,7 @@ import numpy as np
 from convs2s_jax.core.config import build
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models import encoder_decoder as model
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from tests.models.kinds import DECODERS, ENCODERS, LANGUAGE_MODELS, pair
 
 E, SOURCE, TARGET, S = 32, 14, 13, 5

@@ -11,9 +11,9 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import encoder as conv_encoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
 

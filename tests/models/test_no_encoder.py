@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 
 V, E, B, T = 13, 6, 2, 6

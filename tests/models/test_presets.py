@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import fresh_state
 

@@ -13,10 +13,10 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.training.loss import Batch, loss
 

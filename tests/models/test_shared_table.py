@@ -11,7 +11,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import sharding

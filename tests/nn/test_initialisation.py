@@ -5,7 +5,7 @@ import numpy as np
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.initialisation import init_each
 
 LAYERS = [(6, 3), (6, 3), (8, 1), (6, 3), (6, 3)]

@@ -9,9 +9,9 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig

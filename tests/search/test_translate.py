@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.search.buckets import batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate

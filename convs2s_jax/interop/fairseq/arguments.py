@@ -7,11 +7,11 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.values import Rule, checked
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.encoder_decoder import ModelConfig
 
 _BASE: dict[str, Any] = {
     "dropout": 0.1,

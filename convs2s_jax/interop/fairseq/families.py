@@ -9,7 +9,8 @@ import numpy as np
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import arguments, light_arguments, light_parameters, parameters
 from convs2s_jax.interop.fairseq.values import Rule
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 
 
 class Family(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 
 _LISTED = 30
 _TABLE = "decoder.embed_tokens.weight"

@@ -8,7 +8,7 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.arguments import POSITIONS, RATE, SIZE
 from convs2s_jax.interop.fairseq.values import Rule, checked
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
 from convs2s_jax.models.light.layers import LightConfig

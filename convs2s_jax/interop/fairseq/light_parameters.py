@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.trees import path_of
 
 _PLACES = (

@@ -8,7 +8,8 @@ import numpy as np
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.checkpoint import Momentum
 from convs2s_jax.interop.fairseq.parameters import params_from_state_dict, state_dict
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Tree
 
 _LISTED = 5

@@ -12,7 +12,8 @@ import numpy as np
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.fitting import Place, fitted, with_copies
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
 

@@ -5,7 +5,7 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier.model import ClassifierConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig

@@ -16,7 +16,7 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text

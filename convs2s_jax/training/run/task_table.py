@@ -3,7 +3,7 @@
 from typing import Any
 
 from convs2s_jax.models.classifier.model import ClassifierConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run import classification_task, translation_task
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.task import Task

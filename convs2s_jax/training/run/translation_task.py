@@ -12,7 +12,8 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig, Params
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate

@@ -8,7 +8,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import arguments, recipe
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.run.config import Config
 from tests import tiny

@@ -11,7 +11,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import families
 from convs2s_jax.interop.fairseq.checkpoint import load
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from tests.interop.fairseq import examples
 
 CASES = {

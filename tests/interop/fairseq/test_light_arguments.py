@@ -9,7 +9,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import light_arguments
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
 

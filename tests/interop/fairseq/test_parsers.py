@@ -12,7 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import checkpoint, dictionaries, files, recipe
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run.config import TrainingConfig
 from tests.interop.fairseq import examples, hostile
 

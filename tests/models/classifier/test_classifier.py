@@ -15,7 +15,7 @@ from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.model import FEATURES, AnyFeatures, ClassifierConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
 from tests.models import kinds
 

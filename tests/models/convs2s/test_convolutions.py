@@ -12,6 +12,7 @@ from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.convolutions import (
     CONVOLUTIONS,
     DenseConfig,
@@ -19,7 +20,6 @@ from convs2s_jax.models.convs2s.convolutions import (
     LightweightConfig,
     SeparableConfig,
 )
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import convolution, weight_norm
 from convs2s_jax.nn.dropout import row_keys

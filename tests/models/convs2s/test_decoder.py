@@ -12,10 +12,10 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import output
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import lookup
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.models.memory import Memory
 
 V, E, B, S, T = 13, 6, 2, 4, 7

@@ -11,9 +11,9 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import encoder as conv_encoder
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-from convs2s_jax.models.encoder_decoder import ModelConfig
 
 V, E = 12, 6
 CONFIGS = {

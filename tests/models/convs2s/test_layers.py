@@ -7,10 +7,10 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import layers
 from convs2s_jax.models.convs2s.convolutions import DenseConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer, LayerChannels
-from convs2s_jax.models.encoder_decoder import ModelConfig
 from convs2s_jax.nn.affine import Affine
 
 

@@ -12,7 +12,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.light import decoder as light_decoder
 from convs2s_jax.models.light import encoder as light_encoder

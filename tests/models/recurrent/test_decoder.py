@@ -11,7 +11,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import output
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder

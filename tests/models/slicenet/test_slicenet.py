@@ -12,7 +12,7 @@ from convs2s_jax.core.config import build, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import close
 

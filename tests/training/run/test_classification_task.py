@@ -11,7 +11,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig, logits
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.config import build
-from convs2s_jax.models.encoder_decoder import ModelConfig
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run import checkpoint, restoring
 from convs2s_jax.training.run.config import TrainingConfig
