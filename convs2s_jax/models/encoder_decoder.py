@@ -26,6 +26,8 @@ from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
+from convs2s_jax.nn.parts import Part, in_parts, is_part, whole
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 
 T = TypeVar("T")
@@ -99,7 +101,7 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Parameters in the dtype of the computation.
+    """Parameters in the dtype of the computation. Those that are parts (`nn.parts`) are made whole, but for layers.
 
     Embedding tables stay in float32, since gradients add up in them row by row. So do the scale and bias of layer
     normalisation.
@@ -108,13 +110,15 @@ def cast(params: T, cfg: Any) -> T:
       params: of any model.
       cfg: its config; only `dtype` is read.
     """
-    if cfg.dtype == "float32":
+    if cfg.dtype == "float32" and not in_parts(params):
         return params
 
-    def convert(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf if path[-1].name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
+    def convert(path: tuple[Any, ...], leaf: Array | Part) -> Array | Part:
+        kept = path[-1].name in ("table", "positions", "scale", "bias")
+        leaf = leaf if kept else leaf.astype(cfg.dtype)
+        return leaf if "/blocks/" in path_of(path) else whole(leaf)
 
-    converted: T = jax.tree_util.tree_map_with_path(convert, params)
+    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_part)
     return converted
 
 

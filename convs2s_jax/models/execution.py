@@ -1,13 +1,15 @@
 """How the layers of a model are executed, in all families."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
 
+F = TypeVar("F", bound=Callable[..., Any])
 MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
 
@@ -42,11 +44,31 @@ class ExecutionConfig:
             f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
         )
 
+    def kept(self, layer: F, *, scanned: bool = False, parts: bool = False, static: tuple[int, ...] = ()) -> F:
+        """The function of a layer that keeps for its gradient what `remat` says.
+
+        Args:
+          layer: any function of parameters and arrays.
+          scanned: whether it is the body of a loop.
+          parts: whether its parameters are `nn.parts.Part`s: then it keeps results of products, and no whole kernel.
+          static: arguments of it that are no arrays.
+        """
+        if not (self.remat or parts):
+            return layer
+        policy = None if self.remat else _products
+        kept: F = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)  # type: ignore[assignment]
+        return kept
+
     def form(self, scanned: bool) -> DenseForm:
         """The form of the convolutions of layers inside or outside a loop."""
         if self.convolution == "auto":
             return "products" if scanned else "xla"
         return self.convolution
+
+
+def _products(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether a result is kept for the gradient: those of products are dear, and none is made of kernels alone."""
+    return primitive.name in ("dot_general", "conv_general_dilated")
 
 
 DEFAULT = ExecutionConfig()

@@ -15,7 +15,7 @@ from convs2s_jax.core.errors import UserError
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
 """The axes over which the rows of a batch are sharded."""
-Parallel = Literal["jit", "pmap"]
+Parallel = Literal["jit", "shard_map", "pmap"]
 """How an update is spread over devices; see `training.parallel`."""
 
 
@@ -24,9 +24,10 @@ class MeshConfig:
     """Number of devices along each mesh axis. One axis may be -1: it takes all remaining devices.
 
     Attributes:
-      data: devices along the data axis; each holds all parameters and a part of each batch.
-      fsdp: devices that split the batch like `data`, and between steps also shard parameters and optimiser state (after
-        fully sharded data parallelism, Zhao et al. 2023). Within a step kernels and gradients are whole.
+      data: devices along the data axis, each with a part of each batch. Within a step each has all parameters. Between
+        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020).
+      fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
+        data parallelism, Zhao et al. 2023). The kernels of a layer are whole while it is computed.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
     """
 

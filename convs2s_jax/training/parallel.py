@@ -1,8 +1,10 @@
-"""An update on any mesh, compiled in one of two ways.
+"""An update on any mesh, compiled in one of three ways.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
-`pmap`: each device runs the program on its rows, and gradients are summed over devices; data parallel only.
-Both give the same update as one device with the whole batch, dropout included.
+`shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients by name; the axes
+`data` and `fsdp`.
+`pmap`: each device runs the program on its rows with all parameters; the axis `data`.
+All give the same update as one device with the whole batch, dropout included.
 """
 
 from collections.abc import Callable
@@ -14,12 +16,25 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import check
+from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import dispatch, sharding
-from convs2s_jax.training.mesh import Parallel, row_shards
-from convs2s_jax.training.step import B, Loss, S, Step, StepSums, TrainState, apply_gradients, gradients
+from convs2s_jax.training import dispatch, gathering, sharding
+from convs2s_jax.training.mesh import ROWS, Parallel, row_shards
+from convs2s_jax.training.step import (
+    B,
+    Loss,
+    S,
+    Step,
+    StepSums,
+    TrainState,
+    apply_gradients,
+    gradients,
+    merged_gradients,
+    through_kernels,
+)
 
 Finish = Callable[[TrainState, tuple[Tree, Any], Array | None], tuple[TrainState, StepSums[Any]]]
 
@@ -32,6 +47,7 @@ def compile_steps(
     parallel: Parallel = "jit",
     clip: float = 0.0,
     skip_bad_steps: bool = False,
+    takes_parts: bool = False,
 ) -> Step[B, S]:
     """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
@@ -39,16 +55,19 @@ def compile_steps(
       loss: (params, batch, key) -> sums; see `step.Loss`.
       optimizer: any optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
       mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
-      parallel: "jit" or "pmap".
+      parallel: "jit", "shard_map" or "pmap".
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
+      takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
+        Others get whole parameters on a mesh too, all at once.
 
     Raises:
-      UserError: pmap with a mesh that shards parameters.
-      ValueError: `parallel` is neither "jit" nor "pmap".
+      UserError: a mesh with axes that `parallel` cannot use.
+      ValueError: `parallel` is none of these ways.
     """
     if parallel not in _WAYS:
-        raise ValueError(f'parallel is {parallel!r}: use "jit" or "pmap"')
+        raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
+    loss = loss if takes_parts else _of_whole(loss)
 
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
@@ -61,14 +80,60 @@ def loss_shards(mesh: Mesh, parallel: Parallel) -> int:
     return row_shards(mesh) if parallel == "jit" else 1
 
 
+def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
+    return lambda params, batch, key: loss(whole(params), batch, key)
+
+
 def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
-    gather = sharding.gatherer(mesh) if mesh is not None else lambda params: params
+    def in_parts(params: Tree, batch: B, key: Key | None) -> S:
+        return loss(params if mesh is None else gathering.constrained(params, mesh), batch, key)
+
+    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        return gradients(in_parts, params, batch, key=key)
+
+    return _of_cut_state(first, finish, mesh)
+
+
+def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+    if mesh is None:
+        return _jit(loss, finish, None)
+    tensor = mesh.shape["tensor"]
+    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
+    axis = "fsdp" if mesh.shape["fsdp"] > 1 else "data"
+
+    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        def made(merged: Tree) -> tuple[Tree, S]:
+            specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh))
+
+            def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+                def in_parts(params: Tree, batch: B, key: Key | None) -> S:
+                    return loss(gathering.exchanged(params, specs, axis), batch, key)
+
+                begin = lax.axis_index(ROWS) * len(jax.tree.leaves(batch)[0])
+                grads, sums = merged_gradients(in_parts, merged, batch, first=begin, key=key)
+                return grads, lax.psum(sums, ROWS)
+
+            each = jax.shard_map(
+                local, mesh=mesh, in_specs=(specs, P(ROWS), P()), out_specs=(specs, P()), check_vma=False
+            )
+            grads, sums = each(merged, batch, key)
+            return grads, sums
+
+        return through_kernels(params, made)
+
+    return _of_cut_state(first, finish, mesh)
+
+
+def _of_cut_state(
+    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]], finish: Finish, mesh: Mesh | None
+) -> Step[B, S]:
+    """The programs of an update whose state lies as `sharding.shardings` says."""
 
     def placed(tree: Tree) -> Tree:
         return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh))
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        grads, sums = gradients(loss, params, batch, gather=gather, key=key)
+        grads, sums = gradients(params, batch, key)
         return placed(grads), sums
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
@@ -117,7 +182,11 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     )
 
 
-_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None], Step[Any, Any]]] = {"jit": _jit, "pmap": _pmap}
+_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None], Step[Any, Any]]] = {
+    "jit": _jit,
+    "shard_map": _shard_map,
+    "pmap": _pmap,
+}
 
 
 def _added(total: Tree, more: Tree) -> Tree:

@@ -74,15 +74,7 @@ def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainSt
     return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
 
-def gradients(
-    loss: Loss[B, S],
-    params: Tree,
-    batch: B,
-    *,
-    first: Array | int = 0,
-    gather: Callable[[Tree], Tree] = lambda params: params,
-    key: Key | None,
-) -> tuple[Tree, S]:
+def gradients(loss: Loss[B, S], params: Tree, batch: B, *, first: Array | int = 0, key: Key | None) -> tuple[Tree, S]:
     """Gradient of the summed loss with respect to the trained parameters, and the sums.
 
     Args:
@@ -90,23 +82,36 @@ def gradients(
       params: trained parameters.
       batch: rows of a batch, all or a part.
       first: number of the first of these rows in the whole batch.
-      gather: applied to merged kernels before their use; see `training.sharding`.
       key: for dropout; each row gets its own key, from `key` and the row's number in the whole batch. None: no dropout.
 
     Raises:
       ValueError: the leaves of the batch do not have the same number of rows.
       TypeError: the loss returned no sums.
     """
+    return through_kernels(params, lambda merged: merged_gradients(loss, merged, batch, first=first, key=key))
+
+
+def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, S]]) -> tuple[Tree, S]:
+    """Gradients with respect to trained parameters, from a function of merged ones that returns theirs and sums."""
+    merged, pull = jax.vjp(weight_norm.merge, params)
+    grads, sums = made(merged)
+    return pull(grads)[0], sums
+
+
+def merged_gradients(
+    loss: Loss[B, S], merged: Tree, batch: B, *, first: Array | int = 0, key: Key | None
+) -> tuple[Tree, S]:
+    """As `gradients`, with respect to merged parameters."""
     rows = _rows(batch)
     keys = None if key is None else row_keys(key, rows, first)
 
-    def summed(params: Tree) -> tuple[Array, S]:
-        sums = loss(gather(weight_norm.merge(params)), batch, keys)
+    def summed(merged: Tree) -> tuple[Array, S]:
+        sums = loss(merged, batch, keys)
         if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
             raise TypeError(f"the loss returned a {type(sums).__name__}: it returns sums with `loss` and `tokens`")
         return sums.loss, sums
 
-    return jax.grad(summed, has_aux=True)(params)
+    return jax.grad(summed, has_aux=True)(merged)
 
 
 def apply_gradients(

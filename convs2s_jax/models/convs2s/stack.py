@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn.convolution import DenseForm
+from convs2s_jax.nn.parts import in_parts, whole
 from convs2s_jax.nn.types import Array, Tree
 
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
@@ -66,9 +67,8 @@ def through(
     made: list[Tree] = []
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
         scanned = len(run) > 1
-        apply: PlacedLayer = partial(layer, layers[run.start], cfg.form(scanned))
-        if cfg.remat:
-            apply = jax.checkpoint(apply, prevent_cse=not scanned)
+        apply: PlacedLayer = partial(_with_whole_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
+        apply = cfg.kept(apply, scanned=scanned, parts=in_parts(items[run.start]))
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)
@@ -79,6 +79,10 @@ def through(
             made.append(y)
         outputs += [None] * (len(run) - 1) + [x]
     return outputs[-1], made
+
+
+def _with_whole_kernels(apply: PlacedLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
+    return apply(whole(item), outputs)
 
 
 def _body(apply: PlacedLayer, x: Array, item: Tree) -> tuple[Array, Tree]:

@@ -22,6 +22,7 @@ from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
+from convs2s_jax.nn.parts import in_parts, whole
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -144,7 +145,8 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Project the source for the attention of each layer, once for all steps and hypotheses."""
     sources = [
-        multihead.map_source(block.attention.heads, cfg.heads, memory.keys, memory.values) for block in params.blocks
+        multihead.map_source(whole(block.attention.heads), cfg.heads, memory.keys, memory.values)
+        for block in params.blocks
     ]
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
@@ -189,7 +191,7 @@ def advance(
     keys = split_key(key, len(cfg.layers) + 1)
 
     def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
-        k = split_key(key, 6)
+        block, k = whole(block), split_key(key, 6)
 
         def causal(w: Array, z: Array) -> tuple[Array, Array]:
             return convolution.causal(partial(depthwise, w), history, z)
@@ -209,7 +211,7 @@ def advance(
         x, _ = residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[5])
         return x, after, a
 
-    apply = jax.checkpoint(layer) if execution.remat else layer
+    apply = execution.kept(layer, parts=in_parts(params.blocks))
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, a = [], jnp.zeros(())

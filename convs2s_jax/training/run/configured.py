@@ -50,4 +50,5 @@ def compile_configured(
         parallel=parallel,
         clip=training.clip,
         skip_bad_steps=training.skip_bad_steps > 0,
+        takes_parts=True,
     )

@@ -88,7 +88,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     abstract = jax.eval_shape(init, key)
     merged = jax.eval_shape(weight_norm.merge, abstract.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
-    layout = sharding.shardings(abstract, mesh)
+    layout = sharding.shardings(abstract, mesh, run.cfg.parallel)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
         jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),

@@ -14,7 +14,7 @@ from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
-from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.batches import batch_on
@@ -41,10 +41,10 @@ class Evaluation(NamedTuple):
 
 def evaluator(cfg: AnyModel, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing."""
-    gather, loss = sharding.gatherer(mesh), loss_of(cfg, shards=row_shards(mesh))
+    loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        return loss(gather(params), batch, None)
+        return loss(gathering.constrained(params, mesh), batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 

@@ -1,0 +1,56 @@
+"""Kernels of which each device holds a part: a layer makes them whole when it uses them, and keeps no whole one.
+
+On a mesh that shards parameters (fully sharded data parallelism, Zhao et al. 2023) the training step hands the layers
+`Part`s in place of arrays. Layers that run one after another call `whole` on their parameters first, so that only the
+kernels of the layers at work are in memory. Outside of such a step parameters are arrays, and `whole` changes nothing.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import flax.struct
+import jax
+from jax.typing import DTypeLike
+
+from convs2s_jax.nn.types import Array
+
+T = TypeVar("T")
+Gather = Callable[[Array, Any], Array]
+"""(part of this device, dtype) -> the whole array in this dtype. Equal ones compare as equal, so that layers can be
+stacked; the gradient of the whole array comes back as that of the part, summed over devices."""
+
+
+@flax.struct.dataclass
+class Part:
+    """A part of an array, and how the whole is made of it.
+
+    Attributes:
+      value: the part that this device holds.
+      gather: makes the whole array.
+      dtype: of the whole array.
+    """
+
+    value: Array
+    gather: Gather = flax.struct.field(pytree_node=False)
+    dtype: DTypeLike = flax.struct.field(pytree_node=False)
+
+    def astype(self, dtype: DTypeLike) -> "Part":
+        """The same part, whose whole array has this dtype: it is converted before it is gathered."""
+        return dataclasses.replace(self, dtype=dtype)
+
+
+def is_part(x: Any) -> bool:
+    """Whether a node of a tree is a `Part`."""
+    return isinstance(x, Part)
+
+
+def whole(params: T) -> T:
+    """The parameters with every `Part` made whole."""
+    made: T = jax.tree.map(lambda x: x.gather(x.value, x.dtype) if is_part(x) else x, params, is_leaf=is_part)
+    return made
+
+
+def in_parts(params: Any) -> bool:
+    """Whether any of the parameters is a `Part`."""
+    return any(is_part(x) for x in jax.tree.leaves(params, is_leaf=is_part))
