@@ -67,8 +67,12 @@ def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> t
 
 def _forward(
     layer: Affine, features: Array, targets: Array, options: Options
-) -> tuple[tuple[Array, Array], tuple[Affine, Array]]:
-    """The sums, and the gradient of the first with respect to the layer and the features."""
+) -> tuple[tuple[Array, Array], tuple[Affine, tuple[Array, Array] | None, Array]]:
+    """The sums, and the gradient of the first with respect to the layer and the features.
+
+    That of the layer is in shards, if there are several, and without its part that is the same for all words, which is
+    given apart: for all columns of the kernel [O], and for all entries of the bias.
+    """
     dtype, each = wide(features.dtype), _each(layer, options)
     keep = 1.0 - options.smoothing - each
     product = partial(jnp.einsum, precision=options.precision, preferred_element_type=dtype)
@@ -91,21 +95,23 @@ def _forward(
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
     dh = _whole(dh, features.shape)
-    if dw.ndim > 2:
-        dw, db = jnp.sum(dw, axis=0), jnp.sum(db, axis=0)
+    constant = None
     if options.smoothing:
         real = (targets != PAD).astype(dtype)
         dh -= (each * jnp.einsum("BT,O->BTO", real, jnp.sum(layer.w, axis=1, dtype=dtype))).astype(dh.dtype)
-        dw -= each * jnp.einsum("BT,BTO->O", real, features.astype(dtype))[:, None]
-        db -= each * jnp.sum(real)
-    return _totals(layer, *cut, lse, picked, options), (Affine(w=dw, b=db), dh)
+        constant = each * jnp.einsum("BT,BTO->O", real, features.astype(dtype)), each * jnp.sum(real)
+    return _totals(layer, *cut, lse, picked, options), (Affine(w=dw, b=db), constant, dh)
 
 
 def _backward(
-    _options: Options, gradients: tuple[Affine, Array], cotangents: tuple[Array, Array]
+    _options: Options, gradients: tuple[Affine, tuple[Array, Array] | None, Array], cotangents: tuple[Array, Array]
 ) -> tuple[Affine, Array, None]:
-    layer, dh = gradients
+    layer, constant, dh = gradients
     g = cotangents[0]
+    if layer.w.ndim > 2:  # added up here, where a mesh that shards the kernel needs its parts only
+        layer = jax.tree.map(partial(jnp.sum, axis=0), layer)
+    if constant is not None:
+        layer = Affine(w=layer.w - constant[0][:, None], b=layer.b - constant[1])
     # the kernel has the dtype of the features
     return Affine(w=(g * layer.w).astype(dh.dtype), b=g * layer.b), g.astype(dh.dtype) * dh, None
 

@@ -77,7 +77,8 @@ class Config:
       search: beam search, for validation and as the default of decoding.
       seed: of initialisation, batch order, dropout and the sample that vocabularies are learned from.
       mesh: how the devices are laid out (docs/distributed.md).
-      parallel: jit spreads batches and parameters over the mesh, pmap batches only. The results are the same.
+      parallel: how an update is spread over the mesh: jit by the partitioner of XLA, shard_map by exchanges by name,
+        not over tensor, pmap with whole parameters, over data only. The results are the same.
     """
 
     data: DataConfig
