@@ -46,8 +46,8 @@ WAYS = {
     "products": ExecutionConfig(scan_layers=0, convolution="products"),
     "default": ExecutionConfig(),
     "scanned": ExecutionConfig(scan_layers=2),
-    "scanned, remat": ExecutionConfig(scan_layers=2, remat=True),
-    "unrolled, remat": ExecutionConfig(scan_layers=0, remat=True),
+    "scanned, remat": ExecutionConfig(scan_layers=2, remat="block"),
+    "unrolled, remat": ExecutionConfig(scan_layers=0, remat="block"),
 }
 OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig(), "adamw": AdamWConfig()}
 KEY = jax.random.key(0)

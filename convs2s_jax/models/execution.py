@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -9,6 +10,7 @@ import jax
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
 
+Remat = Literal["none", "block", "dots", "offload"]
 F = TypeVar("F", bound=Callable[..., Any])
 MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
@@ -29,14 +31,19 @@ class ExecutionConfig:
     Attributes:
       scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
         never (decision 0008).
-      remat: whether gradients recompute each layer from its input (`jax.checkpoint`), which saves memory.
+      remat: what gradients compute again in place of keeping it (`jax.checkpoint`), which saves memory. "none": nothing;
+        "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
+        matrix products, which wait in the memory of the host (GPU, TPU). Recurrent layers and the modules of SliceNet's
+        encoder take "block" for any but "none". True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla" or "products" (`nn.convolution`); "auto" takes products
         inside a loop and XLA's convolution elsewhere. Other kinds of convolution choose for themselves.
     """
 
     scan_layers: int = 8
-    remat: bool = False
+    remat: Remat = "none"
     convolution: Literal["auto", "xla", "products"] = "auto"
+
+    FORMER = MappingProxyType({"remat": {False: "none", True: "block"}})
 
     def __post_init__(self) -> None:
         check(
@@ -53,9 +60,9 @@ class ExecutionConfig:
           parts: whether its parameters are `nn.parts.Part`s: then it keeps results of products, and no whole kernel.
           static: arguments of it that are no arrays.
         """
-        if not (self.remat or parts):
+        if self.remat == "none" and not parts:
             return layer
-        policy = None if self.remat else _products
+        policy = {"block": None, "offload": _OFFLOAD}.get(self.remat, _products)
         kept: F = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)  # type: ignore[assignment]
         return kept
 
@@ -69,6 +76,9 @@ class ExecutionConfig:
 def _products(primitive: Any, *_: Any, **__: Any) -> bool:
     """Whether a result is kept for the gradient: those of products are dear, and none is made of kernels alone."""
     return primitive.name in ("dot_general", "conv_general_dilated")
+
+
+_OFFLOAD = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
 
 
 DEFAULT = ExecutionConfig()

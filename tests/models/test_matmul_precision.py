@@ -63,7 +63,7 @@ def decoded(params, cfg, src, tgt, *, precomputed=False):
 EXECUTIONS = {
     "apart": {},
     "scanned": {"scan_layers": 2},
-    "recomputed": {"remat": True},
+    "recomputed": {"remat": "block"},
     "products": {"convolution": "products"},
 }
 

@@ -125,7 +125,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
         dropout=0.3,
         encoder=ConvEncoderConfig(layers=layers, max_positions=32),
         decoder=ConvDecoderConfig(layers=layers, out_dim=8, max_positions=32, tied_output=True),
-        execution=ExecutionConfig(scan_layers=2, remat=True),
+        execution=ExecutionConfig(scan_layers=2, remat="block"),
     )
     training = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
     mesh = mesh_of((2, 2, 2))

@@ -26,12 +26,14 @@ V, E, B, S, T = 13, 6, 3, 5, 6
 UNROLLED = ExecutionConfig(scan_layers=0)
 OTHERS = {
     "scanned": ExecutionConfig(scan_layers=2),
-    "scanned, remat": ExecutionConfig(scan_layers=2, remat=True),
+    "scanned, remat": ExecutionConfig(scan_layers=2, remat="block"),
     "scanned, xla": ExecutionConfig(scan_layers=2, convolution="xla"),
-    "remat": ExecutionConfig(scan_layers=0, remat=True),
+    "remat": ExecutionConfig(scan_layers=0, remat="block"),
+    "dots": ExecutionConfig(scan_layers=0, remat="dots"),
+    "scanned, dots": ExecutionConfig(scan_layers=2, remat="dots"),
     "products": ExecutionConfig(scan_layers=0, convolution="products"),
 }
-every_other = pytest.mark.parametrize("other", drills_but(OTHERS, kept=["scanned, remat", "products"]))
+every_other = pytest.mark.parametrize("other", drills_but(OTHERS, kept=["scanned, remat", "dots", "products"]))
 
 MODELS = {
     # two runs on each side, widths odd and even, projections between them
@@ -281,3 +283,9 @@ def test_a_configuration_of_before_has_the_defaults_and_a_wrong_value_is_refused
 def test_execution_is_part_of_what_programs_are_compiled_for():
     cfg = config("two runs")
     assert hash(cfg) != hash(dataclasses.replace(cfg, execution=OTHERS["scanned"]))
+
+
+def test_with_dots_the_results_of_products_are_kept():
+    """More than inputs alone, and less than all that gradients read."""
+    assert residuals(OTHERS["remat"]) < residuals(OTHERS["dots"]) < 0.9 * residuals(UNROLLED)
+    assert residuals(OTHERS["scanned, remat"]) < residuals(OTHERS["scanned, dots"]) < residuals(OTHERS["scanned"])

@@ -154,7 +154,7 @@ def test_remat_changes_nothing(name):
     cfg, params = setup(name)
     gradients = [
         jax.jit(jax.grad(lambda p, e=e: jnp.sum(decode(p, cfg, memory(), execution=e)[0] ** 2)))(params)
-        for e in (ExecutionConfig(), ExecutionConfig(remat=True))
+        for e in (ExecutionConfig(), ExecutionConfig(remat="block"))
     ]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), *gradients)
 

@@ -98,7 +98,7 @@ def test_a_long_list_of_differences_is_cut(tmp_path):
 
 FREE = {
     "model__execution__scan_layers": "2",
-    "model__execution__remat": "True",
+    "model__execution__remat": "block",
     "model__execution__convolution": "products",
     "model__matmul_precision": "highest",
     "training__max_steps": "9",
