@@ -1,5 +1,6 @@
 """`convs2s scale check`: updates on the devices at hand, beside their plan."""
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -61,10 +62,22 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan, run, and print both."""
     options = command_line.options_of(CheckOptions, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
-    peers = processes.from_environment(command_line.options_of(Processes, values), dict(os.environ))
-    if options.devices and peers.num_processes is None:
+    given = processes.from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
-    processes.join(peers)
+    with processes.join(given) or contextlib.nullcontext():
+        made, found = _measured(options, cfg)
+    if distributed.is_primary():
+        print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201
+        if options.json:
+            measured = [
+                {**each._asdict(), "median": each.median, "spread": each.spread, "error": each.error} for each in found
+            ]
+            replace_file(Path(options.json), json.dumps({**plan.as_json(made), "measured": measured}, indent=1) + "\n")
+
+
+def _measured(options: CheckOptions, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
+    """The plan of the devices at hand, and what was measured on them."""
     devices = checking.at_hand(options.devices)
     made = plan.make(
         cfg,
@@ -74,15 +87,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         tokens_per_chip=options.tokens_per_chip,
         vocabulary=options.vocabulary,
     )
-    found = checking.measure(made, cfg, devices, steps=options.steps, vocabulary=options.vocabulary)
-    if distributed.is_primary():
-        print(tables.of_plan(made))  # noqa: T201
-        print("\n" + tables.of_check(found, options.steps))  # noqa: T201
-        if options.json:
-            measured = [
-                {**each._asdict(), "median": each.median, "spread": each.spread, "error": each.error} for each in found
-            ]
-            replace_file(Path(options.json), json.dumps({**plan.as_json(made), "measured": measured}, indent=1) + "\n")
+    check(not made.refused, f"the update does not fit: {made.refused}")
+    return made, checking.measure(made, cfg, devices, steps=options.steps, vocabulary=options.vocabulary)
 
 
 COMMAND = Command(

@@ -150,7 +150,7 @@ def _costed(
     """The plan with what its programs cost."""
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
-    targets = [cfg.data.batch.accumulate * shape.rows * (1 if cfg.data.labelled else shape.tgt) for shape in shapes]
+    targets = [cfg.data.batch.accumulate * shape.rows * shape.tgt for shape in shapes]
 
     def bound(shape: Shape, tokens: int) -> roofline.Step:
         work = [work_of(each, mesh.size) for each in compiled if each.shape in (shape, None)]

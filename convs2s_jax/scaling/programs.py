@@ -81,15 +81,19 @@ class TooLargeError(Exception):
 
 
 def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
-    """The batch of this length on both sides, as training makes it: rows * length <= tokens, rows divisible.
+    """The batch of this length on both sides, as training makes it; a text to label has the length of a label.
 
     Raises:
       UserError: the length is more than the model's positions allow.
     """
-    most = min(cfg.data.batch.max_length, cfg.model.max_source, cfg.model.max_target)
-    source = 1 if cfg.data.one_sided else length  # the end symbol of an empty line
+    labelled, one_sided = cfg.data.labelled, cfg.data.one_sided
+    most = min(
+        cfg.data.batch.max_length, cfg.model.max_source, cfg.data.batch.max_length if labelled else cfg.model.max_target
+    )
     check(1 <= length <= most, f"--lengths={length}: this configuration trains on 1 to {most} tokens")
-    return Shape(source, length, round_up(rows_within(tokens, length), row_shards(mesh)))
+    source = 1 if one_sided else length  # the end symbol of an empty line
+    target = cfg.model.max_target if labelled else length
+    return Shape(source, target, round_up(rows_within(tokens, length), row_shards(mesh)))
 
 
 def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
@@ -116,10 +120,9 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     return placed(state, sharding.shardings(state, mesh))
 
 
-def abstract_batch(cfg: Config, mesh: Mesh, shape: Shape) -> Batch:
-    """A batch as shapes with their shardings; a text to label has one target."""
-    targets = 1 if cfg.data.labelled else shape.tgt
-    sides = (jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, targets))
+def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
+    """A batch as shapes with their shardings."""
+    sides = (jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt))
     return placed(Batch(*sides), sharding.batch_sharding(mesh))
 
 
@@ -141,7 +144,7 @@ def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapp
     key, rate = placed(jax.eval_shape(lambda: jax.random.key(0)), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1
     for shape in shapes:
-        batch = abstract_batch(cfg, mesh, shape)
+        batch = abstract_batch(mesh, shape)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
         total = _total(steps, state, batch, key, mesh)
         if more:

@@ -83,6 +83,12 @@ def sizes(name: str) -> int:
     return math.prod(int(size) for size in shape.split("x"))
 
 
+def virtual_devices(names: Sequence[str]) -> int:
+    """The most virtual CPU devices that a plan of one of these topologies needs; 0 where all are of TPUs."""
+    kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
+    return max((sizes(name) for name, chip in kinds.items() if chip is None or not chip.axes), default=0)
+
+
 def reserve(count: int) -> None:
     """Let this process have `count` virtual CPU devices, unless it uses its devices already or the user has chosen."""
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")

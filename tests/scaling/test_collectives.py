@@ -130,7 +130,7 @@ CALLS = """\
 
 
 def test_a_chain_of_fusions_of_a_tpu_is_one_asynchronous_exchange():
-    """The compiler prints one all-gather in the operation that starts it, in each beside which it runs, and in the last."""
+    """The compiler prints one all-gather in the operation that starts it, in each beside it, and in the last."""
     program = program_of(CALLS, others="".join(CHAIN.format(number=i) for i in (1, 2, 3)))
     (one,) = of_mesh(program)
     assert (one.operations, one.times, one.size, one.asynchronous) == (1, 1, 40 * 64 * 4, True)
@@ -178,6 +178,8 @@ def test_an_all_reduce_that_a_tpu_fuses_with_a_slice_is_a_reduce_scatter():
 }
 
 """
-    lines = "  %p = f32[8,4]{1,0} parameter(0)\n  ROOT %f = f32[2,4]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1"
+    lines = """\
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %f = f32[2,4]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1"""
     (one,) = of_mesh(program_of(lines, others=fused))
     assert (one.kind, one.wire) == ("reduce-scatter", 96)

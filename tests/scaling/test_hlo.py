@@ -47,12 +47,7 @@ def test_nested_loops_multiply():
         return jax.lax.fori_loop(0, 3, lambda _, x: jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x) @ x, x), x)
 
     program = hlo.parse(compiled(nested, (64, 64)).as_text())
-    times = [
-        how.times
-        for name, how in hlo.runs(program).items()
-        if not how.fused and any(op.kind in ("dot", "custom-call") for op in program.computations[name].values())
-    ]
-    assert times == [15]
+    assert max(how.times for how in hlo.runs(program).values()) == 15
 
 
 LOOP = """\
