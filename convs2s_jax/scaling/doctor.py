@@ -82,19 +82,12 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
     what = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     found = [Finding(f"{len(seen)} process(es) with {sum(kinds.values())} devices: {what}")]
     found += [Finding(f"process {each['process']} on {each['host']}: {_devices(each)}") for each in seen]
-    found += _differences(seen, "Python", lambda each: each["python"], "install the same")
-    for name in sorted({name for each in seen for name in each["versions"]}):
-        found += _differences(
-            seen, name, lambda each, name=name: each["versions"].get(name, "none"), "install the same"
-        )
+    found += _versions(seen)
     found += _differences(seen, "devices", _devices, "give each process the same number", told=False)
     found += _clocks(seen)
     found += _workdirs(seen)
-    for name in SPLITS:
-        if any(name in each["data"] for each in seen):
-            found += _differences(
-                seen, f"{name} data", lambda each, name=name: each["data"][name], "copy the same files"
-            )
+    for name in seen[0]["data"]:
+        found += _differences(seen, f"{name} data", partial(_data, name), "copy the same files")
     found += [*_slow(seen), *_exchange(kinds, bandwidth)]
     return found
 

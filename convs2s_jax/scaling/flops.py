@@ -59,8 +59,8 @@ def of_jaxpr(jaxpr: Jaxpr, *, again: bool = False) -> Flops:
         repeated = again or RECOMPUTED in str(equation.source_info.name_stack)
         name, params = equation.primitive.name, equation.params
         if name in _PRODUCTS:
-            flops = _PRODUCTS[name](equation)
-            total = total.plus(Flops(recomputed=flops) if repeated else Flops(model=flops))
+            counted = _PRODUCTS[name](equation)
+            total = total.plus(Flops(recomputed=counted) if repeated else Flops(model=counted))
             continue
         inner = [of_jaxpr(each, again=repeated) for each in _inside(params)]
         if name == "cond":

@@ -122,8 +122,8 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
 
 def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
     """A batch as shapes with their shardings."""
-    sides = (jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt))
-    return placed(Batch(*sides), sharding.batch_sharding(mesh))
+    sides: list[Any] = [jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt)]
+    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
 
 
 def placed(tree: Tree, places: Tree) -> Tree:

@@ -120,7 +120,7 @@ def run(
 
 def row_of(case: Case, made: Row) -> Row:
     """A row of the table from a plan as JSON."""
-    row = dict.fromkeys(COLUMNS, "")
+    row: Row = dict.fromkeys(COLUMNS, "")
     row |= {
         "topology": case.topology,
         "slices": case.slices,

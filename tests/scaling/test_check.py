@@ -12,7 +12,7 @@ from tests import tiny
 
 
 def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
-    """The bytes are those of the plan, and the step takes longer than its bound, which leaves out most of a CPU's work."""
+    """The bytes are those of the plan, and compiling is no part of a step."""
     path, given = tmp_path / "check.json", tiny.config_file(tmp_path, mesh={"data": 4, "fsdp": 2}, training__clip=0.5)
     scale.console(
         ["convs2s scale", "check", f"--config={given}", "--lengths=16", "--tokens=128", "--steps=3", f"--json={path}"]
@@ -27,7 +27,7 @@ def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     assert len(step["values"]) == 3
     assert step["planned"] == found["steps"][0]["seconds"]
     assert -0.5 < step["error"] < math.inf
-    assert all(each["seconds"] > step["median"] for each in found["programs"])  # compiling is no part of a step
+    assert all(each["seconds"] > step["median"] for each in found["programs"])
 
 
 def test_medians_spreads_and_errors_are_those_of_the_values():
