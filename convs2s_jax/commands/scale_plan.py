@@ -35,6 +35,7 @@ class PlanOptions:
       tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
       tokens_per_chip: the budget for each part of the rows, in place of one for all.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
+      baseline: whether to plan one chip too, with the same tokens, and print the efficiency against it.
       json: file for the plan as JSON.
     """
 
@@ -45,6 +46,7 @@ class PlanOptions:
     tokens: int | None = None
     tokens_per_chip: int | None = None
     vocabulary: int | None = None
+    baseline: bool = False
     json: str = ""
 
     def __post_init__(self) -> None:
@@ -67,6 +69,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         tokens_per_chip=options.tokens_per_chip,
         vocabulary=options.vocabulary,
     )
+    if options.baseline:
+        single = topology.named(topology.alone(options.topology))
+        made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=options.vocabulary))
     print(tables.of_plan(made))  # noqa: T201
     if options.json:
         replace_file(Path(options.json), json.dumps(plan.as_json(made), indent=1) + "\n")

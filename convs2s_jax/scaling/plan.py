@@ -43,6 +43,7 @@ class Plan:
       tokens: target tokens of an update on full batches, for each shape.
       steps: the bound of an update, for each shape.
       refused: what the compiler said of an update that does not fit; "" where it compiled.
+      efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
     """
 
     topology: str
@@ -60,6 +61,7 @@ class Plan:
     tokens: tuple[int, ...] = ()
     steps: tuple[roofline.Step, ...] = ()
     refused: str = ""
+    efficiency: tuple[float, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -119,6 +121,31 @@ def make(
     except TooLargeError as error:
         return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
     return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
+
+
+def one_chip(cfg: Config, plan: Plan, alone: Topology, *, vocabulary: int | None = None) -> Plan:
+    """The plan of a single chip with the rows that each part of the mesh's rows has, to compare with.
+
+    Args:
+      cfg: the configuration of `plan`; its mesh is not used.
+      plan: of many chips.
+      alone: a topology of one chip of the same kind.
+      vocabulary: as for `plan`.
+    """
+    parts = math.prod(plan.mesh[axis] for axis in meshes.ROWS)
+    tokens = [shape.rows // parts * max(shape.src, shape.tgt) for shape in plan.shapes]
+    changed = dataclasses.replace(cfg, mesh=meshes.MeshConfig())
+    lengths = [max(shape.src, shape.tgt) for shape in plan.shapes]
+    return make(changed, alone, lengths=lengths, tokens=max(tokens), vocabulary=vocabulary)
+
+
+def compared(plan: Plan, base: Plan) -> Plan:
+    """The plan with its efficiency against that of a single chip, which has steps for the same lengths."""
+    if not (plan.steps and base.steps):
+        return plan
+    pairs = zip(plan.steps, base.steps, strict=True)
+    each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
+    return dataclasses.replace(plan, efficiency=each)
 
 
 def check_batches(

@@ -108,7 +108,8 @@ def _steps(plan: Plan) -> list[str]:
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
     head = ["bound of an update", "compute", "memory", "links", "exposed", "step", "target tokens/s", "MFU at most"]
-    return table(head, rows)
+    compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
+    return [*table(head, rows), *([f"efficiency against one chip: {compared}"] if compared else [])]
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -76,6 +76,13 @@ def named(name: str, *, slices: int = 1) -> Topology:
     return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
 
 
+def alone(name: str) -> str:
+    """The name of one device of a topology: "v5e:1x1" for "v5e:16x16"."""
+    kind, _, _ = name.partition(":")
+    chip = CHIPS.get(kind)
+    return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
+
+
 def sizes(name: str) -> int:
     """Number of devices of a topology, without looking for them. Raises UserError for a shape that is not one."""
     _, _, shape = name.partition(":")

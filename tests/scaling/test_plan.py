@@ -1,5 +1,6 @@
 """The plan of an update: its numbers against those of the arrays and of the compiled programs."""
 
+import importlib.util
 import json
 
 import jax
@@ -122,3 +123,28 @@ def test_other_tasks_have_plans(kind):
     assert found.programs[0].flops.model > 0
     assert found.steps[0].seconds > 0
     assert isinstance(found.programs[0].flops, flops.Flops)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize(("name", "slices"), [("v5e:2x2", 1), ("v5e:2x2", 2)])
+def test_tpus_are_planned_by_their_own_compiler(name, slices):
+    """Its peak holds what the program gives, and its exchanges go over the axes of the mesh."""
+    cfg = tiny.config(mesh={"data": slices, "fsdp": 4}, data__batch={"tokens": 256})
+    found = plan.make(cfg, topology.named(name, slices=slices), lengths=[16])
+    assert (found.exact, found.fits, found.devices) == (True, True, 4 * slices)
+    assert all(each.memory.peak >= each.memory.outputs - each.memory.aliased for each in found.programs)
+    axes = {each.axis for program in found.programs for each in program.collectives}
+    assert axes >= {"fsdp"}
+    assert not any("tensor" in axis for axis in axes)
+    assert found.steps[0].links > 0
+
+
+def test_efficiency_is_against_one_chip_with_the_same_rows(made):
+    """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
+    base = plan.one_chip(CFG, made, topology.named("h100:1"))
+    assert (base.devices, base.shapes) == (1, ((16, 16, 2),))
+    compared = plan.compared(made, base)
+    each = made.steps[0].tokens_per_second / 8
+    assert compared.efficiency == (each / base.steps[0].tokens_per_second,)
+    assert 0 < compared.efficiency[0] < 1
+    assert "efficiency against one chip" in tables.of_plan(compared)
