@@ -2,10 +2,12 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
@@ -77,8 +79,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         replace_file(Path(options.json), json.dumps(plan.as_json(made), indent=1) + "\n")
 
 
-def only_compile(environment: Any) -> None:
-    """Settings under which libtpu compiles without looking for a TPU, beside other programs that do the same."""
+def only_compile(environment: MutableMapping[str, str]) -> None:
+    """Settings for a process that compiles and runs nothing: it takes no accelerator, which may be at work.
+
+    libtpu then compiles without looking for a TPU, beside other programs that do the same.
+    """
+    jax.config.update("jax_platforms", "cpu")
     environment.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
     environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any: without one libtpu prints a warning
