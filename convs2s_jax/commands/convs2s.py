@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
         "export": Entry("make a checkpoint of fairseq of a workdir", "bridge"),
+        "scale": Entry("plan, sweep and check how training scales over devices", "scale"),
         "config": Entry("list and show configurations and their fields", "config"),
     }
 )

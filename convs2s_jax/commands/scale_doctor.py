@@ -1,0 +1,69 @@
+"""`convs2s scale doctor`: what each process sees, in sentences."""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import build, check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import doctor
+from convs2s_jax.training.run import distributed, processes
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.processes import Processes
+
+ABOUT = """
+Say what each process sees, before a long run: devices, versions, clock, workdir, data, bandwidth.
+
+  {program} [--config=NAME] [--workdir=DIR] [--coordinator_address=HOST:PORT --num_processes=N --process_id=I]
+
+Run it as the training would be run, on all machines. It ends with status 2 if something is wrong.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """What to look at, beside devices and versions.
+
+    Attributes:
+      config: a configuration, whose data is read and compared between the processes.
+      workdir: folder of a run, which all processes have to see.
+    """
+
+    config: str = ""
+    workdir: str = ""
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Gather what all processes see, and print it on process 0."""
+    options = command_line.options_of(DoctorOptions, values)
+    check(bool(options.config) or not overrides, "--config.* without --config: name a configuration")
+    cfg = build(Config, command_line.read_config(options.config, overrides)) if options.config else None
+    given = command_line.options_of(Processes, values)
+    peers = processes.join(processes.from_environment(given, dict(os.environ)))
+    with peers or contextlib.nullcontext():
+        mine = json.dumps(doctor.facts(cfg, Path(options.workdir) if options.workdir else None))
+        seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]
+        found = doctor.findings(seen, doctor.exchange())
+    wrong = [finding.sentence for finding in found if finding.wrong]
+    if distributed.is_primary():
+        print("\n".join(("WRONG: " if finding.wrong else "") + finding.sentence for finding in found))  # noqa: T201
+    if wrong:
+        raise UserError(f"{len(wrong)} finding(s): {wrong[0]}")
+
+
+COMMAND = Command(
+    about=ABOUT, groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)), main=main
+)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments, leave=distributed.leave)

@@ -1,0 +1,99 @@
+"""`convs2s scale plan`: an update compiled for devices that need not be attached."""
+
+import json
+import os
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import build, check
+from convs2s_jax.core.files import replace_file
+from convs2s_jax.scaling import plan, tables, topology
+from convs2s_jax.training.run.config import Config
+
+ABOUT = """
+Compile an update for devices that need not be here, and print what it costs:
+
+  {program} --config=NAME --topology=v5e:16x16 [--config.mesh.fsdp=16 ...] [--json=FILE]
+
+TPUs need libtpu (pip install 'convs2s_jax[plan]'), but none has to be attached. docs/scaling.md explains the table.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What to plan.
+
+    Attributes:
+      config: name of a configuration that comes with the package, or the path of a file.
+      topology: CHIP:SHAPE of TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER of GPUs (h100:8) or cpu:NUMBER.
+      slices: number of such slices of TPUs.
+      lengths: tokens of sources and targets; each length is one shape of a batch.
+      tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
+      tokens_per_chip: the budget for each part of the rows, in place of one for all.
+      vocabulary: entries of both vocabularies, in place of those of the configuration.
+      baseline: whether to plan one chip too, with the same tokens, and print the efficiency against it.
+      json: file for the plan as JSON.
+    """
+
+    config: str = ""
+    topology: str = ""
+    slices: int = 1
+    lengths: tuple[int, ...] = (64,)
+    tokens: int | None = None
+    tokens_per_chip: int | None = None
+    vocabulary: int | None = None
+    baseline: bool = False
+    json: str = ""
+
+    def __post_init__(self) -> None:
+        check(self.config != "", "--config is missing, as in --config=configs/paper_wmt14_en_de.py")
+        check(self.topology != "", "--topology is missing, as in --topology=v5e:4x4 or --topology=h100:8")
+        plan.check_batches(self.lengths, self.tokens, self.tokens_per_chip, self.vocabulary)
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Make the plan, print it, and write it where --json says."""
+    options = command_line.options_of(PlanOptions, values)
+    cfg = build(Config, command_line.read_config(options.config, overrides))
+    only_compile(os.environ)
+    devices = topology.named(options.topology, slices=options.slices)
+    made = plan.make(
+        cfg,
+        devices,
+        lengths=options.lengths,
+        tokens=options.tokens,
+        tokens_per_chip=options.tokens_per_chip,
+        vocabulary=options.vocabulary,
+    )
+    if options.baseline:
+        single = topology.named(topology.alone(options.topology))
+        made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=options.vocabulary))
+    print(tables.of_plan(made))  # noqa: T201
+    if options.json:
+        replace_file(Path(options.json), json.dumps(plan.as_json(made), indent=1) + "\n")
+
+
+def only_compile(environment: MutableMapping[str, str]) -> None:
+    """Settings for a process that compiles and runs nothing: it takes no accelerator, which may be at work.
+
+    libtpu then compiles without looking for a TPU, beside other programs that do the same.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    environment.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any: without one libtpu prints a warning
+    environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", PlanOptions),), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

@@ -1,0 +1,97 @@
+"""`convs2s scale sweep`: plans of many meshes, batches and devices, as a table and figures."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.commands.scale_plan import only_compile
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import build, check
+from convs2s_jax.core.files import replace_file
+from convs2s_jax.scaling import figures, sweep, topology
+from convs2s_jax.training.run.config import Config
+
+ABOUT = """
+Plan many cases, and write a table (sweep.csv) and figures into --output:
+
+  {program} --config=NAME --topologies=v5e:1x1,v5e:4x4,v5e:16x16 --tokens_per_chip=4096 --output=DIR
+
+Each case is compiled once and kept in DIR/cases: the same command again makes what is missing.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """Which cases to plan: every combination.
+
+    Attributes:
+      config: name of a configuration that comes with the package, or the path of a file; its mesh is not used.
+      output: folder for plans, table and figures.
+      topologies: devices, as in `convs2s scale plan --topology`.
+      slices: numbers of slices.
+      meshes: data.fsdp.tensor, -1 for the rest; -1.1.1 is data parallelism, 1.-1.1 shards everything.
+      ways: how an update is spread, such as jit.
+      tokens: token budgets of a batch on all chips together, for strong scaling.
+      tokens_per_chip: token budgets of each part of the rows, for weak scaling.
+      length: of sources and targets.
+      vocabulary: entries of both vocabularies, in place of those of the configuration.
+      figures: whether to draw.
+    """
+
+    config: str = ""
+    output: str = ""
+    topologies: tuple[str, ...] = ()
+    slices: tuple[int, ...] = (1,)
+    meshes: tuple[str, ...] = ("-1.1.1",)
+    ways: tuple[str, ...] = ("jit",)
+    tokens: tuple[int, ...] = ()
+    tokens_per_chip: tuple[int, ...] = ()
+    length: int = 64
+    vocabulary: int | None = None
+    figures: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("config", "output", "topologies"):
+            check(len(getattr(self, name)) > 0, f"--{name} is missing")
+        check(
+            len(self.tokens) + len(self.tokens_per_chip) > 0,
+            "--tokens and --tokens_per_chip are missing: give the size of a batch, as in --tokens_per_chip=4096",
+        )
+        check(min((*self.tokens, *self.tokens_per_chip)) >= 2, "--tokens and --tokens_per_chip: use 2 or more")
+        check(self.length >= 1, f"--length={self.length}: use 1 or more")
+        check(self.vocabulary is None or self.vocabulary >= 5, f"--vocabulary={self.vocabulary}: use 5 or more")
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Plan the cases, write the table, draw."""
+    options = command_line.options_of(SweepOptions, values)
+    cfg = build(Config, command_line.read_config(options.config, overrides))
+    if options.figures:
+        figures.check_installed()
+    wanted = sweep.cases(
+        options.topologies,
+        options.slices,
+        options.meshes,
+        options.ways,
+        tokens=options.tokens,
+        tokens_per_chip=options.tokens_per_chip,
+        length=options.length,
+    )
+    only_compile(os.environ)
+    topology.reserve(topology.virtual_devices(options.topologies))
+    folder = Path(options.output)
+    rows = sweep.run(cfg, wanted, folder, options.vocabulary, lambda sentence: print(sentence, flush=True))  # noqa: T201
+    replace_file(folder / "sweep.csv", sweep.as_csv(rows))
+    drawn = figures.draw(rows, folder) if options.figures else []
+    print(f"written: {', '.join(str(path) for path in [folder / 'sweep.csv', *drawn])}")  # noqa: T201
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

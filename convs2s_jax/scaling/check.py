@@ -1,0 +1,164 @@
+"""Updates on the devices at hand, measured beside their plan."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.scaling import chips, programs
+from convs2s_jax.scaling.plan import Plan
+from convs2s_jax.scaling.programs import Compiled
+from convs2s_jax.scaling.topology import Topology
+from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.step import TrainState
+
+WARM_UP = 2
+"""Updates before the first that is measured."""
+LEARNING_RATE = 1e-4
+
+
+class Measured(NamedTuple):
+    """One quantity, planned and measured.
+
+    Attributes:
+      name: what it is, with the shape of the batch.
+      unit: "s" or "B".
+      planned: by the plan.
+      values: measurements.
+    """
+
+    name: str
+    unit: str
+    planned: float
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle measurement."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the quartiles, as a share of the median; 0 for one measurement."""
+        if len(self.values) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.values, n=4)
+        return (high - low) / 2 / self.median if self.median else 0.0
+
+    @property
+    def error(self) -> float:
+        """median / planned - 1: positive where the plan promised too much speed, or too little memory."""
+        return self.median / self.planned - 1 if self.planned else 0.0
+
+
+def at_hand(count: int | None = None) -> Topology:
+    """The devices of this training, all processes together; the first `count` of them."""
+    devices = jax.devices()[:count]
+    kind = devices[0].device_kind
+    return Topology(
+        name=f"{kind}:{len(devices)}",
+        chip=chips.of_device(kind),
+        devices=tuple(devices),
+        exact=True,
+    )
+
+
+def measure(
+    plan: Plan, cfg: Config, topology: Topology, *, steps: int, vocabulary: int | None = None
+) -> list[Measured]:
+    """Run the programs of a plan of these devices.
+
+    Args:
+      plan: as `plan.make` returns it for the same configuration, devices and vocabulary.
+      cfg: the configuration.
+      topology: devices, attached.
+      steps: updates to measure for each shape, after `WARM_UP` others.
+      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+    """
+    mesh = meshes.make(cfg.mesh, topology.devices)
+    sizes = programs.vocabularies(cfg, vocabulary)
+    state = new_state(cfg, mesh, sizes)
+    found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
+    update = plan.programs[-1]
+    for shape, bound in zip(plan.shapes, plan.steps, strict=True):
+        mine = [each for each in plan.programs if each.shape == shape]
+        batch = random_batch(mesh, shape, sizes)
+        given = float(_bytes_here((state.params, batch)))
+        found.append(
+            Measured(
+                f"arguments of gradients {shape.rows} x ({shape.src}, {shape.tgt})",
+                "B",
+                mine[0].memory.arguments,
+                (given,),
+            )
+        )
+        taken = list[float]()
+        for number in range(steps + WARM_UP):
+            key = _replicated(mesh, jax.random.fold_in(jax.random.key(0), number))
+            before = time.perf_counter()
+            state = _one(mine, update, state, batch, key)
+            taken.append(time.perf_counter() - before)
+        name = f"step {shape.rows} x ({shape.src}, {shape.tgt})"
+        found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
+    peak = _peak_here(mesh)
+    return [*found, Measured("most memory", "B", plan.resident, (peak,))] if peak else found
+
+
+def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
+    """A state of training, each part made where it lies."""
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
+    key = jax.random.key(0)
+    layout = sharding.shardings(jax.eval_shape(init, key), mesh)
+    return dispatch.jit_with_barriers(init, mesh, out_shardings=layout)(key)
+
+
+def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
+    """A full batch of random words, or of one random label for each text."""
+    abstract = programs.abstract_batch(mesh, shape)
+
+    def make(key: Key) -> Batch:
+        keys = jax.random.split(key)
+        return Batch(
+            src=jax.random.randint(keys[0], abstract.src.shape, len(SPECIAL), sizes["source"]),
+            tgt=jax.random.randint(keys[1], abstract.tgt.shape, len(SPECIAL), sizes["target"]),
+        )
+
+    return dispatch.jit(make, out_shardings=sharding.batch_sharding(mesh))(jax.random.key(1))
+
+
+def _one(gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key) -> TrainState:
+    """One update by the compiled programs, awaited: several CPU devices run one program at a time."""
+    total = jax.block_until_ready(gradients[0].program(state.params, batch, key))
+    for more in gradients[1:]:
+        for _ in range(more.times):
+            total = jax.block_until_ready(more.program(total, state.params, batch, key))
+    mesh = jax.tree.leaves(state.params)[0].sharding.mesh
+    after, _ = jax.block_until_ready(update.program(state, total, _replicated(mesh, jnp.float32(LEARNING_RATE))))
+    return after
+
+
+def _replicated(mesh: Mesh, value: Any) -> Any:
+    return jax.device_put(value, sharding.replicated(mesh))
+
+
+def _bytes_here(tree: Tree) -> int:
+    """Bytes of the first device of this process."""
+    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def _peak_here(mesh: Mesh) -> float:
+    """Most bytes in use so far on a device of this process; 0 where it does not tell, as on CPU."""
+    stats = [d.memory_stats() or {} for d in mesh.devices.flat if d.process_index == jax.process_index()]
+    return float(max(each.get("peak_bytes_in_use", 0) for each in stats))

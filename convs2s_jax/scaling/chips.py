@@ -1,0 +1,130 @@
+"""What one chip can do, by the makers' published numbers: the constants of the roofline.
+
+A rate is a bound that no program reaches. Links are counted in one direction: a ring sends to one neighbour while it
+receives from the other, and uses both directions of a torus axis with half of the data each.
+
+To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from convs2s_jax.core.errors import UserError, did_you_mean
+
+GB = 1e9
+GIB = 2.0**30
+TERA = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """Rates and sizes of a chip.
+
+    Attributes:
+      name: as it is written before the colon of a topology.
+      peaks: largest FLOP/s of matrix products, by dtype; products of float32 at JAX's default precision.
+      memory: bytes of its memory (HBM).
+      memory_bandwidth: bytes/s between memory and chip.
+      link: bytes/s of one link in one direction; of a switch, all links of the chip to it together.
+      axes: axes of the torus that links connect, each with two links per chip; 0 for a switch.
+      wraps: size from which on an axis of the torus is closed to a ring; 0 for never.
+      together: chips that are connected by links; 0 for those of a slice, however many these are.
+      network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
+      source: where the numbers are published.
+    """
+
+    name: str
+    peaks: Mapping[str, float]
+    memory: float
+    memory_bandwidth: float
+    link: float
+    axes: int = 0
+    wraps: int = 0
+    together: int = 0
+    network: float = 0.0
+    source: str
+
+    def peak(self, dtype: str) -> float:
+        """Largest FLOP/s of products of this dtype. Raises UserError where the table does not have it."""
+        if dtype not in self.peaks:
+            raise UserError(
+                f"the table of chips has no rate of {self.name} for {dtype}; it has {', '.join(self.peaks)}"
+            )
+        return self.peaks[dtype]
+
+
+_TPU = "https://docs.cloud.google.com/tpu/docs"
+_BOOK = "https://jax-ml.github.io/scaling-book/tpus (links)"
+
+
+def _tpu(name: str, page: str, *, peak: float, gib: float, hbm: float, link: float, network: float, axes: int) -> Chip:
+    """A TPU. Its products of float32 are made of one pass of bfloat16 at JAX's default precision."""
+    return Chip(
+        name=name,
+        peaks=MappingProxyType({"bfloat16": peak * TERA, "float32": peak * TERA}),
+        memory=gib * GIB,
+        memory_bandwidth=hbm * GB,
+        link=link * GB,
+        axes=axes,
+        wraps=16 if axes == 2 else 4,
+        network=network * GB,
+        source=f"{_TPU}/{page}; {_BOOK}",
+    )
+
+
+def _gpu(name: str, page: str, *, peak: float, memory: float, hbm: float, link: float, network: float) -> Chip:
+    """A GPU of a machine with eight on a switch. Its products of float32 are TF32, half as fast as bfloat16."""
+    return Chip(
+        name=name,
+        peaks=MappingProxyType({"bfloat16": peak * TERA, "float16": peak * TERA, "float32": peak / 2 * TERA}),
+        memory=memory * GB,
+        memory_bandwidth=hbm * GB,
+        link=link * GB,
+        together=8,
+        network=network * GB,
+        source=page,
+    )
+
+
+_NVIDIA = "https://www.nvidia.com/en-us/data-center"
+CHIPS: Mapping[str, Chip] = MappingProxyType(
+    {
+        chip.name: chip
+        for chip in (
+            _tpu("v4", "v4", peak=275, gib=32, hbm=1228, link=45, network=0, axes=3),
+            _tpu("v5e", "v5e", peak=197, gib=16, hbm=819, link=45, network=3.125, axes=2),
+            _tpu("v5p", "v5p", peak=459, gib=95, hbm=2765, link=90, network=6.25, axes=3),
+            _tpu("v6e", "v6e", peak=918, gib=32, hbm=1638, link=90, network=12.5, axes=2),
+            _gpu("a100", f"{_NVIDIA}/a100", peak=312, memory=80, hbm=2039, link=300, network=25),
+            _gpu("h100", f"{_NVIDIA}/h100", peak=989.4, memory=80, hbm=3350, link=450, network=50),
+            _gpu("h200", f"{_NVIDIA}/h200", peak=989.4, memory=141, hbm=4800, link=450, network=50),
+        )
+    }
+)
+"""Peaks and memory are those of the product pages, without sparsity; a link of a TPU is that of the scaling book, nine
+tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s
+for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("TPU v4", "v4"),
+    ("TPU v5 lite", "v5e"),
+    ("TPU v5", "v5p"),
+    ("TPU v6 lite", "v6e"),
+    ("NVIDIA A100", "a100"),
+    ("NVIDIA H100", "h100"),
+    ("NVIDIA H200", "h200"),
+)
+"""The beginning of a JAX device's kind, and the chip; the first that matches counts."""
+
+
+def named(name: str) -> Chip:
+    """The chip of this name. Raises UserError if there is none."""
+    if name not in CHIPS:
+        raise UserError(f"the chip is '{name}'{did_you_mean(name, CHIPS)}")
+    return CHIPS[name]
+
+
+def of_device(kind: str) -> Chip | None:
+    """The chip of a JAX device of this kind, such as "TPU v5 lite"; None if the table does not have it."""
+    return next((CHIPS[name] for beginning, name in KINDS if kind.startswith(beginning)), None)

@@ -1,0 +1,184 @@
+"""The exchanges between devices in a compiled program: kind, mesh axis, bytes, how often, and whether beside compute.
+
+Kinds are XLA's: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute. The bytes on the wire are those
+that one device sends in a ring of n devices, of an array of `size` bytes (whole, not the device's part):
+
+    all-gather, reduce-scatter, all-to-all   size (n - 1) / n
+    all-reduce                             2 size (n - 1) / n
+    collective-permute                       size
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from convs2s_jax.scaling import hlo
+from convs2s_jax.scaling.hlo import Operation, Program
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+ELSEWHERE = "other"
+"""The axis of an exchange among devices that are not in line along axes of the mesh."""
+
+
+class Collective(NamedTuple):
+    """Exchanges of one kind over one axis in an execution of a program.
+
+    Attributes:
+      kind: one of `KINDS`.
+      axis: mesh axes over which it goes, joined by "+"; with "part of " before it if over some of the devices only.
+      members: positions in the mesh of the devices of the first group.
+      operations: lines of the program.
+      times: how often they run; more than `operations` in loops.
+      size: bytes of the whole arrays, over all times.
+      wire: bytes that one device sends, over all times.
+      asynchronous: whether it runs beside other operations.
+    """
+
+    kind: str
+    axis: str
+    members: tuple[int, ...]
+    operations: int
+    times: int
+    size: int
+    wire: float
+    asynchronous: bool
+
+
+def of_program(program: Program, mesh: Mapping[str, int]) -> tuple[Collective, ...]:
+    """The exchanges of a program, those of one kind, axis and manner together; the longest on the wire first.
+
+    Args:
+      program: parsed.
+      mesh: size of each mesh axis, in order. The number of a device in the program is its position in the mesh.
+    """
+    found: dict[tuple[object, ...], Collective] = {}
+    seen: set[tuple[str, str]] = set()
+    for name, how in hlo.runs(program).items():
+        computation = program.computations[name]
+        for operation in computation.values():
+            kind = _kind(operation, name)
+            if kind is None or _seen(operation, seen):
+                continue
+            groups = _groups(operation, math.prod(mesh.values()))
+            one = _one(kind, operation, computation, groups, mesh)
+            one = one._replace(asynchronous=how.asynchronous or _asynchronous(operation))
+            key = (one.kind, one.axis, one.asynchronous)
+            before = found.get(key)
+            found[key] = one._replace(
+                operations=1 + (before.operations if before else 0),
+                times=how.times + (before.times if before else 0),
+                size=how.times * one.size + (before.size if before else 0),
+                wire=how.times * one.wire + (before.wire if before else 0.0),
+            )
+    return tuple(sorted(found.values(), key=lambda each: -each.wire))
+
+
+def _kind(operation: Operation, computation: str) -> str | None:
+    """The kind of an exchange, which is told where it starts; None for any other operation."""
+    kind = operation.kind.removesuffix("-start")
+    if kind not in KINDS:
+        return None
+    # a TPU's reduce-scatter is printed as a fusion of an all-reduce and a slice
+    return "reduce-scatter" if kind == "all-reduce" and computation.startswith("all-reduce-scatter") else kind
+
+
+def _seen(operation: Operation, seen: set[tuple[str, str]]) -> bool:
+    """Whether this is a further link of a chain: a TPU prints one exchange in each operation that runs beside it."""
+    chain, channel = re.search(r'chain_id="(\d+)"', operation.rest), re.search(r"channel_id=(\d+)", operation.rest)
+    if chain is None or channel is None:
+        return False
+    key = (chain.group(1), channel.group(1))
+    if key in seen:
+        return True
+    seen.add(key)
+    return False
+
+
+def _asynchronous(operation: Operation) -> bool:
+    if operation.kind.endswith("-start"):
+        return '"is_sync":true' not in operation.rest
+    return "chain_id=" in operation.rest
+
+
+def _one(
+    kind: str,
+    operation: Operation,
+    computation: Mapping[str, Operation],
+    groups: Sequence[Sequence[int]],
+    mesh: Mapping[str, int],
+) -> Collective:
+    count = len(groups[0])
+    given = sum(b.bytes for name in operation.operands if name in computation for b in computation[name].results)
+    if not given:  # an operand that is not printed: the result has the size
+        given = sum(b.bytes for b in operation.results) // (count if kind == "all-gather" else 1)
+    size = given * count if kind == "all-gather" else given
+    share = {"all-reduce": 2 * (count - 1) / count, "collective-permute": 1.0}.get(kind, (count - 1) / count)
+    return Collective(
+        kind, _axis(groups, mesh, pairs=kind == KINDS[-1]), tuple(groups[0]), 1, 1, size, size * share, False
+    )
+
+
+def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bool) -> str:
+    """The mesh axes along which the members of each group differ."""
+    places = np.stack(
+        np.unravel_index(np.asarray(groups, int), tuple(mesh.values())), axis=-1
+    )  # [groups, members, axes]
+    differ = (places != places[:, :1]).any(axis=(0, 1))
+    names = [name for name, differs in zip(mesh, differ, strict=True) if differs]
+    if not names:
+        return ELSEWHERE
+    whole = math.prod(mesh[name] for name in names)
+    return ("" if whole == places.shape[1] or pairs else "part of ") + "+".join(names)
+
+
+def _groups(operation: Operation, devices: int) -> list[list[int]]:
+    """The groups of devices of an exchange; each pair of a permutation is a group."""
+    rest = operation.rest
+    pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
+    if pairs:
+        listed = re.findall(r"\{(\d+),(\d+)\}", pairs.group(1))
+        return [[int(a), int(b)] for a, b in listed] or [[0]]
+    listing = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)+)\}", rest)
+    if listing:
+        return [[int(x) for x in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listing.group(1))]
+    ranges = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)
+    if ranges:
+        return _numbers(ranges.group(2), ranges.group(3)).reshape(_ints(ranges.group(1))).tolist()
+    named = re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}", rest
+    )
+    if named:
+        axes, shape, order, chosen = named.groups()
+        return _along(axes, chosen, None if shape is None else _numbers(shape, order).ravel())
+    return [list(range(devices))]
+
+
+def _numbers(shape: str, order: str | None) -> np.ndarray:
+    """0, 1, ... in this shape, its axes in another order where one is given: "4,2" and "1,0"."""
+    numbers = np.arange(math.prod(_ints(shape))).reshape(_ints(shape))
+    return numbers.transpose(_ints(order)) if order else numbers
+
+
+def _along(axes: str, chosen: str, numbers: np.ndarray | None) -> list[list[int]]:
+    """Groups along the chosen ones of named axes: "'a'=4,'b'=2" and "'b'"; "'a':(2)4" is a part of a, within 2 of it.
+
+    `numbers` are the devices in the order of the axes; None for 0, 1, ...
+    """
+    parts = {name: (int(before), int(size)) for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", chosen)}
+    names = re.findall(r"'([^']+)'", chosen)
+    shape, across = list[int](), list[int]()
+    for name, text in re.findall(r"'([^']+)'=(\d+)", axes):
+        before, part = parts.get(name, (1, int(text)))
+        if name in names:
+            across.append(len(shape) + 1)
+        shape += [before, part, int(text) // before // part]
+    placed = (np.arange(math.prod(shape)) if numbers is None else numbers).reshape(shape)
+    others = [axis for axis in range(len(shape)) if axis not in across]
+    return placed.transpose(others + across).reshape(-1, math.prod(shape[axis] for axis in across)).tolist()
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in text.split(","))

@@ -1,0 +1,121 @@
+"""Floating-point operations of a function, from its traced program: nothing is compiled.
+
+Matrix products and convolutions are counted, two operations for each multiplication that is added to a sum; what a
+convolution multiplies with its padding is not. Elementwise operations are left out, as is usual where a share of a
+chip's peak is computed: they do not run on its matrix units. Loops count as often as they run.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+RECOMPUTED = "rematted_computation"
+"""What `jax.checkpoint` writes into the name of operations that it computes a second time."""
+
+
+class Flops(NamedTuple):
+    """Operations of all devices together.
+
+    Attributes:
+      model: of each product once.
+      recomputed: of products that are computed a second time to save memory.
+      unknown: number of loops whose trips are not known from the program; each is counted as one trip.
+    """
+
+    model: int = 0
+    recomputed: int = 0
+    unknown: int = 0
+
+    @property
+    def executed(self) -> int:
+        """What the devices compute."""
+        return self.model + self.recomputed
+
+    def plus(self, other: "Flops", times: int = 1) -> "Flops":
+        """These and `times` the others. Unknown loops are counted once."""
+        return Flops(
+            self.model + times * other.model, self.recomputed + times * other.recomputed, self.unknown + other.unknown
+        )
+
+
+def count(function: Callable[..., Any], *args: Any) -> Flops:
+    """The operations of `function(*args)`.
+
+    Args:
+      function: any function of JAX, such as a gradient or `Step.first`.
+      args: arrays, or `jax.ShapeDtypeStruct`s in their place.
+    """
+    return of_jaxpr(jax.make_jaxpr(lambda *given: function(*given))(*args).jaxpr)
+
+
+def of_jaxpr(jaxpr: Jaxpr, *, again: bool = False) -> Flops:
+    """The operations of a program; `again` says that all of it is recomputation."""
+    total = Flops()
+    for equation in jaxpr.eqns:
+        repeated = again or RECOMPUTED in str(equation.source_info.name_stack)
+        name, params = equation.primitive.name, equation.params
+        if name in _PRODUCTS:
+            counted = _PRODUCTS[name](equation)
+            total = total.plus(Flops(recomputed=counted) if repeated else Flops(model=counted))
+            continue
+        inner = [of_jaxpr(each, again=repeated) for each in _inside(params)]
+        if name == "cond":
+            total = total.plus(max(inner, key=lambda flops: flops.executed, default=Flops()))
+            continue
+        times = _times(name, params)
+        for flops in inner:
+            total = total.plus(flops, times)
+            if name == "while" and flops.executed:
+                total = total.plus(Flops(unknown=1))
+    return total
+
+
+def _times(name: str, params: dict[str, Any]) -> int:
+    """How often the inner program of an operation runs, on all devices together."""
+    if name == "scan":
+        return int(params["length"])
+    if name == "shard_map":  # its shapes are those of one device
+        return int(params["mesh"].size)
+    if name == "xla_pmap":
+        return int(params["global_axis_size"])
+    return 1
+
+
+def _inside(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """The programs among the parameters of an operation."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def _product(equation: Any) -> int:
+    """2 B M N K of a matrix product."""
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+
+
+def _convolution(equation: Any) -> int:
+    """2 B D C / groups of a convolution, times the pairs of an output position and a tap that meet an input."""
+    params, numbers = equation.params, equation.params["dimension_numbers"]
+    image, kernel = (v.aval.shape for v in equation.invars[:2])
+    result = equation.outvars[0].aval.shape
+    pairs = 1
+    for i, axis in enumerate(numbers.out_spec[2:]):
+        taps = np.arange(kernel[numbers.rhs_spec[2 + i]]) * params["rhs_dilation"][i]
+        places = np.arange(result[axis]) * params["window_strides"][i] - params["padding"][i][0]
+        met, spread = places[:, None] + taps, params["lhs_dilation"][i]
+        inside = (met >= 0) & (met <= (image[numbers.lhs_spec[2 + i]] - 1) * spread) & (met % spread == 0)
+        pairs *= int(inside.sum())
+    rows, features = (result[axis] for axis in numbers.out_spec[:2])
+    return 2 * rows * features * kernel[numbers.rhs_spec[1]] * pairs
+
+
+_PRODUCTS: dict[str, Callable[[Any], int]] = {"dot_general": _product, "conv_general_dilated": _convolution}

@@ -1,0 +1,234 @@
+"""The plan of an update: what each chip holds, computes and exchanges, and the time that a roofline gives it."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import check
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.scaling import programs, rates, roofline
+from convs2s_jax.scaling.chips import Chip
+from convs2s_jax.scaling.programs import Compiled, TooLargeError
+from convs2s_jax.scaling.roofline import Work
+from convs2s_jax.scaling.topology import Topology
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.run.config import Config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an update costs on some devices.
+
+    Attributes:
+      topology: name of the devices.
+      slices: number of slices.
+      chip: the rates that were used.
+      exact: whether the programs were compiled for these chips themselves; else memory and asynchronous exchanges are
+        those of virtual devices.
+      mesh: size of each axis.
+      parallel: the way the update is spread.
+      dtype: of products.
+      parameters: number of parameters.
+      state_bytes: of parameters and optimiser, on one chip.
+      resident: most bytes of a chip's memory during an update: a program's, and of the state what it is not given.
+      programs: all compiled programs, the optimiser's part last.
+      shapes: of the batches.
+      tokens: target tokens of an update on full batches, for each shape.
+      steps: the bound of an update, for each shape.
+      refused: what the compiler said of an update that does not fit; "" where it compiled.
+      efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
+    """
+
+    topology: str
+    slices: int
+    chip: Chip
+    exact: bool
+    mesh: Mapping[str, int]
+    parallel: str
+    dtype: str
+    parameters: int
+    state_bytes: int
+    resident: int = 0
+    programs: tuple[Compiled, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+    tokens: tuple[int, ...] = ()
+    steps: tuple[roofline.Step, ...] = ()
+    refused: str = ""
+    efficiency: tuple[float, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Number of chips."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory of a chip is enough; None where its size is not known."""
+        if self.refused:
+            return False
+        return self.resident <= self.chip.memory if self.chip.memory else None
+
+
+def make(
+    cfg: Config,
+    topology: Topology,
+    *,
+    lengths: Sequence[int],
+    tokens: int | None = None,
+    tokens_per_chip: int | None = None,
+    vocabulary: int | None = None,
+) -> Plan:
+    """Compile an update for the devices and add up what it costs.
+
+    Args:
+      cfg: the configuration, whose mesh takes all devices of the topology, or as many as it names.
+      topology: devices.
+      lengths: of the batches' sources and targets; each makes one shape.
+      tokens: budget of a batch on all chips together; None for the configuration's.
+      tokens_per_chip: the same for each part of the rows, in place of `tokens`.
+      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+
+    Raises:
+      UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
+    """
+    mesh = meshes.make(cfg.mesh, topology.devices)
+    chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
+    if tokens_per_chip:
+        tokens = tokens_per_chip * meshes.row_shards(mesh)
+    shapes = [programs.shape_of(cfg, length, tokens or cfg.data.batch.tokens, mesh) for length in lengths]
+    sizes = programs.vocabularies(cfg, vocabulary)
+    state = programs.abstract_state(cfg, mesh, sizes)
+    plan = Plan(
+        topology=topology.name,
+        slices=topology.slices,
+        chip=chip,
+        exact=topology.exact,
+        mesh=dict(mesh.shape),
+        parallel=cfg.parallel,
+        dtype=cfg.model.dtype,
+        parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
+        state_bytes=bytes_on_a_device(state),
+    )
+    try:
+        compiled = programs.compile_update(cfg, mesh, shapes, sizes)
+    except TooLargeError as error:
+        return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
+    return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
+
+
+def one_chip(cfg: Config, plan: Plan, alone: Topology, *, vocabulary: int | None = None) -> Plan:
+    """The plan of a single chip with the rows that each part of the mesh's rows has, to compare with.
+
+    Args:
+      cfg: the configuration of `plan`; its mesh is not used.
+      plan: of many chips.
+      alone: a topology of one chip of the same kind.
+      vocabulary: as for `plan`.
+    """
+    parts = math.prod(plan.mesh[axis] for axis in meshes.ROWS)
+    tokens = [shape.rows // parts * max(shape.src, shape.tgt) for shape in plan.shapes]
+    changed = dataclasses.replace(cfg, mesh=meshes.MeshConfig())
+    lengths = [max(shape.src, shape.tgt) for shape in plan.shapes]
+    return make(changed, alone, lengths=lengths, tokens=max(tokens), vocabulary=vocabulary)
+
+
+def compared(plan: Plan, base: Plan) -> Plan:
+    """The plan with its efficiency against that of a single chip, which has steps for the same lengths."""
+    if not (plan.steps and base.steps):
+        return plan
+    pairs = zip(plan.steps, base.steps, strict=True)
+    each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
+    return dataclasses.replace(plan, efficiency=each)
+
+
+def check_batches(
+    lengths: Sequence[int], tokens: int | None, tokens_per_chip: int | None, vocabulary: int | None
+) -> None:
+    """Refuse flags of batches that `make` cannot take. Raises UserError."""
+    check(len(lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
+    check(
+        tokens is None or tokens_per_chip is None,
+        "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
+    )
+    for name, value, least in (
+        ("tokens", tokens, 2),
+        ("tokens_per_chip", tokens_per_chip, 2),
+        ("vocabulary", vocabulary, 5),
+    ):
+        check(value is None or value >= least, f"--{name}={value}: use {least} or more")
+
+
+def _costed(
+    plan: Plan,
+    cfg: Config,
+    topology: Topology,
+    mesh: Mesh,
+    shapes: Sequence[Shape],
+    compiled: Sequence[Compiled],
+    params_bytes: int,
+) -> Plan:
+    """The plan with what its programs cost."""
+    order = dict(zip(topology.devices, topology.places(), strict=True))
+    places = [order[device] for device in mesh.devices.flat]
+    targets = [cfg.data.batch.accumulate * shape.rows * shape.tgt for shape in shapes]
+
+    def bound(shape: Shape, tokens: int) -> roofline.Step:
+        work = [work_of(each, mesh.size) for each in compiled if each.shape in (shape, None)]
+        return roofline.step(work, plan.chip, places, dtype=plan.dtype, tokens=tokens)
+
+    beside = plan.state_bytes - params_bytes  # gradient programs are given the parameters, not the optimiser's state
+    return dataclasses.replace(
+        plan,
+        resident=max(each.memory.peak + (beside if each.shape else 0) for each in compiled),
+        programs=tuple(compiled),
+        shapes=tuple(shapes),
+        tokens=tuple(targets),
+        steps=tuple(bound(shape, tokens) for shape, tokens in zip(shapes, targets, strict=True)),
+    )
+
+
+def work_of(compiled: Compiled, devices: int) -> Work:
+    """A device's share of a program's work."""
+    return Work(
+        model=compiled.flops.model / devices,
+        executed=compiled.flops.executed / devices,
+        memory=compiled.memory_traffic,
+        collectives=compiled.collectives,
+        times=compiled.times,
+    )
+
+
+def bytes_on_a_device(tree: Tree) -> int:
+    """Bytes of the largest parts of abstract arrays that one device holds."""
+    return sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
+    )
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The plan as values that JSON can hold."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value) if field.repr]
+            return {name: plain(getattr(value, name)) for name in names}
+        if hasattr(value, "_asdict"):
+            return {name: plain(item) for name, item in value._asdict().items() if name != "members"}
+        if isinstance(value, Mapping):
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+    return {**plain(plan), "devices": plan.devices, "fits": plan.fits}
+
+
+def _reason(message: str) -> str:
+    """The sentence of a compiler's error that says how much memory is missing."""
+    found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
+    return (found.group() if found else message.splitlines()[0]).strip()[:300]

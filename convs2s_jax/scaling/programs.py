@@ -1,0 +1,195 @@
+"""The programs of an update as training compiles them, for devices that need not be attached, from shapes alone."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.rows import round_up
+from convs2s_jax.data.shapes import Shape, rows_within
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.scaling import collectives, flops, hlo, traffic
+from convs2s_jax.scaling.collectives import Collective
+from convs2s_jax.scaling.flops import Flops
+from convs2s_jax.training import sharding
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.step import Step, TrainState
+
+RATE = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one device, as the compiler plans them.
+
+    Attributes:
+      arguments: what the program is given.
+      outputs: what it gives.
+      aliased: the part of both that is the same memory.
+      temporaries: of intermediate results.
+      peak: most at one time; where the compiler does not tell, all of the above.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    peak: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A compiled program and what it costs.
+
+    Attributes:
+      name: "gradients", "more gradients" (of the further batches of an update) or "update".
+      shape: of its batch; None for the optimiser's part.
+      times: executions in an update.
+      flops: of all devices together, from the traced program.
+      memory: of one device.
+      memory_traffic: bytes from and to the memory of one device.
+      collectives: exchanges of one device.
+      seconds: wall-clock time of compilation.
+      processor_seconds: processor time of compilation.
+      program: XLA's executable.
+    """
+
+    name: str
+    shape: Shape | None
+    times: int
+    flops: Flops
+    memory: Memory
+    memory_traffic: int
+    collectives: tuple[Collective, ...]
+    seconds: float
+    processor_seconds: float
+    program: Any = field(repr=False)
+
+
+class TooLargeError(Exception):
+    """The compiler refused a program that does not fit into the device's memory; the message is its first lines."""
+
+
+def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
+    """The batch of this length on both sides, as training makes it; a text to label has the length of a label.
+
+    Raises:
+      UserError: the length is more than the model's positions allow.
+    """
+    labelled, one_sided = cfg.data.labelled, cfg.data.one_sided
+    most = min(
+        cfg.data.batch.max_length, cfg.model.max_source, cfg.data.batch.max_length if labelled else cfg.model.max_target
+    )
+    check(1 <= length <= most, f"--lengths={length}: this configuration trains on 1 to {most} tokens")
+    source = 1 if one_sided else length  # the end symbol of an empty line
+    target = cfg.model.max_target if labelled else length
+    return Shape(source, target, round_up(rows_within(tokens, length), row_shards(mesh)))
+
+
+def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
+    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
+    asked = cfg.data.vocabulary
+    source = size or asked.src_size
+    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
+
+
+def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
+    """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
+    steps = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    if not hasattr(steps.first, "lower"):
+        raise UserError(
+            f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
+        )
+    return steps
+
+
+def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
+    """The state of training as shapes with their shardings."""
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
+    state = jax.eval_shape(init, jax.random.key(0))
+    return placed(state, sharding.shardings(state, mesh))
+
+
+def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
+    """A batch as shapes with their shardings."""
+    sides: list[Any] = [jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt)]
+    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
+
+
+def placed(tree: Tree, places: Tree) -> Tree:
+    """Abstract arrays with shardings, one for all or one for each."""
+    if isinstance(places, jax.sharding.Sharding):
+        places = jax.tree.map(lambda _: places, tree)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
+
+
+def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:
+    """All programs of updates on batches of these shapes; the optimiser's part is the last one.
+
+    Raises:
+      TooLargeError: one does not fit into the devices.
+    """
+    steps, state = step_of(cfg, mesh), abstract_state(cfg, mesh, sizes)
+    rest = sharding.replicated(mesh)
+    key, rate = placed(jax.eval_shape(lambda: jax.random.key(0)), rest), placed(RATE, rest)
+    found, more = list[Compiled](), cfg.data.batch.accumulate - 1
+    for shape in shapes:
+        batch = abstract_batch(mesh, shape)
+        found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
+        total = _total(steps, state, batch, key, mesh)
+        if more:
+            found.append(_compiled("more gradients", shape, more, mesh, steps.add, total, state.params, batch, key))
+    return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
+
+
+def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, mesh: Mesh) -> Tree:
+    grads, sums = jax.eval_shape(steps.first, state.params, batch, key)
+    return placed(grads, sharding.shardings(grads, mesh)), placed(sums, sharding.replicated(mesh))
+
+
+def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: Any, *args: Any) -> Compiled:
+    wall, processor = time.perf_counter(), time.process_time()
+    try:
+        program = function.lower(*args).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise TooLargeError(str(error)) from error
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    text = hlo.parse(program.as_text())
+    return Compiled(
+        name=name,
+        shape=shape,
+        times=times,
+        flops=flops.count(function, *args),
+        memory=_memory(program.memory_analysis(), planned=mesh.devices.flat[0].platform != "cpu"),
+        memory_traffic=traffic.memory_bytes(text),
+        collectives=collectives.of_program(text, mesh.shape),
+        seconds=wall,
+        processor_seconds=processor,
+        program=program,
+    )
+
+
+def _memory(stats: Any, *, planned: bool) -> Memory:
+    """The compiler's numbers; `planned` says that its peak counts temporaries, which XLA's CPU compiler does not."""
+    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    temporaries, aliased = stats.temp_size_in_bytes, stats.alias_size_in_bytes
+    peak = getattr(stats, "peak_memory_in_bytes", 0) if planned else 0
+    return Memory(
+        arguments=arguments,
+        outputs=outputs,
+        aliased=aliased,
+        temporaries=temporaries,
+        peak=peak or arguments + outputs + temporaries - aliased,
+    )

@@ -1,0 +1,92 @@
+"""What the devices at hand do, measured: the rates of a chip that is in no table, such as a virtual CPU device.
+
+All devices work at the same time, as they do in training: virtual devices share the cores and the memory of a machine.
+Each rate is the best of a few repeats, a bound like those in the table of chips.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.nn.types import Array
+from convs2s_jax.scaling.chips import Chip
+
+SIDE = 512
+"""Rows and columns of the matrices on a CPU device."""
+COPIED = 1 << 22
+"""Elements of the array that is copied or exchanged on a CPU device."""
+LARGER = 16
+"""How much larger both are, counted in elements, on an accelerator."""
+REPEATS = 5
+
+
+def measured(devices: Sequence[Any], dtype: str) -> Chip:
+    """One of these devices as a chip: FLOP/s of a product, bytes/s of a copy and of an all-reduce.
+
+    Its memory and its network are not known (0).
+    """
+    mesh = Mesh(np.asarray(devices), ("all",))
+    return Chip(
+        name=devices[0].device_kind,
+        peaks=MappingProxyType({dtype: product_rate(mesh, dtype)}),
+        memory=0.0,
+        memory_bandwidth=copy_rate(mesh),
+        link=exchange_rate(mesh) if len(devices) > 1 else 1.0,
+        source="measured on the devices at hand",
+    )
+
+
+def product_rate(mesh: Mesh, dtype: str) -> float:
+    """FLOP/s of one device while all multiply square matrices."""
+    side = SIDE * (1 if _is_cpu(mesh) else int(LARGER**0.5))
+    a = _ones(mesh, (mesh.size * side, side), dtype)
+    return 2 * side**3 / _best(_each(mesh, lambda a: a @ a), a)
+
+
+def copy_rate(mesh: Mesh) -> float:
+    """Bytes/s that one device reads and writes while all of them add a number to an array."""
+    x = _ones(mesh, (mesh.size * _elements(mesh),), "float32")
+    return 2 * x.nbytes / mesh.size / _best(_each(mesh, lambda x: x + 1), x)
+
+
+def exchange_rate(mesh: Mesh) -> float:
+    """Bytes/s that one device sends in an all-reduce, by the ring's count: 2 size (n - 1) / n."""
+    x = _ones(mesh, (mesh.size * _elements(mesh) // 4,), "float32")
+    seconds = _best(_each(mesh, lambda x: jax.lax.psum(x, "all"), summed=True), x)
+    size = x.nbytes / mesh.size
+    return 2 * size * (mesh.size - 1) / mesh.size / seconds
+
+
+def _is_cpu(mesh: Mesh) -> bool:
+    return bool(mesh.devices.flat[0].platform == "cpu")
+
+
+def _elements(mesh: Mesh) -> int:
+    return COPIED if _is_cpu(mesh) else COPIED * LARGER
+
+
+def _ones(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of ones, cut over the devices, each part made where it lies."""
+    return jax.jit(lambda: jnp.ones(shape, dtype), out_shardings=NamedSharding(mesh, P("all")))()
+
+
+def _each(mesh: Mesh, function: Callable[[Array], Array], *, summed: bool = False) -> Callable[[Array], Array]:
+    """The function on each device's part."""
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("all"), out_specs=P() if summed else P("all")))
+
+
+def _best(function: Callable[[Array], Array], x: Array) -> float:
+    """Seconds of the fastest call after the first."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        before = time.perf_counter()
+        jax.block_until_ready(function(x))
+        taken.append(time.perf_counter() - before)
+    return min(taken[1:])

@@ -1,0 +1,129 @@
+"""The time of an update by a roofline: a bound from rates, not a simulation.
+
+For each program of an update, with FLOPs F, bytes of memory M and exchanges of w_i seconds each on its links:
+
+    busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly
+    exposed = sum_sync w_i + max(0, sum_async w_i - busy)
+    step = sum over programs (busy + exposed)
+
+An exchange takes its bytes on the wire divided by the links along its mesh axis; latency is left out. An exchange that
+the compiler made asynchronous is hidden as far as there is other work at all. MFU is model FLOPs / (peak * step).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from convs2s_jax.core.config import check
+from convs2s_jax.scaling.chips import Chip
+from convs2s_jax.scaling.collectives import Collective
+
+Place = tuple[int, tuple[int, ...]]
+"""Number of a device's slice or machine, and its coordinates on the torus there."""
+
+
+class Work(NamedTuple):
+    """What one device does in an execution of a program.
+
+    Attributes:
+      model: FLOPs of the model.
+      executed: FLOPs with what is computed twice.
+      memory: bytes from and to its memory.
+      collectives: its exchanges.
+      times: executions in an update.
+    """
+
+    model: float
+    executed: float
+    memory: float
+    collectives: tuple[Collective, ...]
+    times: int = 1
+
+
+class Step(NamedTuple):
+    """The time of an update, in seconds, and what follows from it.
+
+    Attributes:
+      compute: of arithmetic alone.
+      memory: of memory alone.
+      links: of all exchanges.
+      exposed: of exchanges that nothing hides.
+      seconds: of the whole update.
+      tokens_per_second: target tokens of full batches, all devices together.
+      mfu: model FLOPs, as a share of the chip's peak over the whole update.
+    """
+
+    compute: float
+    memory: float
+    links: float
+    exposed: float
+    seconds: float
+    tokens_per_second: float
+    mfu: float
+
+
+def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: str, tokens: int) -> Step:
+    """The bound of an update.
+
+    Args:
+      work: of the programs of an update, for one device.
+      chip: its rates.
+      places: of all devices, in the order of the mesh.
+      dtype: of the model's products.
+      tokens: target tokens of the whole update.
+
+    Raises:
+      UserError: the table of chips has no rate for the dtype, or none of a network that is used.
+    """
+    peak = chip.peak(dtype)
+    compute = memory = links = exposed = seconds = 0.0
+    for each in work:
+        arithmetic, traffic = each.executed / peak, each.memory / chip.memory_bandwidth
+        waits = {True: 0.0, False: 0.0}
+        for collective in each.collectives:
+            waits[collective.asynchronous] += exchange_seconds(collective, chip, places)
+        busy = max(arithmetic, traffic)
+        open_ = waits[False] + max(0.0, waits[True] - busy)
+        compute += each.times * arithmetic
+        memory += each.times * traffic
+        links += each.times * (waits[True] + waits[False])
+        exposed += each.times * open_
+        seconds += each.times * (busy + open_)
+    model = sum(each.times * each.model for each in work)
+    return Step(compute, memory, links, exposed, seconds, tokens / seconds, model / (peak * seconds))
+
+
+def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]) -> float:
+    """Seconds of exchanges on the links; over slices, of the part within a slice and that between them."""
+    members = [places[member] for member in collective.members]
+    slices = len({number for number, _ in members})
+    if len(members) < 2:
+        return 0.0
+    if slices == 1:
+        return collective.wire / bandwidth(chip, members, places)
+    check(
+        chip.network > 0,
+        f"the mesh goes over {slices} slices, and the table of chips has no rate of the network of {chip.name}",
+    )
+    within = len(members) // slices
+    passes = 2 if collective.kind == "all-reduce" else 1
+    between = passes * collective.size / within * (slices - 1) / slices / chip.network
+    first = [member for member in members if member[0] == members[0][0]]
+    if within < 2:
+        return between
+    return between + passes * collective.size * (within - 1) / within / bandwidth(chip, first, places)
+
+
+def bandwidth(chip: Chip, members: Sequence[Place], places: Sequence[Place]) -> float:
+    """Bytes/s that one device of a group sends within a slice.
+
+    On a torus, both directions of each axis along which members differ; one direction where the axis is not a ring.
+    """
+    if not chip.axes:
+        return chip.link
+    total = 0.0
+    for axis in range(chip.axes):
+        extent = 1 + max(place[1][axis] for place in places)
+        span = len({place[1][axis] for place in members})
+        if span > 1:
+            total += chip.link * (2 if span == extent >= chip.wraps else 1)
+    return total or chip.link

@@ -1,0 +1,206 @@
+"""Plans of many cases: devices x meshes x batches x slices x ways. Each plan is a file, so a sweep can be continued."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import read_json, replace_file
+from convs2s_jax.scaling import plan, topology
+from convs2s_jax.scaling.topology import sizes
+from convs2s_jax.training.mesh import AXES, MeshConfig, shape
+from convs2s_jax.training.run.config import Config
+
+Row = dict[str, Any]
+CASES = "cases"
+ABOUT = "sweep.json"
+COLUMNS = (
+    *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "tokens", "step_s"),
+    *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "exposed_s", "resident_bytes"),
+    *("state_bytes", "sent_bytes", "fits", "compile_s", "compile_processor_s", "refused"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One plan of a sweep.
+
+    Attributes:
+      topology: name of the devices.
+      slices: number of slices.
+      mesh: size of each axis.
+      parallel: the way an update is spread.
+      tokens: of a batch.
+      each: whether they are for each part of the rows (weak scaling), not for all together (strong scaling).
+      length: of sources and targets.
+    """
+
+    topology: str
+    slices: int
+    mesh: tuple[int, int, int]
+    parallel: str
+    tokens: int
+    each: bool
+    length: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        batch = f"{'each' if self.each else 'all'}{self.tokens}x{self.length}"
+        mesh = ".".join(map(str, self.mesh))
+        return f"{self.topology.replace(':', '-')}_{self.slices}_{mesh}_{self.parallel}_{batch}"
+
+
+def cases(
+    topologies: Sequence[str],
+    slices: Sequence[int],
+    meshes: Sequence[str],
+    ways: Sequence[str],
+    *,
+    tokens: Sequence[int],
+    tokens_per_chip: Sequence[int],
+    length: int,
+) -> list[Case]:
+    """All combinations, those that are equal (as any mesh of one chip) once.
+
+    Raises:
+      UserError: a mesh is not three numbers, or does not fit a topology.
+    """
+    batches = [(each, False) for each in tokens] + [(each, True) for each in tokens_per_chip]
+    found = [
+        Case(topology=t, slices=s, mesh=_mesh(m, s * sizes(t)), parallel=way, tokens=number, each=each, length=length)
+        for t, s, m, way, (number, each) in itertools.product(topologies, slices, meshes, ways, batches)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def run(
+    cfg: Config, wanted: Sequence[Case], folder: Path, vocabulary: int | None, tell: Callable[[str], None]
+) -> list[Row]:
+    """Make the plans that the folder does not have yet, and return the rows of the table.
+
+    Args:
+      cfg: the configuration; mesh and way are the cases'.
+      wanted: cases.
+      folder: for the plans; those of another configuration or vocabulary are refused.
+      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+      tell: gets a sentence for each case.
+
+    Raises:
+      UserError: the folder has plans of another sweep, or libtpu is missing.
+    """
+    (folder / CASES).mkdir(parents=True, exist_ok=True)
+    about = {"config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(), parallel="jit")), "vocabulary": vocabulary}
+    path = folder / ABOUT
+    if path.exists():
+        known = read_json(path, remedy="give another --output")
+        check(known == about, f"{folder} has plans of another configuration: give another --output, or remove it")
+    replace_file(path, json.dumps(about, indent=1) + "\n")
+    found = []
+    for number, case in enumerate(wanted, 1):
+        place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
+        if not place.exists():
+            made = _plan(cfg, case, vocabulary)
+            replace_file(place, json.dumps(made, indent=1) + "\n")
+            told = "planned"
+        row = row_of(case, read_json(place, remedy="remove it, and it is made again"))
+        result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
+        tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")
+        found.append(row)
+    return with_efficiency(found)
+
+
+def row_of(case: Case, made: Row) -> Row:
+    """A row of the table from a plan as JSON."""
+    row: Row = dict.fromkeys(COLUMNS, "")
+    row |= {
+        "topology": case.topology,
+        "slices": case.slices,
+        "devices": math.prod(case.mesh),
+        "parallel": case.parallel,
+        "batch": "each" if case.each else "all",
+        "refused": made.get("refused", ""),
+        "fits": made.get("fits"),
+        **dict(zip(AXES, case.mesh, strict=True)),
+    }
+    if row["refused"]:
+        return row
+    bound, programs = made["steps"][0], made["programs"]
+    return row | {
+        "tokens": made["tokens"][0],
+        "step_s": bound["seconds"],
+        "tokens_per_s": bound["tokens_per_second"],
+        "mfu": bound["mfu"],
+        "compute_s": bound["compute"],
+        "memory_s": bound["memory"],
+        "links_s": bound["links"],
+        "exposed_s": bound["exposed"],
+        "resident_bytes": made["resident"],
+        "state_bytes": made["state_bytes"],
+        "sent_bytes": sum(p["times"] * c["wire"] for p in programs for c in p["collectives"]),
+        "compile_s": sum(p["seconds"] for p in programs),
+        "compile_processor_s": sum(p["processor_seconds"] for p in programs),
+    }
+
+
+def with_efficiency(rows: Sequence[Row]) -> list[Row]:
+    """Tokens/s of a device as a share of those of the fewest devices of the same chip, at the same tokens."""
+
+    def series(row: Row) -> tuple[Any, ...]:
+        tokens = row["tokens"] // row["devices"] if row["batch"] == "each" else row["tokens"]
+        return row["topology"].partition(":")[0], row["batch"], tokens
+
+    def each(row: Row) -> float:
+        return row["tokens_per_s"] / row["devices"]
+
+    planned = [row for row in rows if not row["refused"]]
+    found = []
+    for row in rows:
+        if row["refused"]:
+            found.append(row)
+            continue
+        same = [other for other in planned if series(other) == series(row)]
+        fewest = min(other["devices"] for other in same)
+        best = max(each(other) for other in same if other["devices"] == fewest)
+        found.append(row | {"efficiency": each(row) / best})
+    return found
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """The table, with a line of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
+    """The plan of a case as JSON; of one that cannot be planned, the reason."""
+    devices = topology.named(case.topology, slices=case.slices)
+    try:
+        mesh = dict(zip(AXES, case.mesh, strict=True))
+        changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
+        batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
+        made = plan.make(changed, devices, lengths=[case.length], vocabulary=vocabulary, **batch)
+    except UserError as error:
+        return {"refused": str(error)}
+    return plan.as_json(made)
+
+
+def _mesh(text: str, devices: int) -> tuple[int, int, int]:
+    """The sizes of "data.fsdp.tensor" on so many devices."""
+    axes = text.split(".")
+    check(
+        len(axes) == len(AXES) and all(size.lstrip("-").isdigit() for size in axes),
+        f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1 where -1 takes the rest",
+    )
+    return shape(MeshConfig(**dict(zip(AXES, map(int, axes), strict=True))), devices)

@@ -1,0 +1,163 @@
+"""Plans as tables that a person reads at once."""
+
+from collections.abc import Sequence
+
+from convs2s_jax.scaling.check import Measured
+from convs2s_jax.scaling.plan import Plan
+from convs2s_jax.scaling.programs import Compiled
+
+
+def of_plan(plan: Plan) -> str:
+    """All of a plan, as text: devices, memory, work, exchanges, the bound of a step, and what is not known."""
+    axes = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
+    lines = [
+        f"{plan.devices} x {plan.topology.partition(':')[0]} ({plan.topology}, {plan.slices} slice(s)), mesh {axes}, "
+        f"{plan.parallel}, products in {plan.dtype}",
+        f"{plan.parameters:,} parameters; parameters and optimiser take {_bytes(plan.state_bytes)} on a chip",
+        "batches: " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in plan.shapes),
+        "",
+    ]
+    if plan.refused:
+        return "\n".join([*lines, f"DOES NOT FIT: {plan.refused}"])
+    lines += [*_memory(plan), "", *_work(plan), "", *_exchanges(plan), "", *_steps(plan), "", *_notes(plan)]
+    return "\n".join(lines)
+
+
+def of_check(found: Sequence[Measured], steps: int) -> str:
+    """What was planned beside what was measured."""
+    shown = {"s": _seconds, "B": _bytes}
+    rows = [
+        [
+            each.name,
+            shown[each.unit](each.planned),
+            shown[each.unit](each.median),
+            f"+- {100 * each.spread:.1f} %" if len(each.values) > 1 else "",
+            f"{100 * each.error:+.1f} %",
+        ]
+        for each in found
+    ]
+    head = ["on the devices at hand", "planned", f"median of {steps}", "spread", "error of the plan"]
+    return "\n".join(
+        [*table(head, rows), "spread: half the distance between the quartiles; error: measured / planned - 1"]
+    )
+
+
+def _memory(plan: Plan) -> list[str]:
+    rows = [
+        [
+            _name(each),
+            *(
+                _bytes(size)
+                for size in (each.memory.arguments, each.memory.temporaries, each.memory.outputs, each.memory.peak)
+            ),
+        ]
+        for each in plan.programs
+    ]
+    fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is not known"}[plan.fits]
+    of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
+    return [
+        *table(["memory of a chip", "arguments", "temporaries", "outputs", "peak"], rows),
+        f"most at one time, with the state: {_bytes(plan.resident)}{of}: {fits}",
+    ]
+
+
+def _work(plan: Plan) -> list[str]:
+    rows = [
+        [
+            _name(each),
+            _flops(each.flops.model / plan.devices),
+            _flops(each.flops.executed / plan.devices),
+            _bytes(each.memory_traffic),
+            f"{each.seconds:.1f} s",
+            f"{each.processor_seconds:.1f} s",
+        ]
+        for each in plan.programs
+    ]
+    head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
+    total = sum(each.seconds for each in plan.programs), sum(each.processor_seconds for each in plan.programs)
+    rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
+    return table(head, rows)
+
+
+def _exchanges(plan: Plan) -> list[str]:
+    rows = [
+        [
+            f"{each.kind} over {each.axis}",
+            _name(program),
+            f"{each.times}",
+            _bytes(each.size),
+            _bytes(each.wire),
+            "yes" if each.asynchronous else "no",
+        ]
+        for program in plan.programs
+        for each in program.collectives
+    ]
+    if not rows:
+        return ["no exchanges"]
+    return table(["exchange", "in", "times", "arrays", "sent by a chip", "asynchronous"], rows)
+
+
+def _steps(plan: Plan) -> list[str]:
+    rows = [
+        [
+            f"{shape.rows} x ({shape.src}, {shape.tgt})",
+            *(_seconds(value) for value in (step.compute, step.memory, step.links, step.exposed, step.seconds)),
+            f"{step.tokens_per_second:,.0f}",
+            f"{100 * step.mfu:.1f} %",
+        ]
+        for shape, step in zip(plan.shapes, plan.steps, strict=True)
+    ]
+    head = ["bound of an update", "compute", "memory", "links", "exposed", "step", "target tokens/s", "MFU at most"]
+    compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
+    return [*table(head, rows), *([f"efficiency against one chip: {compared}"] if compared else [])]
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = [f"rates of the chip: {plan.chip.source}; the bound's assumptions: docs/scaling.md"]
+    if not plan.exact:
+        notes.append(
+            f"{plan.topology} was planned on virtual CPU devices: exchanges and FLOPs are the model's; memory, memory "
+            "traffic and what is asynchronous are those of XLA's CPU compiler, which exchanges bfloat16 as float32"
+        )
+    unknown = sum(each.flops.unknown for each in plan.programs)
+    if unknown:
+        notes.append(f"{unknown} loop(s) with products run an unknown number of times, and are counted once")
+    return notes
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [head, *rows]
+    ]
+
+
+def _name(each: Compiled) -> str:
+    return each.name if each.shape is None else f"{each.name} ({each.shape.src}, {each.shape.tgt})"
+
+
+def _bytes(size: float) -> str:
+    return _scaled(size, "B")
+
+
+def _flops(count: float) -> str:
+    return _scaled(count, "FLOP")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Three or four digits with a prefix: 393 MB."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return (
+                f"{value / factor:.{0 if value >= 100 * factor else 1 if value >= 10 * factor else 2}f} {prefix}{unit}"
+            )
+    return f"{value:.0f} {unit}"

@@ -1,0 +1,139 @@
+"""The devices of a plan: those of a TPU that need not be attached, or virtual ones that stand for others.
+
+"v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were there. "h100:8" are eight GPUs by description:
+the update is compiled for as many virtual CPU devices, from which the arrays that it exchanges are known. Its memory
+and which exchanges are asynchronous are not: those are the GPU compiler's. "cpu:8" are virtual devices of this machine.
+"""
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, did_you_mean, first_line, shown
+from convs2s_jax.scaling.chips import CHIPS, Chip
+
+CPU = "cpu"
+LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install 'convs2s_jax[plan]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Devices to plan for.
+
+    Attributes:
+      name: as it was given.
+      chip: what each of them can do; None for those of this machine, which are measured.
+      devices: as JAX describes them.
+      slices: number of slices, which the slower network connects.
+      exact: whether programs are compiled for these chips themselves, not for virtual devices in their place.
+    """
+
+    name: str
+    chip: Chip | None
+    devices: tuple[Any, ...]
+    slices: int = 1
+    exact: bool
+
+    def places(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(slice or machine, coordinates on its torus) of each device."""
+        together = self.chip.together if self.chip else 0
+        return [
+            (
+                getattr(device, "slice_index", None) or (i // together if together else 0),
+                tuple(getattr(device, "coords", None) or ()) if self.exact else (),
+            )
+            for i, device in enumerate(self.devices)
+        ]
+
+
+def named(name: str, *, slices: int = 1) -> Topology:
+    """The devices that a name describes: CHIP:SHAPE for TPUs, CHIP:NUMBER for GPUs and CPU.
+
+    Args:
+      name: such as "v5e:16x16", "v5p:4x4x4", "h100:8" or "cpu:8".
+      slices: so many of them, connected by the network.
+
+    Raises:
+      UserError: no such chip or shape, no libtpu, or more virtual devices than this process has.
+    """
+    kind, _, shape = name.partition(":")
+    if kind != CPU and kind not in CHIPS:
+        raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
+    check(slices >= 1, f"--slices={slices}: use 1 or more")
+    chip = CHIPS.get(kind)
+    if chip is not None and chip.axes:
+        return _tpu(name, chip, shape, slices)
+    check(shape.isdigit() and int(shape) > 0, f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8")
+    check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
+    return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
+
+
+def alone(name: str) -> str:
+    """The name of one device of a topology: "v5e:1x1" for "v5e:16x16"."""
+    kind, _, _ = name.partition(":")
+    chip = CHIPS.get(kind)
+    return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
+
+
+def sizes(name: str) -> int:
+    """Number of devices of a topology, without looking for them. Raises UserError for a shape that is not one."""
+    _, _, shape = name.partition(":")
+    check(bool(re.fullmatch(r"\d+(x\d+)*", shape)), f"--topology={name}: write CHIP:SHAPE, as in v5e:4x4 or h100:8")
+    return math.prod(int(size) for size in shape.split("x"))
+
+
+def virtual_devices(names: Sequence[str]) -> int:
+    """The most virtual CPU devices that a plan of one of these topologies needs; 0 where all are of TPUs."""
+    kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
+    return max((sizes(name) for name, chip in kinds.items() if chip is None or not chip.axes), default=0)
+
+
+def reserve(count: int) -> None:
+    """Let this process have `count` virtual CPU devices, unless it uses its devices already or the user has chosen."""
+    chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not chosen and count > jax.config.read("jax_num_cpu_devices"):
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+        except RuntimeError:  # the devices are in use already
+            return
+
+
+def virtual(count: int, name: str) -> Sequence[Any]:
+    """The first `count` CPU devices of this process. Raises UserError if it has fewer."""
+    reserve(count)
+    devices = jax.devices(CPU)
+    check(
+        len(devices) >= count,
+        f"--topology={name} is planned on {count} virtual devices, and this process has {len(devices)}: set "
+        f"XLA_FLAGS=--xla_force_host_platform_device_count={count}",
+    )
+    return devices[:count]
+
+
+def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
+    check(
+        bool(re.fullmatch(r"\d+(x\d+)*", shape)) and shape.count("x") == chip.axes - 1,
+        f"--topology={name}: a {chip.name} slice has {chip.axes} axes, as in {chip.name}:{'x'.join(['4'] * chip.axes)}",
+    )
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"--topology={name}: {LIBTPU}")
+    options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
+    if math.prod(int(size) for size in shape.split("x")) == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    if chip.name == "v4":
+        options["chip_config_name"] = "megacore"  # a chip is one device
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"--topology={name}: libtpu does not know it ({first_line(error)}); use a shape of {chip.source}"
+        ) from error
+    return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices, exact=True)

@@ -1,0 +1,88 @@
+"""Bytes between a chip and its memory in an execution of a compiled program, loops counted as often as they run.
+
+Each operation reads its operands and writes its results once; what is inside a fusion, or in memory on the chip (as XLA
+assigns it on TPUs), does not count. Of a slice only the slice is read, and of an array that is updated in place only
+the update is written. XLA's own `cost_analysis` counts a loop once.
+"""
+
+from collections.abc import Mapping
+
+from convs2s_jax.scaling import hlo
+from convs2s_jax.scaling.hlo import Buffer, Operation, Program
+
+NOTHING = frozenset(
+    {
+        *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "optimization-barrier"),
+        *("while", "conditional", "call", "partition-id", "replica-id"),
+        *("async-start", "async-update", "async-done"),
+    }
+)
+"""Operations without traffic of their own; that of a loop is its body's."""
+PARTS = ("dynamic-slice", "slice", "gather")
+"""Operations that read a part of their first operand, as large as their result."""
+
+
+def memory_bytes(program: Program) -> int:
+    """Bytes read from and written to the device's memory."""
+    total = 0
+    for name, how in hlo.runs(program).items():
+        if not how.fused:
+            computation = program.computations[name]
+            total += how.times * sum(_bytes(program, computation, operation) for operation in computation.values())
+    return total
+
+
+def _bytes(program: Program, computation: Mapping[str, Operation], operation: Operation) -> int:
+    """Bytes of one operation."""
+    kind = operation.kind
+    if kind in NOTHING or kind.endswith("-done"):
+        return 0
+    if kind.endswith("-start") and len(operation.results) > 1:  # (to, from, ...) of a copy, (from, to) of an exchange
+        size = min(buffer.bytes for buffer in operation.results[:2])
+        return sum(size for buffer in operation.results[:2] if buffer.space == 0)
+    operands = [computation[name].results if name in computation else () for name in operation.operands]
+    if kind in PARTS:
+        return _far(operation.results) + min(_far(operation.results), _far(operands[0]))
+    if kind == "dynamic-update-slice":
+        return 2 * _far(operands[1])
+    if kind != "fusion":
+        return _far(operation.results) + sum(_far(operand) for operand in operands)
+    inner = program.computations[operation.called("calls")]
+    parameters = {item.rest.split(")")[0]: item.name for item in inner.values() if item.kind == "parameter"}
+    read = sum(min(_far(operand), _read(inner, parameters[str(i)], operand)) for i, operand in enumerate(operands))
+    return read + _written(inner, operation.results)
+
+
+def _far(buffers: tuple[Buffer, ...]) -> int:
+    """Bytes of those arrays that are in the device's large memory."""
+    return sum(buffer.bytes for buffer in buffers if buffer.space == 0)
+
+
+def _read(inner: Mapping[str, Operation], name: str, whole: tuple[Buffer, ...]) -> int:
+    """Bytes of a parameter that a fusion reads."""
+    total = 0
+    for user in inner.values():
+        if name not in user.operands:
+            continue
+        if user.kind in PARTS and user.operands[0] == name:
+            total += sum(buffer.bytes for buffer in user.results)
+        elif user.kind == "bitcast":
+            total += _read(inner, user.name, user.results)
+        elif not (user.kind == "dynamic-update-slice" and user.operands[0] == name):
+            return sum(buffer.bytes for buffer in whole)
+    return total
+
+
+def _written(inner: Mapping[str, Operation], results: tuple[Buffer, ...]) -> int:
+    """Bytes that a fusion writes: of each result, or of the update where it is an array updated in place."""
+    root = next(operation for operation in inner.values() if operation.root)
+    made = [inner[name] for name in root.operands] if root.kind == "tuple" else [root]
+    total = 0
+    for buffer, operation in zip(results, made, strict=False):
+        while operation.kind == "bitcast" and operation.operands[0] in inner:
+            operation = inner[operation.operands[0]]
+        updated = operation.kind == "dynamic-update-slice" and inner[operation.operands[1]].results
+        total += (
+            min(buffer.bytes, sum(b.bytes for b in updated) if updated else buffer.bytes) if not buffer.space else 0
+        )
+    return total

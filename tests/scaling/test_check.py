@@ -1,0 +1,64 @@
+"""Updates on virtual devices beside their plan, by the command; and what is said of numbers."""
+
+import json
+import math
+
+import pytest
+
+from convs2s_jax.commands import scale
+from convs2s_jax.scaling import tables
+from convs2s_jax.scaling.check import Measured
+from tests import tiny
+
+
+def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
+    """The bytes are those of the plan, and compiling is no part of a step."""
+    path, given = tmp_path / "check.json", tiny.config_file(tmp_path, mesh={"data": 4, "fsdp": 2}, training__clip=0.5)
+    scale.console(
+        ["convs2s scale", "check", f"--config={given}", "--lengths=16", "--tokens=128", "--steps=3", f"--json={path}"]
+    )
+    printed, found = capsys.readouterr().out, json.loads(path.read_text())
+    assert "mesh data 4, fsdp 2, tensor 1" in printed
+    assert "error of the plan" in printed
+    by_name = {each["name"].split()[0]: each for each in found["measured"]}
+    assert by_name["parameters"]["error"] == 0
+    assert abs(by_name["arguments"]["error"]) < 0.01
+    step = by_name["step"]
+    assert len(step["values"]) == 3
+    assert step["planned"] == found["steps"][0]["seconds"]
+    assert -0.5 < step["error"] < math.inf
+    assert all(each["seconds"] > step["median"] for each in found["programs"])
+
+
+def test_medians_spreads_and_errors_are_those_of_the_values():
+    one = Measured("step", "s", 2.0, (3.0, 1.0, 4.0, 5.0, 2.0))
+    assert (one.median, one.error) == (3.0, 0.5)
+    assert one.spread == pytest.approx((4.5 - 1.5) / 2 / 3)
+    assert Measured("bytes", "B", 8.0, (6.0,)).spread == 0.0
+    assert "+50.0 %" in tables.of_check([one], 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plam"], "the action is 'plam'; did you mean 'plan'?"),
+        (["check", "--config=x", "--steps=1"], "--steps=1: the spread of one update is not known"),
+        (["plan", "--config=cldr_en_de"], "--topology is missing"),
+        (["plan", "--topology=v5e:4x4"], "--config is missing"),
+        (["sweep", "--config=cldr_en_de", "--output=x", "--topologies=cpu:1"], "give the size of a batch"),
+        (["doctor", "--config.seed=3"], "--config.* without --config"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        scale.console(["convs2s scale", *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["plan", "--help"], ["check", "--help"], ["sweep", "--help"], ["doctor", "--help"]]
+)
+def test_help_is_printed(arguments, capsys):
+    scale.console(["convs2s scale", *arguments])
+    assert "convs2s scale" in capsys.readouterr().out

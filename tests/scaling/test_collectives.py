@@ -1,0 +1,185 @@
+"""Exchanges in compiled programs: known ones compiled for eight devices, and excerpts of programs for TPUs and GPUs."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.scaling import collectives, hlo
+
+SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
+WORDS = 1024
+"""Elements of float32 on each device."""
+
+
+def found(function, in_specs, out_specs, *shapes):
+    """The exchanges of a function of parts, compiled for a mesh of (2, 2, 2)."""
+    mesh = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 2, 2), tuple(SIZES))
+    given = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, in_specs, strict=True)
+    ]
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    return collectives.of_program(hlo.parse(jax.jit(mapped).lower(*given).compile().as_text()), SIZES)
+
+
+@pytest.mark.parametrize(
+    "axes", [("data",), ("fsdp",), ("tensor",), ("data", "fsdp"), ("data", "tensor"), tuple(SIZES)]
+)
+def test_an_all_reduce_is_found_on_its_axes_with_its_bytes(axes):
+    (one,) = found(lambda x: jax.lax.psum(x, axes), (P(),), P(), (WORDS,))
+    n = 2 ** len(axes)
+    assert (one.kind, one.axis, one.times, one.asynchronous) == ("all-reduce", "+".join(axes), 1, False)
+    assert (one.size, one.wire, len(one.members)) == (4 * WORDS, 2 * 4 * WORDS * (n - 1) / n, n)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "before", "after", "size"),
+    [
+        ("all-gather", lambda x: jax.lax.all_gather(x, "fsdp", tiled=True), P("fsdp"), P(), 4 * WORDS),
+        ("reduce-scatter", lambda x: jax.lax.psum_scatter(x, "fsdp", tiled=True), P(), P("fsdp"), 4 * WORDS),
+        ("all-to-all", lambda x: jax.lax.all_to_all(x, "fsdp", 0, 1, tiled=True), P(), P(), 4 * WORDS),
+    ],
+)
+def test_other_kinds_send_half_of_the_array_between_two_devices(kind, function, before, after, size):
+    shape = (32, WORDS // 32) if kind == "all-to-all" else (WORDS,)
+    (one,) = found(function, (before,), after, shape)
+    assert (one.kind, one.axis, one.size, one.wire) == (kind, "fsdp", size, size / 2)
+
+
+def test_a_permutation_sends_its_array():
+    (one,) = found(lambda x: jax.lax.ppermute(x, "tensor", [(0, 1), (1, 0)]), (P(),), P(), (WORDS,))
+    assert (one.kind, one.axis, one.wire) == ("collective-permute", "tensor", 4 * WORDS)
+
+
+@pytest.mark.parametrize("trips", [1, 5])
+def test_an_exchange_in_a_loop_counts_as_often_as_it_runs(trips):
+    def looped(x):
+        return jax.lax.fori_loop(0, trips, lambda _, x: jnp.sin(jax.lax.psum(x, "data")), x)
+
+    (one,) = found(looped, (P(),), P(), (WORDS,))
+    assert (one.times, one.size) == (trips, trips * 4 * WORDS)
+
+
+def program_of(lines, *, others=""):
+    return hlo.parse(f"HloModule test\n\n{others}ENTRY %main (p: f32[8,4]) -> f32[8,4] {{\n{lines}\n}}\n")
+
+
+of_mesh = partial(collectives.of_program, mesh={"data": 2, "fsdp": 4, "tensor": 1})
+
+
+@pytest.mark.parametrize(
+    ("groups", "axis", "members"),
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", "fsdp", (0, 1, 2, 3)),
+        ("{{0,4},{1,5},{2,6},{3,7}}", "data", (0, 4)),
+        ("[2,4]<=[8]", "fsdp", (0, 1, 2, 3)),
+        ("[4,2]<=[2,4]T(1,0)", "data", (0, 4)),
+        ("[1,8]<=[8]", "data+fsdp", tuple(range(8))),
+        ("mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", "fsdp", (0, 1, 2, 3)),
+        ("mesh['a'=2,'b'=4] {'a'}", "data", (0, 4)),
+        ("mesh['a'=2,'b'=4] {'a','b'}", "data+fsdp", tuple(range(8))),
+        ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", "data", (0, 4)),
+        ("mesh['a'=2,'b'=4] {'b':(1)2}", "part of fsdp", (0, 2)),
+        ("mesh['a'=2,'b'=4] {'b':(2)2}", "part of fsdp", (0, 1)),
+        ("{}", "data+fsdp", tuple(range(8))),
+        ("{{0,5},{1,4},{2,7},{3,6}}", "part of data+fsdp", (0, 5)),
+    ],
+)
+def test_every_way_to_write_groups_is_read(groups, axis, members):
+    program = program_of(
+        f"  %p = f32[8,4]{{1,0}} parameter(0)\n  ROOT %r = f32[8,4]{{1,0}} all-reduce(%p), channel_id=1, "
+        f"replica_groups={groups}, use_global_device_ids=true, to_apply=%add"
+    )
+    (one,) = of_mesh(program)
+    assert (one.axis, one.members) == (axis, members)
+
+
+TPU_PAIR = """\
+  %p = bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %collective-permute-start = (bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)}, bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)}, \
+u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p), channel_id=62, \
+source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}, metadata={op_name="jit(first)/dot_general"}
+  ROOT %collective-permute-done = bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)} \
+collective-permute-done(%collective-permute-start)"""
+
+
+def test_a_pair_of_start_and_done_is_one_asynchronous_exchange():
+    (one,) = of_mesh(program_of(TPU_PAIR))
+    assert (one.kind, one.axis, one.times, one.asynchronous) == ("collective-permute", "fsdp", 1, True)
+    assert one.size == 3 * 16 * 512 * 2
+
+
+CHAIN = """\
+%fused.{number} (a: f32[40,16]) -> f32[40,64] {{
+  %a = f32[40,16]{{0,1:T(8,128)S(1)}} parameter(0)
+  ROOT %all-gather.{number} = f32[40,64]{{0,1:T(8,128)}} all-gather(%a), channel_id=1, \
+replica_groups=mesh['axis_0'=2,'axis_1'=4] {{'axis_1'}}, dimensions={{1}}, frontend_attributes={{chain_id="0"}}
+}}
+
+"""
+CALLS = """\
+  %p = f32[40,16]{0,1:T(8,128)} parameter(0)
+  %async-collective-start = f32[40,64]{0,1} fusion(%p), kind=kCustom, calls=%fused.1
+  %async_collective_fusion = f32[40,64]{0,1} fusion(%p), kind=kOutput, calls=%fused.2
+  ROOT %async-collective-done = f32[40,64]{0,1} fusion(%p), kind=kCustom, calls=%fused.3"""
+
+
+def test_a_chain_of_fusions_of_a_tpu_is_one_asynchronous_exchange():
+    """The compiler prints one all-gather in the operation that starts it, in each beside it, and in the last."""
+    program = program_of(CALLS, others="".join(CHAIN.format(number=i) for i in (1, 2, 3)))
+    (one,) = of_mesh(program)
+    assert (one.operations, one.times, one.size, one.asynchronous) == (1, 1, 40 * 64 * 4, True)
+
+
+def test_an_exchange_that_the_compiler_made_synchronous_again_is_not_asynchronous():
+    program = program_of(
+        "  %p = f32[8,4]{1,0} parameter(0)\n  ROOT %r = f32[32,4]{1,0} all-gather(%p), channel_id=3, dimensions={0}, "
+        'replica_groups=[2,4]<=[8], frontend_attributes={async_collective_name="all-gather-start.7"}'
+    )
+    assert [(one.asynchronous, one.size) for one in of_mesh(program)] == [(False, 32 * 4 * 4)]
+
+
+def test_a_start_that_a_gpu_runs_in_line_is_not_asynchronous():
+    line = (
+        "  %p = f32[8,4]{1,0} parameter(0)\n  ROOT %r = f32[8,4]{1,0} all-reduce-start(%p), replica_groups=[2,4]<=[8]"
+    )
+    sync = line + ', backend_config={"collective_backend_config":{"is_sync":true}}'
+    assert [one.asynchronous for text in (line, sync) for one in of_mesh(program_of(text))] == [True, False]
+
+
+def test_a_wrapped_exchange_is_asynchronous():
+    wrapped = """\
+%wrapped (a: f32[8,4]) -> f32[2,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  ROOT %rs = f32[2,4]{1,0} reduce-scatter(%a), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%add
+}
+
+"""
+    lines = """\
+  %p = f32[8,4]{1,0} parameter(0)
+  %start = ((f32[8,4]{1,0}), f32[2,4]{1,0}) async-start(%p), calls=%wrapped
+  ROOT %done = f32[2,4]{1,0} async-done(%start), calls=%wrapped"""
+    (one,) = of_mesh(program_of(lines, others=wrapped))
+    assert (one.kind, one.times, one.size, one.wire, one.asynchronous) == ("reduce-scatter", 1, 128, 96, True)
+
+
+def test_an_all_reduce_that_a_tpu_fuses_with_a_slice_is_a_reduce_scatter():
+    fused = """\
+%all-reduce-scatter.1 (a: f32[8,4]) -> f32[2,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  %all-reduce.3 = f32[8,4]{1,0} all-reduce(%a), channel_id=2, replica_groups=[2,4]<=[8], to_apply=%add
+  %i = u32[] partition-id()
+  ROOT %s = f32[2,4]{1,0} dynamic-slice(%all-reduce.3, %i, %i), dynamic_slice_sizes={2,4}
+}
+
+"""
+    lines = """\
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %f = f32[2,4]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1"""
+    (one,) = of_mesh(program_of(lines, others=fused))
+    assert (one.kind, one.wire) == ("reduce-scatter", 96)

@@ -1,0 +1,147 @@
+"""The text of compiled programs: arrays, loops and their trips, and bytes of memory, against programs of known cost."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from convs2s_jax.scaling import hlo, traffic
+from convs2s_jax.scaling.hlo import Buffer
+
+
+def compiled(function, *shapes):
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(function).lower(*given).compile()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f32[8,4]{1,0}", (Buffer("f32", (8, 4)),)),
+        ("bf16[3,16,512]{2,1,0:T(8,128)(2,1)S(1)}", (Buffer("bf16", (3, 16, 512), 1),)),
+        ("(s32[], pred[7]{0})", (Buffer("s32", ()), Buffer("pred", (7,)))),
+        ("s4[16]", (Buffer("s4", (16,)),)),
+        ("f8e4m3fn[4]{0}", (Buffer("f8e4m3fn", (4,)),)),
+        ("token[]", (Buffer("token", ()),)),
+    ],
+)
+def test_types_are_read(text, expected):
+    assert hlo.buffers(text) == expected
+
+
+def test_sizes_of_arrays_are_those_of_their_types():
+    sizes = {
+        "f32[8,4]": 128,
+        "bf16[3]": 6,
+        "pred[7]": 7,
+        "s32[]": 4,
+        "s4[16]": 8,
+        "f8e4m3fn[4]": 4,
+        "c64[2]": 16,
+        "token[]": 0,
+    }
+    assert {text: hlo.buffers(text)[0].bytes for text in sizes} == sizes
+
+
+def test_nested_loops_multiply():
+    def nested(x):
+        return jax.lax.fori_loop(0, 3, lambda _, x: jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x) @ x, x), x)
+
+    program = hlo.parse(compiled(nested, (64, 64)).as_text())
+    assert max(how.times for how in hlo.runs(program).values()) == 15
+
+
+LOOP = """\
+HloModule test
+
+%condition (c: (s32[], f32[4])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(9)
+  %c = (s32[]{:T(128)}, f32[4]{0}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%c), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %bound), direction=LT
+}
+
+%body (b: (s32[], f32[4])) -> (s32[], f32[4]) {
+  ROOT %b = (s32[], f32[4]{0}) parameter(0)
+}
+
+ENTRY %main (p: f32[4]) -> (s32[], f32[4]) {
+  %p = f32[4]{0} parameter(0)
+  %begin = s32[]{:T(128)} constant(2)
+  %copied = s32[]{:T(128)} copy(%begin)
+  %t = (s32[], f32[4]{0}) tuple(%copied, %p)
+  ROOT %w = (s32[], f32[4]{0}) while(%t), condition=%condition, body=%body
+}
+"""
+
+
+def test_trips_that_a_tpu_program_does_not_note_are_read_from_the_condition():
+    assert hlo.runs(hlo.parse(LOOP))["body"].times == 7
+
+
+def test_trips_that_are_noted_are_believed():
+    noted = LOOP.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"4"}}')
+    assert hlo.runs(hlo.parse(noted))["body"].times == 4
+
+
+def test_a_text_without_an_entry_is_refused():
+    with pytest.raises(ValueError, match="has no ENTRY"):
+        hlo.parse("HloModule nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x: x + 1, [(1000,)]),
+        (lambda x, y: x @ y, [(64, 32), (32, 16)]),
+        (lambda x: jnp.sum(x * x), [(1000,)]),
+        (lambda x, y: (x @ y, jnp.sin(x)), [(64, 64), (64, 64)]),
+    ],
+)
+def test_memory_traffic_without_loops_is_that_of_xla(function, shapes):
+    program = compiled(function, *shapes)
+    assert traffic.memory_bytes(hlo.parse(program.as_text())) == pytest.approx(
+        program.cost_analysis()["bytes accessed"], rel=0.02
+    )
+
+
+def test_a_loop_reads_what_all_its_trips_read():
+    x, trips = (256, 256), 6
+    program = compiled(lambda x: jax.lax.fori_loop(0, trips, lambda _, x: jnp.sin(x), x), x)
+    size = 4 * 256 * 256
+    assert 2 * trips * size <= traffic.memory_bytes(hlo.parse(program.as_text())) <= (2 * trips + 4) * size
+
+
+def test_a_loop_over_layers_reads_each_layer_once():
+    """Of the stacked kernels each trip reads one, though the operation is given all of them."""
+    layers, side = 16, 128
+    program = compiled(
+        lambda ws, x: jax.lax.scan(lambda x, w: (x @ w, None), x, ws)[0], (layers, side, side), (1, side)
+    )
+    whole = 4 * layers * side * side
+    assert whole <= traffic.memory_bytes(hlo.parse(program.as_text())) <= 4 * whole
+
+
+def test_an_update_in_place_writes_the_update_only():
+    program = compiled(
+        lambda ys, y: jax.lax.scan(lambda y, _: (y + 1, y), y, None, length=64)[1].sum() + ys.sum(), (8,), (64,)
+    )
+    whole = 4 * 64 * 64
+    assert traffic.memory_bytes(hlo.parse(program.as_text())) <= 12 * whole
+
+
+TPU = """\
+HloModule test
+
+ENTRY %main (p: f32[256]) -> f32[256] {
+  %p = f32[256]{0:T(256)} parameter(0)
+  %copy-start = (f32[256]{0:T(256)S(1)}, f32[256]{0:T(256)}, u32[]{:S(2)}) copy-start(%p)
+  %copy-done = f32[256]{0:T(256)S(1)} copy-done(%copy-start)
+  %sine = f32[256]{0:T(256)S(1)} sine(%copy-done)
+  ROOT %add = f32[256]{0:T(256)} add(%sine, %copy-done)
+}
+"""
+
+
+def test_arrays_on_the_chip_are_no_memory_traffic():
+    """The copy reads from memory, and the sum writes to it."""
+    assert traffic.memory_bytes(hlo.parse(TPU)) == 2 * 4 * 256

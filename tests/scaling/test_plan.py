@@ -1,0 +1,150 @@
+"""The plan of an update: its numbers against those of the arrays and of the compiled programs."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import check, flops, plan, programs, tables, topology
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.run.config import Config
+from tests import tiny
+
+CFG = tiny.config(mesh={"data": 2, "fsdp": 4}, data__batch={"tokens": 256, "accumulate": 3})
+
+
+@pytest.fixture(scope="module")
+def made():
+    return plan.make(CFG, topology.named("h100:8"), lengths=[16])
+
+
+def test_a_plan_has_the_programs_of_an_update(made):
+    assert [(each.name, each.times) for each in made.programs] == [
+        ("gradients", 1),
+        ("more gradients", 2),
+        ("update", 1),
+    ]
+    assert made.mesh == {"data": 2, "fsdp": 4, "tensor": 1}
+    assert made.shapes == ((16, 16, 16),)
+    assert made.tokens == (3 * 16 * 16,)
+
+
+def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
+    mesh = meshes.make(CFG.mesh)
+    state = check.new_state(CFG, mesh, {"source": 150, "target": 150})
+    parts = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state)]
+    assert made.state_bytes == sum(parts)
+    assert made.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    given = made.programs[0].memory.arguments
+    batch = 2 * 2 * 16 * 4
+    params = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state.params)]
+    assert given == sum(params) + batch + 8  # the key
+
+
+def test_a_gradient_program_leaves_the_state_of_the_optimiser_in_memory(made):
+    peaks = {each.name: each.memory.peak for each in made.programs}
+    state = programs.abstract_state(CFG, meshes.make(CFG.mesh), {"source": 150, "target": 150})
+    beside = plan.bytes_on_a_device(state) - plan.bytes_on_a_device(state.params)
+    assert made.resident == max(peaks["gradients"] + beside, peaks["more gradients"] + beside, peaks["update"])
+
+
+def test_flops_are_those_of_one_device_for_the_whole_batch(made):
+    alone = plan.make(tiny.config(data__batch={"tokens": 256, "accumulate": 3}), topology.named("h100:1"), lengths=[16])
+    assert alone.programs[0].flops == made.programs[0].flops
+    assert alone.programs[0].collectives == ()
+
+
+def test_exchanges_are_over_the_axes_of_the_mesh(made):
+    found = {(each.kind, each.axis) for each in made.programs[0].collectives}
+    assert ("all-gather", "fsdp") in found
+    assert ("all-reduce", "data+fsdp") in found
+    assert not any("tensor" in axis for _, axis in found)
+
+
+def test_a_plan_is_json_and_a_table(made):
+    values = json.loads(json.dumps(plan.as_json(made)))
+    assert values["programs"][0]["memory"]["arguments"] == made.programs[0].memory.arguments
+    assert values["steps"][0]["seconds"] == made.steps[0].seconds
+    assert (values["devices"], values["fits"]) == (8, True)
+    text = tables.of_plan(made)
+    assert "8 x h100 (h100:8, 1 slice(s)), mesh data 2, fsdp 4, tensor 1, jit, products in float32" in text
+    assert "all-gather over fsdp" in text
+    assert "was planned on virtual CPU devices" in text
+
+
+def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
+    def refuse(*_):
+        raise programs.TooLargeError("RESOURCE_EXHAUSTED: x\nUsed 103.78G of 15.75G hbm. Exceeded by 88.03G.")
+
+    monkeypatch.setattr(programs, "compile_update", refuse)
+    found = plan.make(CFG, topology.named("h100:8"), lengths=[16])
+    assert found.fits is False
+    assert "DOES NOT FIT: Used 103.78G of 15.75G hbm" in tables.of_plan(found)
+
+
+def test_pmap_is_refused():
+    cfg = tiny.config(mesh={"data": 8}, parallel="pmap")
+    with pytest.raises(UserError, match="parallel is 'pmap', whose programs are compiled when they are called"):
+        plan.make(cfg, topology.named("h100:8"), lengths=[16])
+
+
+def test_a_length_without_positions_is_refused():
+    with pytest.raises(UserError, match="--lengths=63: this configuration trains on 1 to 62 tokens"):
+        plan.make(CFG, topology.named("h100:8"), lengths=[63])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "each", "vocabulary", "message"),
+    [
+        ((), None, None, None, "--lengths is empty"),
+        ((8,), 9, 9, None, "--tokens with --tokens_per_chip"),
+        ((8,), 1, None, None, "--tokens=1: use 2 or more"),
+        ((8,), None, 0, None, "--tokens_per_chip=0: use 2 or more"),
+        ((8,), None, None, 4, "--vocabulary=4: use 5 or more"),
+    ],
+)
+def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, message):
+    with pytest.raises(UserError, match=message):
+        plan.check_batches(lengths, tokens, each, vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["language", "classifier"])
+def test_other_tasks_have_plans(kind):
+    if kind == "language":
+        values = tiny.values(model__encoder={"kind": "none"}, model__decoder__attention_layers=[], data__src="")
+        values["data"]["tgt"] = "de"
+    else:
+        values = tiny.values(data__corpus="cldr_kinds", data__tgt="")
+        values["model"] = {"kind": "classifier", "embedding_dim": 8}
+    found = plan.make(build(Config, values), topology.named("h100:1"), lengths=[16], vocabulary=40)
+    assert found.programs[0].flops.model > 0
+    assert found.steps[0].seconds > 0
+    assert isinstance(found.programs[0].flops, flops.Flops)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize(("name", "slices"), [("v5e:2x2", 1), ("v5e:2x2", 2)])
+def test_tpus_are_planned_by_their_own_compiler(name, slices):
+    """Its peak holds what the program gives, and its exchanges go over the axes of the mesh."""
+    cfg = tiny.config(mesh={"data": slices, "fsdp": 4}, data__batch={"tokens": 256})
+    found = plan.make(cfg, topology.named(name, slices=slices), lengths=[16])
+    assert (found.exact, found.fits, found.devices) == (True, True, 4 * slices)
+    assert all(each.memory.peak >= each.memory.outputs - each.memory.aliased for each in found.programs)
+    axes = {each.axis for program in found.programs for each in program.collectives}
+    assert axes >= {"fsdp"}
+    assert not any("tensor" in axis for axis in axes)
+    assert found.steps[0].links > 0
+
+
+def test_efficiency_is_against_one_chip_with_the_same_rows(made):
+    """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
+    base = plan.one_chip(CFG, made, topology.named("h100:1"))
+    assert (base.devices, base.shapes) == (1, ((16, 16, 2),))
+    compared = plan.compared(made, base)
+    each = made.steps[0].tokens_per_second / 8
+    assert compared.efficiency == (each / base.steps[0].tokens_per_second,)
+    assert 0 < compared.efficiency[0] < 1
+    assert "efficiency against one chip" in tables.of_plan(compared)

@@ -1,0 +1,114 @@
+"""The bound of a step, against sums by hand."""
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import chips, roofline
+from convs2s_jax.scaling.chips import CHIPS, Chip
+from convs2s_jax.scaling.collectives import Collective
+from convs2s_jax.scaling.roofline import Work
+
+CHIP = Chip(
+    name="test",
+    peaks={"bfloat16": 100.0},
+    memory=1.0,
+    memory_bandwidth=10.0,
+    link=2.0,
+    together=0,
+    network=0.5,
+    source="-",
+)
+LINE = [(0, ()), (0, ())]
+
+
+def exchange(wire, *, asynchronous=False, kind="all-reduce", members=(0, 1), size=8):
+    return Collective(kind, "data", members, 1, 1, size, wire, asynchronous)
+
+
+def step(*work, chip=CHIP, places=LINE, tokens=100):
+    return roofline.step(work, chip, places, dtype="bfloat16", tokens=tokens)
+
+
+def test_arithmetic_and_memory_overlap():
+    assert step(Work(200, 200, 10, ())).seconds == 2.0
+    assert step(Work(200, 200, 50, ())).seconds == 5.0
+
+
+def test_programs_and_their_repetitions_follow_each_other():
+    bound = step(Work(200, 200, 0, ()), Work(100, 100, 0, (), times=3), Work(0, 0, 10, ()))
+    assert (bound.seconds, bound.compute, bound.memory) == (6.0, 5.0, 1.0)
+
+
+def test_a_synchronous_exchange_adds_its_time_and_an_asynchronous_one_what_nothing_hides():
+    sync, hidden, longer = exchange(6), exchange(3, asynchronous=True), exchange(10, asynchronous=True)
+    assert step(Work(200, 200, 0, (sync,))).exposed == 3.0
+    assert step(Work(200, 200, 0, (hidden,))).exposed == 0.0
+    bound = step(Work(200, 200, 0, (sync, longer)))
+    assert (bound.links, bound.exposed, bound.seconds) == (8.0, 6.0, 8.0)
+
+
+def test_what_is_computed_twice_takes_time_and_is_no_work_of_the_model():
+    bound = step(Work(200, 300, 0, ()))
+    assert (bound.seconds, bound.mfu, bound.tokens_per_second) == (3.0, 200 / 300, 100 / 3)
+
+
+GRID = [(0, (x, y, 0)) for x in range(16) for y in range(16)]
+SMALL = [(0, (x, y, 0)) for x in range(4) for y in range(4)]
+V5E = CHIPS["v5e"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "members", "places", "links"),
+    [
+        (V5E, GRID, GRID, 4),  # two axes, closed to rings
+        (V5E, GRID[:16], GRID, 2),  # one axis
+        (V5E, GRID[:4], GRID, 1),  # a part of an axis is no ring
+        (V5E, SMALL, SMALL, 2),  # two axes of 4: v5e closes those of 16
+        (CHIPS["v5p"], [(0, (x, 0, 0)) for x in range(4)], [(0, (x, 0, 0)) for x in range(4)], 2),
+        (CHIPS["h100"], [(0, ()), (0, ())], [(0, ())] * 8, 1),
+    ],
+)
+def test_an_exchange_has_the_links_of_the_axes_it_goes_along(chip, members, places, links):
+    assert roofline.bandwidth(chip, members, places) == links * chip.link
+
+
+def test_over_slices_the_parts_of_a_slice_go_over_the_network():
+    """Four devices in two slices: reduced within, summed across by halves, gathered within."""
+    places = [(0, ()), (0, ()), (1, ()), (1, ())]
+    within, between = 2 * 8 * (1 / 2) / 2.0, 2 * 8 / 2 * (1 / 2) / 0.5
+    seconds = roofline.exchange_seconds(exchange(12, members=(0, 1, 2, 3), size=8), CHIP, places)
+    assert seconds == pytest.approx(within + between)
+    alone = roofline.exchange_seconds(exchange(8, members=(0, 2), size=8), CHIP, places)
+    assert alone == pytest.approx(2 * 8 * (1 / 2) / 0.5)
+
+
+def test_a_network_that_is_not_known_is_refused():
+    with pytest.raises(UserError, match="2 slices, and the table of chips has no rate of the network of v4"):
+        roofline.exchange_seconds(exchange(8), CHIPS["v4"], [(0, (0, 0, 0)), (1, (0, 0, 0))])
+
+
+def test_a_dtype_that_the_table_lacks_is_refused():
+    with pytest.raises(UserError, match="no rate of test for float64"):
+        CHIP.peak("float64")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("cpu", None),
+    ],
+)
+def test_devices_find_their_chip(kind, name):
+    found = chips.of_device(kind)
+    assert (found.name if found else None) == name
+
+
+def test_every_chip_names_its_source_and_has_plausible_rates():
+    for chip in CHIPS.values():
+        assert chip.source.startswith("https://")
+        assert 1e14 < chip.peak("bfloat16") < 1e16
+        assert chip.memory_bandwidth > chip.link > chip.network

@@ -1,0 +1,128 @@
+"""Sweeps: which cases there are, what an earlier start has done, efficiency, and figures that are files."""
+
+import csv
+import json
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import figures, sweep
+from tests import tiny
+
+
+def cases(topologies=("cpu:1", "cpu:8"), meshes=("-1.1.1", "1.-1.1"), tokens=(512,), each=(64,)):
+    return sweep.cases(topologies, [1], meshes, ["jit"], tokens=tokens, tokens_per_chip=each, length=16)
+
+
+def test_equal_cases_are_planned_once():
+    found = cases()
+    assert len(found) == len(set(found)) == 6  # one chip has one mesh
+    assert {case.mesh for case in found} == {(1, 1, 1), (8, 1, 1), (1, 8, 1)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"), [("8", "write data.fsdp.tensor"), ("a.1.1", "write data.fsdp.tensor"), ("16.1.1", "use fewer")]
+)
+def test_a_mesh_that_is_none_is_refused(mesh, message):
+    with pytest.raises(UserError, match=message):
+        cases(topologies=("cpu:8",), meshes=(mesh,))
+
+
+def planned(case, *, step=1.0):
+    """A plan as JSON, with what a row needs."""
+    devices = case.mesh[0] * case.mesh[1] * case.mesh[2]
+    tokens = case.tokens * (devices if case.each else 1)
+    bound = dict.fromkeys(("compute", "memory", "links", "exposed", "mfu"), 0.25)
+    program = {"times": 1, "seconds": 2.0, "processor_seconds": 1.0, "collectives": [{"wire": 100.0}]}
+    return {
+        "fits": True,
+        "tokens": [tokens],
+        "steps": [{**bound, "seconds": step, "tokens_per_second": tokens / step}],
+        "programs": [program, {**program, "times": 3}],
+        "resident": 1e9,
+        "state_bytes": 5e8,
+        "refused": "",
+    }
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """Cases that were planned, by a planner that is fast."""
+    made = []
+
+    def one(_cfg, case, _vocabulary):
+        made.append(case)
+        return (
+            {"refused": "too large"}
+            if case.mesh == (1, 8, 1) and case.each
+            else planned(case, step=1.0 + case.mesh[0] / 8)
+        )
+
+    monkeypatch.setattr(sweep, "_plan", one)
+    return made
+
+
+def test_a_second_start_plans_what_is_missing(tmp_path, plans):
+    told = []
+    first = sweep.run(tiny.config(), cases(), tmp_path, None, told.append)
+    assert len(plans) == 6
+    (tmp_path / "cases" / f"{plans[2].name}.json").unlink()
+    again = sweep.run(tiny.config(), cases(), tmp_path, None, told.append)
+    assert plans[6:] == [plans[2]]
+    assert again == first
+    assert "1 of 6: cpu-1_1_1.1.1_jit_all512x16: planned; 1125.00 ms a step" in told
+    assert told[-1].endswith("from an earlier start; refused: too large")
+
+
+def test_plans_of_another_configuration_are_refused(tmp_path, plans):
+    sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    with pytest.raises(UserError, match="has plans of another configuration: give another --output"):
+        sweep.run(tiny.config(seed=7), cases(), tmp_path, None, print)
+    with pytest.raises(UserError, match="has plans of another configuration"):
+        sweep.run(tiny.config(), cases(), tmp_path, 99, print)
+    assert len(plans) == 6
+
+
+def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, plans):
+    rows = sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    found = {(row["data"], row["fsdp"], row["batch"]): row["efficiency"] for row in rows if not row["refused"]}
+    assert found == {
+        (1, 1, "all"): 1.0,
+        (1, 1, "each"): 1.0,
+        (8, 1, "all"): pytest.approx(1.125 / 2 / 8),
+        (8, 1, "each"): pytest.approx(1.125 / 2),
+        (1, 8, "all"): pytest.approx(1 / 8),
+    }
+    assert [row["sent_bytes"] for row in rows if not row["refused"]] == [400.0] * 5
+    assert plans
+
+
+def test_the_table_and_the_figures_are_files(tmp_path, plans):
+    rows = sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    table = list(csv.DictReader(sweep.as_csv(rows).splitlines()))
+    assert len(table) == 6
+    assert table[0]["step_s"] == "1.125"
+    assert [row["refused"] for row in table].count("too large") == 1
+    drawn = figures.draw(rows, tmp_path)
+    assert {path.name for path in drawn} == {f"{name}.{kind}" for name in figures.FIGURES for kind in ("png", "svg")}
+    assert (tmp_path / "weak.png").read_bytes().startswith(b"\x89PNG")
+    assert "efficiency" in (tmp_path / "weak.svg").read_text() or "<svg" in (tmp_path / "weak.svg").read_text()
+    assert plans
+
+
+def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
+    rows = [row for row in sweep.run(tiny.config(), cases(), tmp_path, None, print) if not row["refused"]]
+    lines = figures.series(rows)
+    assert {label: [row["devices"] for row in points] for label, points in lines.items()} == {
+        "cpu data, jit, 512 tokens in all": [1, 8],
+        "cpu fsdp, jit, 512 tokens in all": [1, 8],
+        "cpu data, jit, 64 tokens a chip": [1, 8],
+    }
+    assert plans
+
+
+def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(tmp_path):
+    (case,) = sweep.cases(["cpu:8"], [1], ["8.1.1"], ["pmap"], tokens=[512], tokens_per_chip=[], length=16)
+    (row,) = sweep.run(tiny.config(), [case], tmp_path, None, print)
+    assert "plan with jit" in row["refused"]
+    assert json.loads((tmp_path / "cases" / f"{case.name}.json").read_text())["refused"] == row["refused"]

@@ -1,0 +1,56 @@
+"""Names of devices to plan for, and what is refused."""
+
+import importlib.util
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import topology
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "message"),
+    [
+        ("v5:4x4", 1, "the chip is 'v5'.*did you mean 'v5"),
+        ("v5e:4x4x4", 1, "a v5e slice has 2 axes, as in v5e:4x4"),
+        ("v5p:4", 1, "a v5p slice has 3 axes"),
+        ("v5e:", 1, "a v5e slice has 2 axes"),
+        ("h100:", 1, "write h100:NUMBER of devices, as in h100:8"),
+        ("h100:0", 1, "write h100:NUMBER"),
+        ("h100:2x4", 1, "write h100:NUMBER"),
+        ("h100:8", 2, "slices are of TPUs; give the number of all devices"),
+        ("v5e:4x4", 0, "--slices=0: use 1 or more"),
+        ("cpu:4096", 1, "planned on 4096 virtual devices, and this process has 8: set XLA_FLAGS"),
+    ],
+)
+def test_what_is_no_topology_gets_a_sentence(name, slices, message):
+    with pytest.raises(UserError, match=message):
+        topology.named(name, slices=slices)
+
+
+def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"libtpu is not installed.*pip install 'convs2s_jax\[plan\]'"):
+        topology.named("v5e:4x4")
+
+
+def test_gpus_are_planned_on_as_many_virtual_devices():
+    found = topology.named("h100:8")
+    assert (len(found.devices), found.chip.name, found.exact) == (8, "h100", False)
+    assert {place for place, _ in found.places()} == {0}
+
+
+def test_virtual_devices_are_needed_for_gpus_and_cpus_only():
+    assert topology.virtual_devices(["v5e:16x16", "h100:4", "cpu:2"]) == 4
+    assert topology.virtual_devices(["v5e:16x16"]) == 0
+
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+@needs_libtpu
+@pytest.mark.parametrize(("name", "count"), [("v5e:1x1", 1), ("v5e:4x4", 16), ("v5p:2x2x1", 4), ("v4:2x2x1", 4)])
+def test_tpus_need_not_be_attached(name, count):
+    found = topology.named(name)
+    assert (len(found.devices), found.exact) == (count, True)
+    assert len(set(found.places())) == count
