@@ -32,6 +32,8 @@ class TrainingConfig:
       metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
       save_every: updates between checkpoints, in addition to one at each validation; None for validations only.
+      save_every_minutes: minutes after which the next report also saves a checkpoint, counted from the last one; 0 for
+        none by the clock.
       keep: number of latest checkpoints to keep, besides the best.
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
         change nothing and are counted. One more ends training; with 0 the first one does.
@@ -49,6 +51,7 @@ class TrainingConfig:
     metrics: tuple[str, ...] = DEFAULT
     bleu_tokenize: str = "13a"
     save_every: int | None = None
+    save_every_minutes: float = 0.0
     keep: int = 2
     skip_bad_steps: int = 0
 
@@ -60,6 +63,10 @@ class TrainingConfig:
         for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+        check(
+            self.save_every_minutes >= 0,
+            f"save_every_minutes is {self.save_every_minutes}: use 0 (never by the clock) or more",
+        )
         check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
         for metric in self.metrics:
             check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")

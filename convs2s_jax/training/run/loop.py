@@ -108,7 +108,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         window.add(position.step, rate, sums)
         session.interrupts.begin()
         session.reports.advance(position.step)
-        session.interrupts.at_step(position.step)
+        session.interrupts.ask()
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
         due = _due(cfg, position)
@@ -118,6 +118,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         if due or ended or keep or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
             position = dataclasses.replace(position, skipped=window.skipped)
+            keep = session.save_clock.due() or keep
         if (due or ended) and not over:
             position = validate(session, state, position, scheduled=due)
             window.restart()

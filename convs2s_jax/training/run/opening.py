@@ -24,6 +24,7 @@ from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.reports import Reports, Silence, show
+from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
@@ -74,7 +75,8 @@ def open_run(
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
     checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))
     reports.expect(_updates(run))
-    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled), state, position
+    clock = SaveClock(cfg.training.save_every_minutes)
+    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, clock, compiled), state, position
 
 
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:

@@ -33,6 +33,7 @@ FREE = (
     "training.metrics",
     "training.bleu_tokenize",
     "training.save_every",
+    "training.save_every_minutes",
     "training.keep",
     "training.skip_bad_steps",
     "mesh",

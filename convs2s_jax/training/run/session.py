@@ -18,6 +18,7 @@ from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.reports import Reports
+from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
@@ -56,6 +57,7 @@ class Session:
       reports: where metrics and messages go.
       checkpoints: manager of the run's checkpoints.
       interrupts: signals received.
+      save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
     """
 
@@ -66,6 +68,7 @@ class Session:
     reports: Reports
     checkpoints: checkpoint.Checkpoints
     interrupts: Interrupts
+    save_clock: SaveClock
     compiled: CompileCounter
 
 
@@ -129,7 +132,15 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     """
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
-    found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
+    found = validation.evaluate(
+        session.evaluate,
+        merged,
+        cfg.model,
+        session.mesh,
+        split,
+        tokens=cfg.data.batch.tokens,
+        check=session.interrupts.check_together,
+    )
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
     task = task_of(cfg.model)
@@ -141,7 +152,7 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
         split,
         run.vocabularies,
         name=name,
-        progress=session.interrupts.check,
+        interrupts=session.interrupts,
     )
     return found.loss, task.scores(cfg, split, outputs), outputs
 
@@ -159,6 +170,7 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
+    session.save_clock.restart()
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:
