@@ -35,6 +35,8 @@ class TrainingConfig:
       save_every_minutes: minutes after which the next report also saves a checkpoint, counted from the last one; 0 for
         none by the clock.
       keep: number of latest checkpoints to keep, besides the best.
+      peak_flops: floating-point operations per second that one device can do, for `mfu` in the reports; None for those
+        of its kind, where they are known.
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
         change nothing and are counted. One more ends training; with 0 the first one does.
     """
@@ -54,6 +56,7 @@ class TrainingConfig:
     save_every_minutes: float = 0.0
     keep: int = 2
     skip_bad_steps: int = 0
+    peak_flops: float | None = None
 
     def __post_init__(self) -> None:
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
@@ -70,6 +73,10 @@ class TrainingConfig:
         check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
         for metric in self.metrics:
             check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")
+        check(
+            self.peak_flops is None or self.peak_flops > 0,
+            f"peak_flops is {self.peak_flops}: operations per second, such as 1.97e14; use more than 0",
+        )
         check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
 
 

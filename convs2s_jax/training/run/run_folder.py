@@ -36,6 +36,7 @@ FREE = (
     "training.save_every_minutes",
     "training.keep",
     "training.skip_bad_steps",
+    "training.peak_flops",
     "mesh",
     "parallel",
 )

@@ -20,6 +20,7 @@ from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.reports import Reports
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
@@ -59,6 +60,9 @@ class Session:
       interrupts: signals received.
       save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
+      clock: where the time goes.
+      peak: floating-point operations per second of all devices; None if unknown.
+      flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
     """
 
     run: Run
@@ -70,6 +74,9 @@ class Session:
     interrupts: Interrupts
     save_clock: SaveClock
     compiled: CompileCounter
+    clock: WallClock
+    peak: float | None
+    flops: Callable[[Batch], float]
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
@@ -130,6 +137,11 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     Raises:
       InterruptedWorkError: a signal arrived meanwhile.
     """
+    with session.clock.during("validation"):
+        return _measure(session, params, split, name)
+
+
+def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[float, dict[str, float], list[str]]:
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
     found = validation.evaluate(
@@ -159,6 +171,11 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
 
 def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
     """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
+    with session.clock.during("checkpoint"):
+        _save(session, state, position, loss)
+
+
+def _save(session: Session, state: TrainState, position: Position, loss: float | None) -> None:
     run = session.run
     if not validation.all_finite(state.params):
         raise UserError(
