@@ -40,6 +40,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, workdir, interrupts, stack)
         window = _window(session, state, position)
+        session.profile.done(position.step, state)
         bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
             interrupts.begin()
@@ -113,6 +114,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
         window.add(position.step, rate, sums, flops)
+        session.profile.done(position.step, sums)
         session.interrupts.begin()
         session.reports.advance(position.step)
         session.interrupts.ask()

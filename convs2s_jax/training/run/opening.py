@@ -24,6 +24,7 @@ from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
+from convs2s_jax.training.run.profile import FOLDER, Profile
 from convs2s_jax.training.run.reports import Reports, Silence, show
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.session import Position, Session, check_data
@@ -90,6 +91,9 @@ def open_run(
         SaveClock(cfg.training.save_every_minutes),
         compiled,
         clock,
+        stack.enter_context(
+            Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
+        ),
         peak,
         flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
     )

@@ -17,6 +17,7 @@ from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.prepare import Run
+from convs2s_jax.training.run.profile import Profile
 from convs2s_jax.training.run.reports import Reports
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.task_table import task_of
@@ -61,6 +62,7 @@ class Session:
       save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
       clock: where the time goes.
+      profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
     """
@@ -75,6 +77,7 @@ class Session:
     save_clock: SaveClock
     compiled: CompileCounter
     clock: WallClock
+    profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
 
