@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands import reference
-from convs2s_jax.core import command_line, compiled_programs
+from convs2s_jax.core import command_line, compiled_programs, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run import distributed, processes
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.interrupts import Interrupts
@@ -35,10 +36,12 @@ class TrainOptions:
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
       workdir: folder for everything that the run writes; an existing run is continued.
+      xla_flags: a set of flags for XLA (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS have priority.
     """
 
     config: str = ""
     workdir: str = ""
+    xla_flags: FlagSet = "none"
 
     def __post_init__(self) -> None:
         for name in ("config", "workdir"):
@@ -56,6 +59,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
     keep_freed_memory()
     options = command_line.options_of(TrainOptions, values)
+    xla_flags.add(options.xla_flags, os.environ)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
     peers = processes.join(processes.from_environment(given, dict(os.environ)))

@@ -4,8 +4,6 @@ A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the 
 of labels begin after the special symbols; the softmax layer covers the labels only.
 """
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
@@ -27,6 +25,7 @@ from convs2s_jax.training.loss import cross_entropy
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.interrupts import Interrupts
 
 
 def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:
@@ -92,14 +91,16 @@ def predict(
     vocabularies: Vocabularies,
     *,
     name: str,
-    progress: Callable[[int], None],
+    interrupts: Interrupts,
 ) -> list[str]:
     """The most probable label of every line; arguments as of `translation_task.predict`."""
-    whole = distributed.local(mesh, params)
-    sources = [split.src[i] for i in distributed.local_share(len(split.src))]
-    devices = distributed.own_devices(mesh)
-    found = classify(whole, model, sources, devices=devices, progress=progress)
-    lines = [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
+    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
+    lines: list[str] = []
+    for part in distributed.local_rounds(len(split.src)):
+        sources = [split.src[i] for i in part]
+        found = classify(whole, model, sources, devices=devices, progress=interrupts.check)
+        lines += [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
+        interrupts.check_together()
     return distributed.collect(lines, len(split.src), name=name)
 
 

@@ -1,5 +1,8 @@
 """The whole configuration of a run."""
 
+import re
+from typing import NamedTuple
+
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.data.config import DataConfig
@@ -13,6 +16,18 @@ from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrt
 
 AnyModel = ModelConfig | ClassifierConfig
 """The config of any kind of model, told apart by `kind`, which also names its task (`training.run.task_table`)."""
+
+
+class Traced(NamedTuple):
+    """Updates that are traced.
+
+    Attributes:
+      first: number of the first one, from 1.
+      steps: how many.
+    """
+
+    first: int
+    steps: int
 
 
 @record
@@ -32,7 +47,13 @@ class TrainingConfig:
       metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
       save_every: updates between checkpoints, in addition to one at each validation; None for validations only.
+      save_every_minutes: minutes after which the next report also saves a checkpoint, counted from the last one; 0 for
+        none by the clock.
       keep: number of latest checkpoints to keep, besides the best.
+      peak_flops: floating-point operations per second that one device can do, for `mfu` in the reports; None for those
+        of its kind, where they are known.
+      profile: STEP:STEPS traces STEPS updates from update STEP on (the first is 1) by JAX's profiler, into the folder
+        profile of the workdir; "" for none.
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
         change nothing and are counted. One more ends training; with 0 the first one does.
     """
@@ -49,8 +70,11 @@ class TrainingConfig:
     metrics: tuple[str, ...] = DEFAULT
     bleu_tokenize: str = "13a"
     save_every: int | None = None
+    save_every_minutes: float = 0.0
     keep: int = 2
     skip_bad_steps: int = 0
+    peak_flops: float | None = None
+    profile: str = ""
 
     def __post_init__(self) -> None:
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
@@ -60,10 +84,27 @@ class TrainingConfig:
         for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
+        check(
+            self.save_every_minutes >= 0,
+            f"save_every_minutes is {self.save_every_minutes}: use 0 (never by the clock) or more",
+        )
         check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
         for metric in self.metrics:
             check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")
+        check(
+            self.peak_flops is None or self.peak_flops > 0,
+            f"peak_flops is {self.peak_flops}: operations per second, such as 1.97e14; use more than 0",
+        )
         check(self.skip_bad_steps >= 0, f"skip_bad_steps is {self.skip_bad_steps}: use 0 (none) or more")
+        check(
+            re.fullmatch("(0*[1-9][0-9]{0,8}:0*[1-9][0-9]{0,8})?", self.profile, re.ASCII) is not None,
+            f"profile is '{self.profile}': write STEP:STEPS, two whole numbers from 1 on, as in 100:5",
+        )
+
+    @property
+    def traced(self) -> Traced | None:
+        """The updates that `profile` asks for."""
+        return Traced(*map(int, self.profile.split(":"))) if self.profile else None
 
 
 @record

@@ -30,6 +30,8 @@ LOST = 75
 """Exit status where another process was lost (EX_TEMPFAIL): the same command continues the run."""
 PATIENCE = 24 * 3600
 """Seconds to wait at a barrier while one process has long work to do. If a process dies, the wait ends much earlier."""
+ROUND = 512
+"""Lines that a process translates before it asks whether a signal arrived at another one: eight batches."""
 LINGER = 10
 """Grace period before a failing process exits, in seconds: others may be failing for the same reason."""
 SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connection", "heartbeat", "barrier")
@@ -135,6 +137,16 @@ def local_share(count: int) -> range:
     return range(jax.process_index(), count, jax.process_count())
 
 
+def local_rounds(count: int) -> list[range]:
+    """`local_share` in pieces of at most `ROUND`, equally many on all processes; whole where there is only one process.
+
+    Between two pieces, processes can ask whether a signal arrived.
+    """
+    share, largest = local_share(count), -(-count // jax.process_count())
+    size = ROUND if several() else max(count, 1)
+    return [share[begin : begin + size] for begin in range(0, largest, size)]
+
+
 def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
     """All `count` lines, in order, from the lines of each process's `local_share`. `name` is as in `barrier`."""
     if not several():
@@ -149,9 +161,13 @@ def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
     return [found[i % len(found)][i // len(found)] for i in range(count)]
 
 
-def reached_signal(step: int) -> bool:
-    """Whether a signal arrived at any process; all learn it at the same step. To be called at every step."""
-    return several() and multihost_utils.reached_preemption_sync_point(step)
+def reached_signal(call: int) -> bool:
+    """Whether a signal arrived at any process; all learn it at the same call.
+
+    Args:
+      call: number of this call, from 1. No number may be left out: the service compares it with the one agreed on.
+    """
+    return several() and multihost_utils.reached_preemption_sync_point(call)
 
 
 def pass_on() -> None:

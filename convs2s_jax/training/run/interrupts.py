@@ -39,7 +39,7 @@ class Interrupts:
     a signal is only recorded.
 
     Attributes:
-      received: name of the signal, or "". With several processes only `at_step` sets it, so that all agree.
+      received: name of the signal, or "". With several processes only `ask` sets it, so that all agree.
     """
 
     def __init__(self, *, own_process: bool = False, peers: Peers | None = None) -> None:
@@ -53,6 +53,7 @@ class Interrupts:
         self.received = ""
         self._own_process, self._peers = own_process, peers
         self._begun, self._told, self._sent = False, False, False
+        self._asked = 0
         self._before: dict[signal.Signals, Any] = {}
         self._of_jax: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -81,9 +82,13 @@ class Interrupts:
             if self._of_jax is not None:
                 _set_handler(signal.SIGTERM, self._of_jax)
 
-    def at_step(self, step: int) -> None:
-        """Ask whether a signal arrived; all processes must call this at every step."""
-        if distributed.reached_signal(step):
+    def ask(self) -> None:
+        """Ask whether a signal arrived. All processes call this at the same places: they agree on the number of a call.
+
+        The places are every update, every batch of a validation loss, and every round of translations.
+        """
+        self._asked += 1
+        if distributed.reached_signal(self._asked):
             self.received = signal.SIGTERM.name
 
     def __exit__(self, *_: Any) -> None:
@@ -95,9 +100,17 @@ class Interrupts:
             self._wake[1].close()
 
     def check(self, *_: object) -> None:
-        """Raise InterruptedWorkError if a signal arrived; long work calls this from time to time."""
+        """Raise InterruptedWorkError if a signal arrived; long work calls this from time to time.
+
+        With several processes a signal is known only after the next `ask`.
+        """
         if self.received:
             raise InterruptedWorkError
+
+    def check_together(self) -> None:
+        """`ask`, then `check`: all processes raise at the same place, or none."""
+        self.ask()
+        self.check()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._begun and _collecting(frame):

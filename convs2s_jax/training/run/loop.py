@@ -15,6 +15,7 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import checkpoint
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.device_memory import device_memory
 from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
@@ -39,19 +40,23 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, workdir, interrupts, stack)
         window = _window(session, state, position)
+        session.profile.done(position.step, state)
         bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
             interrupts.begin()
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
-            state, position = _epoch(session, window, state, position)
+            with session.clock.during("compute"):
+                state, position = _epoch(session, window, state, position)
         interrupts.begin()  # also where an earlier start has done all updates
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)
-        checkpoint.wait(session.checkpoints, position.step)
+        with session.clock.during("checkpoint"):
+            checkpoint.wait(session.checkpoints, position.step)
         if why and not interrupts.received:
             score_test(session, state)
+        session.reports.tell(f"time: {session.clock.account()}")
         session.reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
 
 
@@ -78,6 +83,8 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
         skip=session.run.cfg.training.skip_bad_steps,
         last_good=partial(last_good, session),
         tell=session.reports.tell,
+        clock=session.clock,
+        peak=session.peak,
         skipped=position.skipped,
     )
 
@@ -85,16 +92,16 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
 def _epoch(session: Session, window: Window, state: TrainState, position: Position) -> tuple[TrainState, Position]:
     """Run the updates up to the end of the epoch or of training."""
     run, cfg = session.run, session.run.cfg.training
-    epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
+    with session.clock.during("input"):
+        epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
 
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
 
     _tell_rate(session, position)
-    window.restart()
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
-        window.wait(prepared.waited)
+        session.clock.was("input", prepared.waited)
         pending.append(prepared.batch)
         last = prepared.index + 1 == len(epoch.batches)
         if len(pending) < run.cfg.data.batch.accumulate and not last:
@@ -103,12 +110,14 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         key = jax.random.fold_in(root, position.step)
         with window.update_of(batch.src.shape + batch.tgt.shape for batch in pending):
             state, sums = update(session.step, state, pending, jnp.float32(rate), key)
+            flops = sum(map(session.flops, pending))
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)
-        window.add(position.step, rate, sums)
+        window.add(position.step, rate, sums, flops)
+        session.profile.done(position.step, sums)
         session.interrupts.begin()
         session.reports.advance(position.step)
-        session.interrupts.at_step(position.step)
+        session.interrupts.ask()
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
         due = _due(cfg, position)
@@ -118,9 +127,9 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
         if due or ended or keep or over or last or position.step % cfg.report_every == 0:
             _report(session, window, position, epoch)
             position = dataclasses.replace(position, skipped=window.skipped)
+            keep = session.save_clock.due() or keep
         if (due or ended) and not over:
             position = validate(session, state, position, scheduled=due)
-            window.restart()
         elif keep:
             save(session, state, position)
         if session.interrupts.received or _ended(cfg, position):
@@ -147,4 +156,5 @@ def _report(session: Session, window: Window, position: Position, epoch: plan.Pl
         padding=epoch.padding,
         compilations=session.compiled.count,
         **summary,
+        **device_memory(session.mesh.local_devices),
     )

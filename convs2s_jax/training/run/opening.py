@@ -16,16 +16,20 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import dispatch, schedule, sharding
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
+from convs2s_jax.training.run.profile import FOLDER, Profile
 from convs2s_jax.training.run.reports import Reports, Silence, show
+from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import TrainState
 
@@ -46,6 +50,7 @@ def open_run(
     Raises:
       UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
     """
+    clock = WallClock()
     mesh, primary = make(cfg.mesh), distributed.is_primary()
     step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
@@ -74,7 +79,25 @@ def open_run(
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
     checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))
     reports.expect(_updates(run))
-    return Session(run, mesh, step, evaluate, reports, checkpoints, interrupts, compiled), state, position
+    peak = peak_flops(mesh, cfg.training.peak_flops)
+    session = Session(
+        run,
+        mesh,
+        step,
+        evaluate,
+        reports,
+        checkpoints,
+        interrupts,
+        SaveClock(cfg.training.save_every_minutes),
+        compiled,
+        clock,
+        stack.enter_context(
+            Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
+        ),
+        peak,
+        flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
+    )
+    return session, state, position
 
 
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:

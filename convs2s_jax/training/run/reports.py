@@ -94,7 +94,7 @@ class Reports:
           split: train, valid or test.
           loss: nats per target token.
           others: further metrics, such as bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since
-            the last report), padding (as a share) or compilations.
+            the last report), padding (as a share) or compilations; docs/training.md lists all.
         """
         values = {"loss": loss, "perplexity": perplexity(loss), **others}
         record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}

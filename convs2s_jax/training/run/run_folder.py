@@ -33,8 +33,11 @@ FREE = (
     "training.metrics",
     "training.bleu_tokenize",
     "training.save_every",
+    "training.save_every_minutes",
     "training.keep",
     "training.skip_bad_steps",
+    "training.peak_flops",
+    "training.profile",
     "mesh",
     "parallel",
 )

@@ -17,8 +17,11 @@ from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
 from convs2s_jax.training.run.prepare import Run
+from convs2s_jax.training.run.profile import Profile
 from convs2s_jax.training.run.reports import Reports
+from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
@@ -56,7 +59,12 @@ class Session:
       reports: where metrics and messages go.
       checkpoints: manager of the run's checkpoints.
       interrupts: signals received.
+      save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
+      clock: where the time goes.
+      profile: the trace of a few updates.
+      peak: floating-point operations per second of all devices; None if unknown.
+      flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
     """
 
     run: Run
@@ -66,7 +74,12 @@ class Session:
     reports: Reports
     checkpoints: checkpoint.Checkpoints
     interrupts: Interrupts
+    save_clock: SaveClock
     compiled: CompileCounter
+    clock: WallClock
+    profile: Profile
+    peak: float | None
+    flops: Callable[[Batch], float]
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
@@ -127,9 +140,22 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
     Raises:
       InterruptedWorkError: a signal arrived meanwhile.
     """
+    with session.clock.during("validation"):
+        return _measure(session, params, split, name)
+
+
+def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[float, dict[str, float], list[str]]:
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
-    found = validation.evaluate(session.evaluate, merged, cfg.model, session.mesh, split, tokens=cfg.data.batch.tokens)
+    found = validation.evaluate(
+        session.evaluate,
+        merged,
+        cfg.model,
+        session.mesh,
+        split,
+        tokens=cfg.data.batch.tokens,
+        check=session.interrupts.check_together,
+    )
     if not cfg.training.validate_bleu:
         return found.loss, {}, []
     task = task_of(cfg.model)
@@ -141,13 +167,18 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
         split,
         run.vocabularies,
         name=name,
-        progress=session.interrupts.check,
+        interrupts=session.interrupts,
     )
     return found.loss, task.scores(cfg, split, outputs), outputs
 
 
 def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
     """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
+    with session.clock.during("checkpoint"):
+        _save(session, state, position, loss)
+
+
+def _save(session: Session, state: TrainState, position: Position, loss: float | None) -> None:
     run = session.run
     if not validation.all_finite(state.params):
         raise UserError(
@@ -159,6 +190,7 @@ def save(session: Session, state: TrainState, position: Position, *, loss: float
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     checkpoint.save(session.checkpoints, state, record, loss=loss)
+    session.save_clock.restart()
 
 
 def check_data(run: Run, saved: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The task interface: what a run needs of a kind of model. Each task is a module with these functions."""
 
-from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from jax.sharding import Mesh
@@ -12,6 +11,7 @@ from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.interrupts import Interrupts
 
 M = TypeVar("M", contravariant=True)
 """Config of the model: `kind` names its task, `max_source` and `max_target` are the longest sides in tokens."""
@@ -50,7 +50,7 @@ class Task(Protocol[M]):
         vocabularies: Vocabularies,
         *,
         name: str,
-        progress: Callable[[int], None],
+        interrupts: Interrupts,
     ) -> list[str]:
         """The model's output for each line of a split, as text. Each process computes its share, and all get all."""
 

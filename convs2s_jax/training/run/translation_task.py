@@ -1,7 +1,5 @@
 """The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
 
-from collections.abc import Callable
-
 from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
@@ -22,6 +20,7 @@ from convs2s_jax.training.loss import training_loss
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.interrupts import Interrupts
 
 
 def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
@@ -76,7 +75,7 @@ def predict(
     vocabularies: Vocabularies,
     *,
     name: str,
-    progress: Callable[[int], None],
+    interrupts: Interrupts,
 ) -> list[str]:
     """The best translation of every line. Each process translates its share, and all get all.
 
@@ -88,13 +87,18 @@ def predict(
       split: the lines to translate.
       vocabularies: vocabularies of both sides.
       name: unique name of this call; see `distributed.barrier`.
-      progress: called with the number of lines done since the previous call.
+      interrupts: are asked after each batch, and with several processes after each of `distributed.local_rounds`.
+
+    Raises:
+      InterruptedWorkError: a signal arrived.
     """
-    whole = distributed.local(mesh, params)
-    sources = [split.src[i] for i in distributed.local_share(len(split.src))]
-    devices = distributed.own_devices(mesh)
-    found = translate(whole, model, cfg.search, sources, devices=devices, progress=progress)
-    lines = [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
+    lines: list[str] = []
+    for part in distributed.local_rounds(len(split.src)):
+        sources = [split.src[i] for i in part]
+        found = translate(whole, model, cfg.search, sources, devices=devices, progress=interrupts.check)
+        lines += [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+        interrupts.check_together()
     return distributed.collect(lines, len(split.src), name=name)
 
 

@@ -26,6 +26,9 @@ SHAPES = 2
 """Batch shapes of a validation set: each is a program of its own, which took longer in the demo than the padding of two
 (docs/performance-log.md)."""
 
+BEHIND = 2
+"""Batches that the host may run ahead of the device."""
+
 
 class Evaluation(NamedTuple):
     """Result of a validation.
@@ -57,6 +60,7 @@ def evaluate(
     split: Split,
     *,
     tokens: int,
+    check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Loss over every line of a split; lines longer than the positions allow are cut there.
 
@@ -67,6 +71,7 @@ def evaluate(
       mesh: over which batches are spread.
       split: at least one line.
       tokens: budget of a batch.
+      check: called after each batch; ends the evaluation by an error.
     """
     src, tgt = split.lengths()
     src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
@@ -75,7 +80,11 @@ def evaluate(
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(mesh, split, everything, planned)
 
-    sums = [evaluate_batch(params, prepared.batch) for prepared in loader.load(everything, make)]
+    sums: list[LossSums] = []
+    for prepared in loader.load(everything, make):
+        sums.append(evaluate_batch(params, prepared.batch))
+        jax.block_until_ready(sums[-1 - BEHIND :][:1])  # the device is not given more than a signal should wait for
+        check()
     fetched = jax.device_get(sums)
     count = sum(int(s.tokens) for s in fetched)
     return Evaluation(loss=sum(float(s.nll) for s in fetched) / count, tokens=count)

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.step import StepSums
 
 BEHIND = 2
@@ -23,11 +23,15 @@ class Update(NamedTuple):
       step: its number, from 1.
       rate: its learning rate.
       sums: its loss and gradient norm, on the device.
+      flops: floating-point operations of its products.
+      compiled: whether a program was compiled for it: its tokens and its time are in no speed.
     """
 
     step: int
     rate: float
     sums: StepSums
+    flops: float
+    compiled: bool
 
 
 class Window:
@@ -40,6 +44,8 @@ class Window:
         skip: int,
         last_good: Callable[[], str],
         tell: Callable[[str], None],
+        clock: WallClock,
+        peak: float | None = None,
         skipped: int = 0,
     ) -> None:
         """Begin an empty window.
@@ -50,53 +56,53 @@ class Window:
             update itself has left the parameters unchanged.
           last_good: returns which checkpoint is good, for the error message.
           tell: is called with a sentence for each skipped update.
+          clock: of the run; updates are its "compute".
+          peak: floating-point operations per second that the devices can do; None if unknown.
           skipped: updates in a row that were skipped just before, when the run is continued.
         """
         self._names, self._skip, self._last_good, self._tell = names, skip, last_good, tell
+        self._clock, self._peak = clock, peak
         self._pending: list[Update] = []
-        self._compiled: set[tuple[int, ...]] = set()
+        self._known: set[tuple[bool, tuple[int, ...]]] = set()
+        self._compiles = False
         self._good: list[Update] = []
+        self._done: list[Update] = []
         self._bad, self._in_a_row = 0, skipped
-        self._waited = 0.0
-        self._since = time.perf_counter()
 
     @property
     def skipped(self) -> int:
         """Number of updates in a row, up to the last report, that were skipped."""
         return self._in_a_row
 
-    def restart(self) -> None:
-        """Start the clock again: the time since the last report was not spent on training."""
-        self._since, self._waited = time.perf_counter(), 0.0
-
     @contextlib.contextmanager
     def update_of(self, shapes: Iterable[tuple[int, ...]]) -> Iterator[None]:
-        """Enclose the call of an update on batches of these shapes; a call that compiles is not timed.
+        """Enclose the call of an update on batches of these shapes; one that compiles is no "compute".
 
-        Earlier updates are awaited first, so that the device does not work on them while the clock is stopped.
+        Earlier updates are awaited first, so that the device does not work on them meanwhile. The first batch of an
+        update and each further one are programs of their own.
         """
-        new = set(shapes) - self._compiled
+        new = {(i > 0, shape) for i, shape in enumerate(shapes)} - self._known
+        self._known |= new
+        self._compiles = bool(new)
         if not new:
             yield
             return
         self._look(keep=0)
-        since = time.perf_counter()
-        yield
-        self._since += time.perf_counter() - since
-        self._compiled |= new
+        with self._clock.during("compile"):
+            yield
 
-    def wait(self, seconds: float) -> None:
-        """Note time spent waiting for input."""
-        self._waited += seconds
-
-    def add(self, step: int, rate: float, sums: StepSums) -> None:
+    def add(self, step: int, rate: float, sums: StepSums, flops: float = 0.0) -> None:
         """Add one update, and check the one that is `BEHIND` updates older.
 
         Raises:
           UserError: the loss or the gradient of that one was not finite, and no more updates may be skipped.
         """
-        self._pending.append(Update(step, rate, sums))
-        self._look(keep=BEHIND)
+        self._pending.append(Update(step, rate, sums, flops, self._compiles))
+        if not self._compiles:
+            return self._look(keep=BEHIND)
+        self._compiles = False
+        with self._clock.during("compile"):
+            self._look(keep=0)
 
     def close(self) -> dict[str, float]:
         """Return the metrics since the last report and begin anew. Means are over updates that were not skipped.
@@ -107,25 +113,38 @@ class Window:
         self._look(keep=0)
         sums = [update.sums for update in self._good]
         tokens = sum(int(s.loss.tokens) for s in sums)
-        seconds = time.perf_counter() - self._since
         metrics = {
             "loss": sum(float(s.loss.nll) for s in sums) / tokens if tokens else math.nan,
             "learning_rate": self._good[-1].rate if self._good else math.nan,
             "grad_norm": sum(float(s.grad_norm) for s in sums) / len(sums) if sums else math.nan,
-            "tokens_per_second": tokens / seconds,
-            "input_wait": self._waited,
         }
+        metrics |= self._speed()
         if self._skip:
             metrics["skipped"] = self._bad
-        self._good, self._bad = [], 0
-        self.restart()
+        self._good, self._done, self._bad = [], [], 0
         return metrics
+
+    def _speed(self) -> dict[str, float]:
+        """Metrics of time since the last report."""
+        spent = self._clock.take()
+        seconds, timed = spent["compute"] + spent["input"], [update for update in self._done if not update.compiled]
+        metrics = {}
+        if timed and seconds > 0:
+            tokens = sum(int(update.sums.loss.tokens) for update in self._good if not update.compiled)
+            metrics["tokens_per_second"] = tokens / seconds
+            metrics["step_seconds"] = seconds / len(timed)
+            if self._peak:
+                metrics["mfu"] = sum(update.flops for update in timed) / seconds / self._peak
+        metrics["input_wait"] = spent["input"]
+        total = sum(spent.values()) or 1.0
+        return metrics | {f"{name}_share": part / total for name, part in spent.items()}
 
     def _look(self, keep: int) -> None:
         """Fetch all updates but the last `keep`, and check that they are finite."""
         seen, self._pending = self._pending[: len(self._pending) - keep], self._pending[len(self._pending) - keep :]
         for update in seen:
             fetched = update._replace(sums=jax.device_get(update.sums))
+            self._done.append(fetched)
             if math.isfinite(fetched.sums.loss.loss) and math.isfinite(fetched.sums.grad_norm):
                 self._good.append(fetched)
                 self._in_a_row = 0

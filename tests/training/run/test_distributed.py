@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -93,6 +94,36 @@ def test_a_signal_to_one_process_ends_both_at_one_step_and_any_topology_goes_on(
     train(tiny.config(**{**OPTIONS, **SILENT, "training__max_steps": bound, "mesh__data": 1}), workdir)
     processes.run(config_file(tmp_path, **PMAP, **SILENT), workdir, 2, 2)
     assert_same_parameters(workdir, whole)
+
+
+@pytest.mark.drill
+def test_a_signal_within_a_validation_ends_it_on_both_and_the_next_start_validates(tmp_path):
+    """Two thousand lines take each process several rounds of translation; the signal arrives before the first."""
+    workdir = tmp_path / "run"
+    options = {"training__validate_every": 4, "training__save_every": None, "data__cldr__valid": 2500}
+    config = config_file(tmp_path, **DATA, **options, training__max_steps=5)
+    with processes.running(config, workdir, 2, 1) as both:
+        deadline = time.monotonic() + processes.LIMIT
+        while not [line for line in lines_of(workdir) if line["step"] == 4]:
+            assert all(process.popen.poll() is None for process in both), both[0].told
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        both[1].popen.send_signal(signal.SIGTERM)
+        assert [process.wait() for process in both] == [0, 0]
+        assert "stopped at step 4, epoch 1: SIGTERM" in both[0].told
+    assert [(line["step"], line["split"]) for line in tiny.metrics(workdir)][-1] == (4, "train")
+    stopped = tiny.arrays(workdir, 4)
+    told = processes.run(config, workdir, 2, 1)
+    assert "continuing at step 4" in told[0]
+    assert [line["step"] for line in tiny.metrics(workdir) if line["split"] == "valid"] == [4, 5]
+    again = tiny.arrays(workdir, 4)
+    assert all(np.array_equal(again[name], array) for name, array in stopped.items())
+
+
+def lines_of(workdir):
+    """Whole lines of metrics.jsonl while it is written."""
+    path = workdir / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 @pytest.mark.drill

@@ -11,6 +11,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
+from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run import translation_task as translating
 from convs2s_jax.training.run.loop import train
 from tests import tiny
@@ -95,6 +96,35 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     train(tiny.config(**options), tmp_path)
     valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
     assert lines[-1]["step"] in valid  # made up for
+    assert tiny.digests(tmp_path, STEPS) == undisturbed
+
+
+def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
+    """The signal arrives in the first of several batches: no second one is evaluated."""
+    evaluator, evaluate_all, calls = validation.evaluator, validation.evaluate, []
+
+    def signalled(*args):
+        evaluate = evaluator(*args)
+
+        def call(*args):
+            if not calls:
+                os.kill(os.getpid(), signal.SIGTERM)
+            calls.append(args)
+            return evaluate(*args)
+
+        return call
+
+    monkeypatch.setattr(validation, "evaluator", signalled)
+    monkeypatch.setattr(validation, "evaluate", lambda *args, **rest: evaluate_all(*args, **{**rest, "tokens": 40}))
+    train(tiny.config(**OPTIONS), tmp_path)
+    last = tiny.metrics(tmp_path)[-1]
+    stopped = last["step"]
+    assert (len(calls), last["split"], stopped < STEPS) == (1, "train", True)
+    assert max(run_folder.finished(run_folder.checkpoints(tmp_path))) == stopped
+    monkeypatch.undo()
+    train(tiny.config(**OPTIONS), tmp_path)
+    valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
+    assert stopped in valid
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 

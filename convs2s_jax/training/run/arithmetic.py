@@ -1,0 +1,133 @@
+"""How much of the devices' arithmetic a training uses: floating-point operations of an update, and of the devices.
+
+Only products are counted (matrix products and convolutions), 2 operations for a multiplication with its addition: they
+are nearly all of the operations, and what peak rates are given for.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.sharding import Mesh
+
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.step import Loss, gradients
+
+TERA = 1e12
+PEAKS: Mapping[str, float] = MappingProxyType(
+    {
+        "TPU v2": 22.5 * TERA,  # a device is one of the two cores of a chip
+        "TPU v3": 61.5 * TERA,  # so too
+        "TPU v4": 275 * TERA,
+        "TPU v5 lite": 197 * TERA,
+        "TPU v5": 459 * TERA,
+        "TPU v5p": 459 * TERA,
+        "TPU v6 lite": 918 * TERA,
+        "TPU7x": 1153.5 * TERA,  # a device is one of the two halves of a chip
+        "Tesla T4": 65 * TERA,
+        "Tesla V100": 125 * TERA,
+        "NVIDIA A100": 312 * TERA,
+        "NVIDIA L4": 121 * TERA,
+        "NVIDIA H100": 989 * TERA,
+        "NVIDIA H100 PCIe": 756 * TERA,
+        "NVIDIA H200": 989 * TERA,
+        "NVIDIA B200": 2250 * TERA,
+    }
+)
+"""Operations per second of a device by the beginning of its kind, in bfloat16 (T4, V100: float16), without sparsity.
+
+Sources: the pages of Google Cloud's documentation on each TPU version ("Peak compute per chip"), and NVIDIA's data
+sheets, where numbers with sparsity are halved.
+"""
+
+
+def peak_flops(mesh: Mesh, given: float | None) -> float | None:
+    """Operations per second of all devices of a mesh.
+
+    Args:
+      mesh: the devices.
+      given: rate of one device; None for that of `PEAKS`.
+
+    Returns:
+      The rate; None if it is not given, and the kind of device is not known, as that of CPUs.
+    """
+    kind = mesh.devices.flat[0].device_kind
+    known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
+    rate = PEAKS[max(known, key=len)] if given is None and known else given
+    return None if rate is None else rate * mesh.devices.size
+
+
+def update_flops(loss: Loss[Batch, LossSums], params: Tree, batch: Batch) -> float:
+    """Operations of the products in the gradient of one batch, over all devices.
+
+    They are counted in the traced program, so nothing is compiled. What is computed twice, because layers are
+    recomputed in the backward pass (`model.execution.remat`), counts twice.
+
+    Args:
+      loss: of a batch.
+      params: trained parameters; their shapes are enough.
+      batch: of which the shapes are enough too.
+    """
+    params, batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, batch))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    traced = jax.make_jaxpr(lambda params, batch, key: gradients(loss, params, batch, key=key))(params, batch, key)
+    return _products(traced.jaxpr)
+
+
+def counter(loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
+    """`update_flops` of a batch, counted once for each shape. `params` may be deleted afterwards."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    found: dict[Any, float] = {}
+
+    def flops(batch: Batch) -> float:
+        shape = (batch.src.shape, batch.tgt.shape)
+        if shape not in found:
+            found[shape] = update_flops(loss, shapes, batch)
+        return found[shape]
+
+    return flops
+
+
+def _products(jaxpr: Jaxpr) -> float:
+    """Operations of the products of a program: those of a loop times its length, of branches the most."""
+    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any) -> float:
+    name, params = equation.primitive.name, equation.params
+    count = _COUNTS.get(name)
+    if count is not None:
+        return count(equation)
+    inner = [_products(program) for program in _programs(params)]
+    if name == "cond":
+        return max(inner)
+    return sum(inner) * (params["length"] if name == "scan" else 1)
+
+
+def _programs(params: Mapping[str, Any]) -> Iterator[Jaxpr]:
+    """The programs that an equation holds."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def _of_dot(equation: Any) -> float:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    lhs, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return 2.0 * math.prod(out) * math.prod(lhs[axis] for axis in contracted)
+
+
+def _of_convolution(equation: Any) -> float:
+    """Each output channel reads the whole kernel but its axis of output channels."""
+    kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
+    return 2.0 * math.prod(out) * math.prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+
+
+_COUNTS: Mapping[str, Callable[[Any], float]] = {"dot_general": _of_dot, "conv_general_dilated": _of_convolution}

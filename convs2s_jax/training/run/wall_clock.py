@@ -1,0 +1,64 @@
+"""Where the time of a run goes: every second of this process belongs to one activity."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+Activity = Literal["compute", "input", "validation", "checkpoint", "compile", "other"]
+"""What the host does, or waits for.
+
+compute: updates. The host waits for the device, or prepares its next update; either way the device is at work.
+input: updates wait for batches, and the order of an epoch is planned.
+validation: losses and scores, also of the test set; programs that only they need are compiled in it.
+checkpoint: what a save takes of the host; the rest of it is written while updates go on.
+compile: updates of new shapes, with their first results.
+other: the start (reading data, restoring a checkpoint) and the end.
+"""
+ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
+
+
+class WallClock:
+    """Measures the time by activity."""
+
+    def __init__(self) -> None:
+        """Begin now, with "other"."""
+        self._now: Activity = "other"
+        self._since = time.perf_counter()
+        self._spent = dict.fromkeys(ACTIVITIES, 0.0)
+        self._before = dict.fromkeys(ACTIVITIES, 0.0)
+
+    @contextlib.contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Count the time within to this activity; what is within it in turn counts to its own."""
+        outer = self._switch(activity)
+        try:
+            yield
+        finally:
+            self._switch(outer)
+
+    def was(self, activity: Activity, seconds: float) -> None:
+        """Say of the last seconds that they belonged to another activity than the present one."""
+        self._spent[activity] += seconds
+        self._spent[self._now] -= seconds
+
+    def take(self) -> dict[Activity, float]:
+        """Seconds since the last call, or since the beginning."""
+        self._switch(self._now)
+        taken, self._spent = self._spent, dict.fromkeys(ACTIVITIES, 0.0)
+        self._before = {name: self._before[name] + taken[name] for name in ACTIVITIES}
+        return taken
+
+    def account(self) -> str:
+        """A sentence for the user: the time since the beginning, and the shares of its parts."""
+        self.take()
+        total = sum(self._before.values())
+        parts = ", ".join(f"{name} {100 * part / total:.1f} %" for name, part in self._before.items())
+        return f"{total:.1f} s, of which {parts}"
+
+    def _switch(self, activity: Activity) -> Activity:
+        """Count the time up to now, and go on with `activity`; returns the one before."""
+        now = time.perf_counter()
+        self._spent[self._now] += now - self._since
+        before, self._now, self._since = self._now, activity, now
+        return before

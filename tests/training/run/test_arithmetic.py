@@ -1,0 +1,138 @@
+"""Floating-point operations of updates, by hand and by invariances; peaks by the kind of device."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.run import arithmetic, opening
+from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops, update_flops
+from convs2s_jax.training.run.configured import fresh_state, loss_of
+from convs2s_jax.training.run.loop import train
+from tests import tiny
+
+V, E, B, S, T = 17, 6, 4, 5, 3
+BATCH = Batch(src=jnp.zeros((B, S), jnp.int32), tgt=jnp.zeros((B, T), jnp.int32))
+
+
+def loss_with(network):
+    """A loss of `network(params, x)`, x: [B, S, E] that does not depend on parameters."""
+
+    def loss(params, batch, _key):
+        x = jnp.ones((*batch.src.shape, E)) * batch.src[..., None].astype(jnp.float32)
+        total = jnp.sum(network(params, x))
+        return LossSums(loss=total, nll=total, tokens=jnp.int32(1))
+
+    return loss
+
+
+def test_two_layers_by_hand():
+    """Forward both products; backward one for each kernel, and one for what lies between them."""
+    params = {"a": jnp.ones((E, 8)), "b": jnp.ones((8, V))}
+    rows = B * S
+    by_hand = 2 * rows * (E * 8 + 8 * V) + 2 * rows * (E * 8 + 8 * V) + 2 * rows * 8 * V
+    assert update_flops(loss_with(lambda p, x: jnp.sin(x @ p["a"]) @ p["b"]), params, BATCH) == by_hand
+
+
+def test_a_loop_counts_as_often_as_it_runs_and_a_branch_at_most_once():
+    params = {"w": jnp.ones((7, E, E))}
+
+    def looped(p, x):
+        return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, p["w"])[0]
+
+    def unrolled(p, x):
+        for w in p["w"]:
+            x = jnp.sin(x @ w)
+        return x
+
+    def branched(p, x):
+        return jax.lax.cond(jnp.sum(x) > 0, lambda: looped(p, x), lambda: x)
+
+    counts = [update_flops(loss_with(f), params, BATCH) for f in (unrolled, looped, branched)]
+    # x itself is no parameter; the loop differentiates it in its first turn too
+    once = 2 * B * S * E * E
+    assert counts == [once * (7 + 7 + 6), once * 7 * 3, once * 7 * 3]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_reads_its_kernel_at_each_position(groups):
+    """Valid convolution of width 3, its gradient by the kernel, which is a convolution over padding or the like."""
+    w = jnp.ones((3, E // groups, 8))
+
+    def forward(w, x):
+        return jax.lax.conv_general_dilated(
+            x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=groups
+        )
+
+    traced = jax.make_jaxpr(forward)(w, jnp.ones((B, S, E)))
+    positions = S - 2
+    assert arithmetic._products(traced.jaxpr) == 2 * B * positions * 8 * 3 * E / groups
+
+
+def test_the_count_is_near_that_of_the_compiler():
+    """XLA counts elementwise operations too, and bodies of loops once: here layers are wide and not scanned."""
+    encoder = {"layers": [[64, 3]] * 3, "max_positions": 64}
+    decoder = {"layers": [[64, 3]] * 2, "out_dim": 64, "max_positions": 64}
+    cfg = tiny.config(model__encoder=encoder, model__decoder=decoder, model__embedding_dim=64)
+    loss = loss_of(cfg.model)
+    state = fresh_state(jax.random.key(0), cfg.model, cfg.training, source=150, target=150)
+    batch = Batch(src=jnp.ones((8, 32), jnp.int32), tgt=jnp.ones((8, 24), jnp.int32))
+
+    def gradient(params):
+        return arithmetic.gradients(loss, params, batch, key=jax.random.key(0))
+
+    theirs = jax.jit(gradient).lower(state.params).cost_analysis()["flops"]
+    assert update_flops(loss, state.params, batch) == pytest.approx(theirs, rel=0.2)
+
+
+def test_each_shape_is_counted_once(monkeypatch):
+    params, calls = {"w": jnp.ones((E, 8))}, []
+    flops = counter(loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"]), params)
+    twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
+    counts = [flops(batch) for batch in (BATCH, twice, BATCH, twice)]
+    assert counts == [counts[0], 2 * counts[0]] * 2
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("Tesla V100-SXM2-16GB", 125e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", None),
+        ("TPU v55", None),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_is_that_of_the_kind_times_the_devices(kind, rate):
+    mesh = SimpleNamespace(devices=np.array([[SimpleNamespace(device_kind=kind)] * 3] * 2))
+    assert peak_flops(mesh, None) == (None if rate is None else 6 * rate)
+    assert peak_flops(mesh, 1e12) == 6e12
+    assert all(1e13 < peak < 1e16 for peak in PEAKS.values())
+
+
+def test_a_report_has_the_share_of_a_given_peak_and_none_where_it_is_unknown(tmp_path, monkeypatch):
+    """Two batches an update, two devices."""
+    monkeypatch.setattr(opening, "counter", lambda *_: lambda _: 1e6)
+    options = {"training__max_steps": 4, "training__validate_every": 100, "data__batch__accumulate": 2}
+    train(tiny.config(**options), tmp_path / "unknown")
+    train(tiny.config(**options, training__peak_flops=1e9, mesh__data=2), tmp_path / "given")
+    assert all("mfu" not in line for line in tiny.metrics(tmp_path / "unknown"))
+    line = [line for line in tiny.metrics(tmp_path / "given") if line["split"] == "train"][-1]
+    assert line["mfu"] == pytest.approx(2 * 1e6 / line["step_seconds"] / 2e9)
+
+
+def test_a_peak_is_positive():
+    with pytest.raises(UserError, match=r"peak_flops is 0.0: operations per second, such as 1.97e14; use more than 0$"):
+        tiny.config(training__peak_flops=0)

@@ -1,0 +1,48 @@
+"""Work that is shared by processes is done in rounds, after each of which all can learn of a signal."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from convs2s_jax.training.run import classification_task, distributed, translation_task
+from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
+from tests import tiny
+
+
+@pytest.fixture(params=[1, 2, 3], ids="processes {}".format)
+def count(request, monkeypatch):
+    """Number of processes."""
+    monkeypatch.setattr(distributed.jax, "process_count", lambda: request.param)
+    monkeypatch.setattr(distributed, "ROUND", 4)
+    return request.param
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 8, 9, 24, 25])
+def test_rounds_are_the_share_in_pieces_and_equally_many_everywhere(monkeypatch, count, lines):
+    rounds = []
+    for process in range(count):
+        monkeypatch.setattr(distributed.jax, "process_index", lambda process=process: process)
+        rounds.append(distributed.local_rounds(lines))
+        assert [i for part in rounds[-1] for i in part] == list(range(process, lines, count))
+        assert count == 1 or all(len(part) <= 4 for part in rounds[-1])
+    assert {len(parts) for parts in rounds} == {len(rounds[0])}
+    assert count > 1 or len(rounds[0]) <= 1  # one process notices a signal by itself, and its batches stay as they were
+
+
+@pytest.mark.parametrize("task", [translation_task, classification_task])
+def test_all_processes_ask_equally_often_and_stop_after_the_round_of_a_signal(monkeypatch, task):
+    """25 lines of two processes: 13 and 12, in rounds of 4. All learn of a signal when they ask for the third time."""
+    made, names = [], {"translate", "classify"} & set(vars(task))
+    monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(distributed, "ROUND", 4)
+    monkeypatch.setattr(distributed, "local", lambda _, params: params)
+    monkeypatch.setattr(distributed, "own_devices", lambda _: None)
+    monkeypatch.setattr(distributed, "reached_signal", lambda call: call == 3)
+    for name in names:
+        monkeypatch.setattr(task, name, lambda *args, **_: made.append(len(args[-1])) or [])
+    split = SimpleNamespace(src=list(range(25)))
+    for process in (0, 1):
+        monkeypatch.setattr(distributed.jax, "process_index", lambda process=process: process)
+        with pytest.raises(InterruptedWorkError):
+            task.predict(None, None, tiny.config(), None, split, None, name="valid 1", interrupts=Interrupts())
+    assert made == [4, 4, 4] * 2
