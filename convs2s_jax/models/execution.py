@@ -31,7 +31,7 @@ class ExecutionConfig:
     Attributes:
       scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
         never (decision 0008).
-      remat: what gradients compute again in place of keeping it (`jax.checkpoint`), which saves memory. "none": nothing;
+      remat: what gradients compute again and do not keep (`jax.checkpoint`), which saves memory. "none": nothing;
         "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
         matrix products, which wait in the memory of the host (GPU, TPU). Recurrent layers and the modules of SliceNet's
         encoder take "block" for any but "none". True and False of earlier versions are "block" and "none".

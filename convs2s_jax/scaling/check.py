@@ -120,7 +120,7 @@ def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
     """A state of training, each part made where it lies."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     key = jax.random.key(0)
-    layout = sharding.shardings(jax.eval_shape(init, key), mesh)
+    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel)
     return dispatch.jit_with_barriers(init, mesh, out_shardings=layout)(key)
 
 

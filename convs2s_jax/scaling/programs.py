@@ -15,11 +15,11 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape, rows_within
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.scaling import collectives, flops, hlo, traffic
+from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
-from convs2s_jax.scaling.flops import Flops
-from convs2s_jax.training import sharding
+from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
@@ -117,7 +117,7 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     """The state of training as shapes with their shardings."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     state = jax.eval_shape(init, jax.random.key(0))
-    return placed(state, sharding.shardings(state, mesh))
+    return placed(state, sharding.shardings(state, mesh, cfg.parallel))
 
 
 def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:

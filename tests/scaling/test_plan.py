@@ -8,7 +8,8 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import check, flops, plan, programs, tables, topology
+from convs2s_jax.scaling import check, plan, programs, tables, topology
+from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
 from tests import tiny

@@ -1,19 +1,14 @@
-"""How much of the devices' arithmetic a training uses: floating-point operations of an update, and of the devices.
+"""How much of the devices' arithmetic a training uses: floating-point operations of an update, and of the devices."""
 
-Only products are counted (matrix products and convolutions), 2 operations for a multiplication with its addition: they
-are nearly all of the operations, and what peak rates are given for.
-"""
-
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh
 
-from convs2s_jax.nn.types import Tree
+from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.training import flops
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.step import Loss, gradients
 
@@ -62,10 +57,9 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
 
 
 def update_flops(loss: Loss[Batch, LossSums], params: Tree, batch: Batch) -> float:
-    """Operations of the products in the gradient of one batch, over all devices.
+    """Operations of the products in the gradient of one batch, over all devices (`training.flops`).
 
-    They are counted in the traced program, so nothing is compiled. What is computed twice, because layers are
-    recomputed in the backward pass (`model.execution.remat`), counts twice.
+    What is computed a second time (`model.execution.remat`) is not counted.
 
     Args:
       loss: of a batch.
@@ -74,8 +68,11 @@ def update_flops(loss: Loss[Batch, LossSums], params: Tree, batch: Batch) -> flo
     """
     params, batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, batch))
     key = jax.eval_shape(lambda: jax.random.key(0))
-    traced = jax.make_jaxpr(lambda params, batch, key: gradients(loss, params, batch, key=key))(params, batch, key)
-    return _products(traced.jaxpr)
+
+    def gradient(params: Tree, batch: Batch, key: Key) -> tuple[Tree, LossSums]:
+        return gradients(loss, params, batch, key=key)
+
+    return float(flops.count(gradient, params, batch, key).model)
 
 
 def counter(loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
@@ -83,51 +80,10 @@ def counter(loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], floa
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
     found: dict[Any, float] = {}
 
-    def flops(batch: Batch) -> float:
+    def counted(batch: Batch) -> float:
         shape = (batch.src.shape, batch.tgt.shape)
         if shape not in found:
             found[shape] = update_flops(loss, shapes, batch)
         return found[shape]
 
-    return flops
-
-
-def _products(jaxpr: Jaxpr) -> float:
-    """Operations of the products of a program: those of a loop times its length, of branches the most."""
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
-
-
-def _of_equation(equation: Any) -> float:
-    name, params = equation.primitive.name, equation.params
-    count = _COUNTS.get(name)
-    if count is not None:
-        return count(equation)
-    inner = [_products(program) for program in _programs(params)]
-    if name == "cond":
-        return max(inner)
-    return sum(inner) * (params["length"] if name == "scan" else 1)
-
-
-def _programs(params: Mapping[str, Any]) -> Iterator[Jaxpr]:
-    """The programs that an equation holds."""
-    for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, ClosedJaxpr):
-                yield item.jaxpr
-            elif isinstance(item, Jaxpr):
-                yield item
-
-
-def _of_dot(equation: Any) -> float:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    lhs, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    return 2.0 * math.prod(out) * math.prod(lhs[axis] for axis in contracted)
-
-
-def _of_convolution(equation: Any) -> float:
-    """Each output channel reads the whole kernel but its axis of output channels."""
-    kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
-    return 2.0 * math.prod(out) * math.prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
-
-
-_COUNTS: Mapping[str, Callable[[Any], float]] = {"dot_general": _of_dot, "conv_general_dilated": _of_convolution}
+    return counted

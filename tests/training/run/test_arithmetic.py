@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.scaling import chips
+from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import arithmetic, opening
 from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops, update_flops
@@ -56,21 +58,6 @@ def test_a_loop_counts_as_often_as_it_runs_and_a_branch_at_most_once():
     # x itself is no parameter; the loop differentiates it in its first turn too
     once = 2 * B * S * E * E
     assert counts == [once * (7 + 7 + 6), once * 7 * 3, once * 7 * 3]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_convolution_reads_its_kernel_at_each_position(groups):
-    """Valid convolution of width 3, its gradient by the kernel, which is a convolution over padding or the like."""
-    w = jnp.ones((3, E // groups, 8))
-
-    def forward(w, x):
-        return jax.lax.conv_general_dilated(
-            x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=groups
-        )
-
-    traced = jax.make_jaxpr(forward)(w, jnp.ones((B, S, E)))
-    positions = S - 2
-    assert arithmetic._products(traced.jaxpr) == 2 * B * positions * 8 * 3 * E / groups
 
 
 def test_the_count_is_near_that_of_the_compiler():
@@ -131,6 +118,11 @@ def test_a_report_has_the_share_of_a_given_peak_and_none_where_it_is_unknown(tmp
     assert all("mfu" not in line for line in tiny.metrics(tmp_path / "unknown"))
     line = [line for line in tiny.metrics(tmp_path / "given") if line["split"] == "train"][-1]
     assert line["mfu"] == pytest.approx(2 * 1e6 / line["step_seconds"] / 2e9)
+
+
+def test_the_peaks_are_those_that_plans_use():
+    for kind, name in chips.KINDS:
+        assert PEAKS[kind] == pytest.approx(CHIPS[name].peaks["bfloat16"], rel=1e-3), kind
 
 
 def test_a_peak_is_positive():

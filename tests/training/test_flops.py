@@ -11,9 +11,9 @@ from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import convolution
-from convs2s_jax.scaling import flops
-from convs2s_jax.scaling.flops import Flops
+from convs2s_jax.training import flops
 from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
