@@ -55,7 +55,7 @@ def plans(monkeypatch):
         return (
             {"refused": "too large"}
             if case.mesh == (1, 8, 1) and case.each
-            else planned(case, step=1.0 + case.mesh[0] / 8)
+            else planned(case, step=0.1 if case.mesh[1] == 8 else 1.0 + case.mesh[0] / 8)
         )
 
     monkeypatch.setattr(sweep, "_plan", one)
@@ -91,7 +91,7 @@ def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, pla
         (1, 1, "each"): 1.0,
         (8, 1, "all"): pytest.approx(1.125 / 2 / 8),
         (8, 1, "each"): pytest.approx(1.125 / 2),
-        (1, 8, "all"): pytest.approx(1 / 8),
+        (1, 8, "all"): pytest.approx(1.125 / 0.1 / 8),  # more than the fewest chips, by a larger cache
     }
     assert [row["sent_bytes"] for row in rows if not row["refused"]] == [400.0] * 5
     assert plans
