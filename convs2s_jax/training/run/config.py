@@ -52,6 +52,8 @@ class TrainingConfig:
       keep: number of latest checkpoints to keep, besides the best.
       peak_flops: floating-point operations per second that one device can do, for `mfu` in the reports; None for those
         of its kind, where they are known.
+      compile_ahead: number of threads that compile the batch shapes of an epoch before they are needed; None for 2 on
+        accelerators (0 on GPUs of several processes) and 0 on CPUs, where updates use all cores.
       profile: STEP:STEPS traces STEPS updates from update STEP on (the first is 1) by JAX's profiler, into the folder
         profile of the workdir; "" for none.
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
@@ -74,6 +76,7 @@ class TrainingConfig:
     keep: int = 2
     skip_bad_steps: int = 0
     peak_flops: float | None = None
+    compile_ahead: int | None = None
     profile: str = ""
 
     def __post_init__(self) -> None:
@@ -91,6 +94,10 @@ class TrainingConfig:
         check(len(self.metrics) > 0, f"metrics is empty: name one or more of {', '.join(METRICS)}")
         for metric in self.metrics:
             check(metric in METRICS, f"metrics has '{metric}'{did_you_mean(metric, METRICS)}")
+        check(
+            self.compile_ahead is None or 0 <= self.compile_ahead <= 64,
+            f"compile_ahead is {self.compile_ahead}: a number of threads; use 0 (none) to 64",
+        )
         check(
             self.peak_flops is None or self.peak_flops > 0,
             f"peak_flops is {self.peak_flops}: operations per second, such as 1.97e14; use more than 0",

@@ -13,6 +13,7 @@ from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import checkpoint
+from convs2s_jax.training.run.ahead import shapes_of
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.device_memory import device_memory
@@ -98,6 +99,7 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
 
+    session.ahead.request(shapes_of(epoch, session.mesh, position.batch)[1:])  # the first is needed at once
     _tell_rate(session, position)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
@@ -108,7 +110,10 @@ def _epoch(session: Session, window: Window, state: TrainState, position: Positi
             continue
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
         key = jax.random.fold_in(root, position.step)
-        with window.update_of(batch.src.shape + batch.tgt.shape for batch in pending):
+        shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
+        with window.update_of(shapes):
+            for shape in shapes:
+                session.ahead.wait_for(shape)
             state, sums = update(session.step, state, pending, jnp.float32(rate), key)
             flops = sum(map(session.flops, pending))
         pending = []

@@ -14,8 +14,10 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import dispatch, schedule, sharding
+from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
@@ -31,7 +33,7 @@ from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import TrainState
+from convs2s_jax.training.step import Step, TrainState
 
 
 def open_run(
@@ -91,6 +93,7 @@ def open_run(
         SaveClock(cfg.training.save_every_minutes),
         compiled,
         clock,
+        stack.enter_context(_ahead(cfg, step, state, mesh)),
         stack.enter_context(
             Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
         ),
@@ -98,6 +101,14 @@ def open_run(
         flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
     )
     return session, state, position
+
+
+def _ahead(cfg: Config, step: Step[Batch, LossSums], state: TrainState, mesh: Mesh) -> Ahead[Shape]:
+    """The threads that compile shapes before they are needed."""
+    given = cfg.training.compile_ahead
+    threads = default_threads(mesh) if given is None else given
+    work = compiler(step, state.params, mesh, accumulate=cfg.data.batch.accumulate > 1)
+    return Ahead(work, threads=threads)
 
 
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:

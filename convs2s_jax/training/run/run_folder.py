@@ -37,6 +37,7 @@ FREE = (
     "training.keep",
     "training.skip_bad_steps",
     "training.peak_flops",
+    "training.compile_ahead",
     "training.profile",
     "mesh",
     "parallel",

@@ -13,6 +13,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run.ahead import Ahead, Shape
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
@@ -62,6 +63,7 @@ class Session:
       save_clock: when a checkpoint is due by the clock.
       compiled: counter of compilations.
       clock: where the time goes.
+      ahead: compiles batch shapes before they are needed.
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
@@ -77,6 +79,7 @@ class Session:
     save_clock: SaveClock
     compiled: CompileCounter
     clock: WallClock
+    ahead: Ahead[Shape]
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]

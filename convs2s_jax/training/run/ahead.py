@@ -1,0 +1,134 @@
+"""Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`)."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from convs2s_jax.core.rows import round_up
+from convs2s_jax.data.plan import Plan
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import sharding
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run import distributed
+from convs2s_jax.training.step import Step
+
+K = TypeVar("K", bound=Hashable)
+Shape = tuple[int, ...]
+"""Rows and length of the sources, rows and length of the targets."""
+
+
+class Ahead(Generic[K]):
+    """Context manager whose threads do a piece of work for each of a list of names, in its order."""
+
+    def __init__(self, work: Callable[[K], object], *, threads: int) -> None:
+        """Nothing begins before `request`.
+
+        Args:
+          work: is done once for a name. Its errors are ignored: whoever needs the result meets them again.
+          threads: how many at a time; with 0 nothing is done.
+        """
+        self._work, self._free = work, threads
+        self._waiting: list[K] = []
+        self._running: dict[K, threading.Event] = {}
+        self._seen: set[K] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Ahead[K]":
+        return self
+
+    def request(self, names: Iterable[K]) -> None:
+        """Begin with those that were not asked for before."""
+        with self._lock:
+            for name in names:
+                if name not in self._seen:
+                    self._seen.add(name)
+                    self._waiting.append(name)
+            while self._free and len(self._waiting) > 0:
+                self._free -= 1
+                threading.Thread(target=self._run, name="compiler", args=(self._next(),), daemon=True).start()
+
+    def wait_for(self, name: K) -> None:
+        """Wait if a thread is at work for this name. If none has begun, none will: the caller does it."""
+        with self._lock:
+            self._seen.add(name)
+            if name in self._waiting:
+                self._waiting.remove(name)
+            running = self._running.get(name)
+        if running is not None:
+            running.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for what is being compiled, as Python may crash where it ends meanwhile; not after a second signal."""
+        with self._lock:
+            self._waiting = []
+            running = list(self._running.values())
+        for each in running if kind is not KeyboardInterrupt else ():
+            each.wait()
+
+    def _next(self) -> K:
+        name = self._waiting.pop(0)
+        self._running[name] = threading.Event()
+        return name
+
+    def _run(self, name: K) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                self._work(name)
+            with self._lock:
+                self._running.pop(name).set()
+                if not self._waiting:
+                    self._free += 1
+                    return
+                name = self._next()
+
+
+def default_threads(mesh: Mesh) -> int:
+    """Two on accelerators, whose hosts are idle meanwhile; none on CPUs, which the updates themselves use.
+
+    GPUs of several processes exchange what they measure while they compile, so there all compile in the same order.
+    """
+    platform = mesh.devices.flat[0].platform
+    return 0 if platform == "cpu" or (platform != "tpu" and distributed.several()) else 2
+
+
+def compiler(step: Step[Batch, LossSums], params: Tree, mesh: Mesh, *, accumulate: bool) -> Callable[[Shape], object]:
+    """A function that compiles the gradient programs of a batch shape, as the calls of an update would.
+
+    Args:
+      step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
+      params: trained parameters; they may be deleted afterwards.
+      mesh: the devices.
+      accumulate: whether updates have several batches.
+    """
+    first: Any = step.first
+    add: Any = step.add
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
+    key, spread = jax.eval_shape(lambda: jax.random.key(0)), sharding.batch_sharding(mesh)
+
+    def compile_shape(shape: Shape) -> None:
+        if not hasattr(first, "lower"):
+            return
+        sides = [jax.ShapeDtypeStruct(side, "int32", sharding=spread) for side in (shape[:2], shape[2:])]
+        batch: Any = Batch(*sides)  # type: ignore[arg-type]
+        compiled = first.lower(params, batch, key).compile()
+        if accumulate:
+            total = jax.tree.map(
+                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+                jax.eval_shape(step.first, params, batch, key),
+                compiled.output_shardings,
+            )
+            add.lower(total, params, batch, key).compile()
+
+    return compile_shape
+
+
+def shapes_of(plan: Plan, mesh: Mesh, start: int) -> list[Shape]:
+    """The shapes of an epoch's batches from `start` on, in the order of their first use."""
+    shapes = [plan.shapes[planned.shape] for planned in plan.batches[start:]]
+    rows = {shape: round_up(shape.rows, row_shards(mesh)) for shape in shapes}
+    return [(n, shape.src, n, shape.tgt) for shape, n in rows.items()]

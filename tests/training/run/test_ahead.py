@@ -1,0 +1,107 @@
+"""Programs compiled before they are needed: in order, once, and the very programs that updates call."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import ahead
+from convs2s_jax.training.run.ahead import Ahead
+from convs2s_jax.training.run.loop import train
+from tests import tiny
+
+
+class Work:
+    """Work that lasts until it is let go."""
+
+    def __init__(self):
+        self.begun, self.go = [], {name: threading.Event() for name in "abcd"}
+        self.reached = {name: threading.Event() for name in "abcd"}
+
+    def __call__(self, name):
+        self.begun.append(name)
+        self.reached[name].set()
+        assert self.go[name].wait(60)
+        if name == "b":
+            raise ValueError("the caller meets it again")
+
+
+def test_names_are_done_in_order_once_and_those_needed_before_their_turn_are_left_to_the_caller():
+    work = Work()
+    with Ahead(work, threads=1) as one:
+        one.request("abcd")
+        assert work.reached["a"].wait(60)
+        one.wait_for("c")  # has not begun
+        waiting = threading.Thread(target=one.wait_for, args=("a",))
+        waiting.start()
+        assert waiting.is_alive()
+        work.go["a"].set()
+        waiting.join(60)
+        assert work.reached["b"].wait(60)
+        one.request("abcd")
+        for name in "bd":
+            work.go[name].set()
+        assert work.reached["d"].wait(60)
+    assert work.begun == ["a", "b", "d"]
+
+
+def test_as_many_are_at_work_as_there_are_threads():
+    work = Work()
+    with Ahead(work, threads=2) as one:
+        one.request("abcd")
+        assert work.reached["a"].wait(60)
+        assert work.reached["b"].wait(60)
+        assert sorted(work.begun) == ["a", "b"]
+        work.go["a"].set()
+        assert work.reached["c"].wait(60)
+        for go in work.go.values():
+            go.set()
+
+
+def test_without_threads_nothing_is_done():
+    with Ahead(pytest.fail, threads=0) as one:
+        one.request("ab")
+        one.wait_for("a")
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_path, monkeypatch, accumulate):
+    """All but the first shape are finished before the first update: afterwards nothing compiles."""
+    options = {"data__batch__shapes": 3, "data__batch__tokens": 400, "data__batch__accumulate": accumulate}
+    options |= {"training__max_steps": 9, "training__validate_every": 100, "training__report_every": 1}
+    train(tiny.config(**options), tmp_path / "plain")
+    request = Ahead.request
+
+    def all_at_once(self, names):
+        names = list(names)
+        request(self, names)
+        for event in list(self._running.values()):
+            event.wait(120)
+        while self._waiting or self._running:
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(ahead.Ahead, "request", all_at_once)
+    train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
+    counts = {
+        name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"]
+        for name in ("plain", "ahead")
+    }
+    assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
+    assert counts["ahead"][-1] - counts["ahead"][0] <= (1 if accumulate > 1 else 0)
+    assert tiny.digests(tmp_path / "plain", 9)["params"] == tiny.digests(tmp_path / "ahead", 9)["params"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "processes", "threads"), [("cpu", 1, 0), ("tpu", 1, 2), ("tpu", 4, 2), ("gpu", 1, 2), ("gpu", 4, 0)]
+)
+def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes, threads):
+    monkeypatch.setattr(ahead.distributed.jax, "process_count", lambda: processes)
+    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    assert ahead.default_threads(mesh) == threads
+
+
+def test_another_number_of_threads_is_refused():
+    with pytest.raises(UserError, match=r"compile_ahead is -1: a number of threads; use 0 \(none\) to 64$"):
+        tiny.config(training__compile_ahead=-1)
