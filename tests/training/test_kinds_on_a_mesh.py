@@ -32,7 +32,7 @@ def gradients(cfg, mesh=None):
     return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
-EACH_KIND = [("conv", "conv"), ("dynamic", "dynamic"), ("slicenet", "slicenet"), ("gru", "bahdanau")]
+EACH_KIND = [("dynamic", "dynamic"), ("gru", "bahdanau")]
 """The others differ in little of what a mesh knows: `test_laws.py` finds all their rules."""
 
 

@@ -26,6 +26,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import loop, opening, reports, restoring, run_folder
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.step import Step
 from convs2s_jax.translation.translator import load
 from tests import tiny
 
@@ -84,7 +85,7 @@ def continued(workdir, told):
         raise ReachedError
 
     tell = mock.patch.object(opening, "show", lambda sentence: told.append(sentence) or "")
-    fast = mock.patch.object(opening, "compile_configured", return_value=None)  # the update is not reached
+    fast = mock.patch.object(opening, "compile_configured", return_value=Step(None, None, None))  # is not reached
     with (
         mock.patch.object(opening, "prepare", preparing),
         mock.patch.object(restoring, "restore", restored),
