@@ -2,12 +2,12 @@
 
 ConvS2S on the Kyoto Free Translation Task, Japanese to English: 330,000 pairs, 256 channels, five encoder and four
 decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are those that
-two processor cores train in a few hours: an epoch has 8.3 M target tokens and about 2,500 updates, training ends after
-ten. A run that was stopped continues with the same command. 24 shapes of batches in place of 12 leave 14 % padding in
+two processor cores train in two hours: an epoch has 8.3 M target tokens and about 2,500 updates, training ends after
+four. A run that was stopped continues with the same command. 24 shapes of batches in place of 12 leave 14 % padding in
 place of 18 %: long and short sides meet more often than between European languages.
 
-Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
-in docs/results.md once it was measured.
+Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. Measured: 14.5 cased after
+3.2 epochs, 14.9 with the mean of three checkpoints (seed 1, docs/results.md).
 """
 
 
@@ -23,14 +23,14 @@ def get_config():
             "embedding_dim": 256,
             "dropout": 0.1,
             "encoder": {"layers": [(256, 3)] * 5},
-            "decoder": {"layers": [(256, 3)] * 4, "out_dim": 256},
+            "decoder": {"layers": [(256, 3)] * 4, "out_dim": 256, "tied_output": True},
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.98},
-            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 1000, "steps": 25_000},
+            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 500, "steps": 10_000},
             "clip": 1.0,
             "label_smoothing": 0.1,
-            "max_steps": 25_000,
+            "max_steps": 10_000,
             "save_every": 1000,
             "bleu_tokenize": "none",
         },

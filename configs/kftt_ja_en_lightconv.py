@@ -4,8 +4,8 @@ LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to Engli
 same text, sub-words, batches and number of updates, 256 channels, five encoder and four decoder layers with kernels
 that grow from 3 to 31. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`.
 
-Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this configuration is
-in docs/results.md once it was measured.
+Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. This configuration was not run
+to its end.
 """
 
 
@@ -29,14 +29,14 @@ def get_config():
             "embedding_dim": 256,
             "dropout": 0.1,
             "encoder": {**side, "layers": [3, 7, 15, 31, 31]},
-            "decoder": {**side, "layers": [3, 7, 15, 31], "attention_dropout": 0.1},
+            "decoder": {**side, "layers": [3, 7, 15, 31], "attention_dropout": 0.1, "tied_output": True},
         },
         "training": {
             "optimizer": {"kind": "adam", "b2": 0.98},
-            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 2000, "steps": 25_000},
+            "schedule": {"kind": "cosine", "rate": 1e-3, "warmup": 2000, "steps": 10_000},
             "clip": 0.0,
             "label_smoothing": 0.1,
-            "max_steps": 25_000,
+            "max_steps": 10_000,
             "save_every": 500,
             "bleu_tokenize": "none",
         },
