@@ -9,6 +9,7 @@ import pytest
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import longest, score, translate
+from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 RANDOM = np.random.default_rng(5)
@@ -56,7 +57,7 @@ def test_number_of_devices_changes_nothing(params, name):
             jax.tree.map(np.testing.assert_array_equal, dataclasses.astuple(c), dataclasses.astuple(d))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", drills_but(OPTIONS, kept=["beam", "samples"]))
 def test_order_and_size_of_batches_change_nothing(params, name):
     """16 in a batch shrink to 8 and go on; 3 do not; reversed, each has other neighbours."""
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])

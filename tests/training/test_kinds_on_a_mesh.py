@@ -32,8 +32,8 @@ def gradients(cfg, mesh=None):
     return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
 
 
-EACH_KIND = [("dynamic", "dynamic"), ("gru", "bahdanau")]
-"""The others differ in little of what a mesh knows: `test_laws.py` finds all their rules."""
+EACH_KIND = [("dynamic", "dynamic")]
+"""Its layers gather their own kernels. `test_laws.py` finds the rules of all kinds."""
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), drills_but(together(), EACH_KIND))

@@ -166,7 +166,9 @@ def test_every_parameter_has_its_rule():
 
 
 def test_the_wrong_gradient_of_a_sharded_convolution_is_still_there():
-    """When this fails, XLA is repaired: delete the script that reports it, and this test."""
+    """In jax 0.12 it is right. When this is skipped on all versions that are supported, delete the script and this."""
+    if tuple(map(int, jax.__version__.split(".")[:2])) > (0, 10):
+        pytest.skip("seen in jax 0.10")
     run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr
     assert re.search(r"^loss: relative error .*e-0[67]$", run.stdout, re.MULTILINE)
