@@ -33,6 +33,10 @@ The parts of a weight-normalised kernel, .../w/v and .../w/g, follow the kernel'
 rule of its parameter. An axis whose length the mesh axis does not divide is not sharded.
 """
 
+WHOLE = ("taps/w", "taps/scores")
+"""Ends of paths of arrays that are small and that the state's axis does not cut. XLA's partitioner gave wrong gradients
+of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
+
 
 def state_axis(mesh: Mesh, parallel: Parallel = "jit") -> str | None:
     """The mesh axis that cuts parameters and optimiser state between updates; None where each device has them whole.
@@ -65,7 +69,7 @@ def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = Non
     if rule is None or len(rule) != len(shape):
         raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
     axes: list[Any] = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule, shape, strict=True)]
-    if cut is not None and len(shape) > 1:
+    if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
         for i in reversed(range(len(shape))):
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:

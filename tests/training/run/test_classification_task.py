@@ -91,7 +91,7 @@ def updated(name, way=None, sizes=None):
     state = fresh_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
     batches = [batch(), batch(seed=1)]
     if mesh is not None:
-        state = jax.device_put(state, sharding.shardings(state, mesh))
+        state = jax.device_put(state, sharding.shardings(state, mesh, way or "jit"))
         batches = jax.device_put(batches, sharding.batch_sharding(mesh))
     steps = compile_configured(cfg, TRAINING, mesh, parallel=way or "jit")
     gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
