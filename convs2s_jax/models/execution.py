@@ -63,8 +63,9 @@ class ExecutionConfig:
         if self.remat == "none" and not parts:
             return layer
         policy = {"block": None, "offload": _OFFLOAD}.get(self.remat, _products)
-        kept: F = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)  # type: ignore[assignment]
-        return kept
+        kept: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
+        same: F = kept
+        return same
 
     def form(self, scanned: bool) -> DenseForm:
         """The form of the convolutions of layers inside or outside a loop."""

@@ -85,8 +85,9 @@ def constrained(params: Tree, mesh: Mesh) -> Tree:
     return jax.tree_util.tree_map_with_path(part, params)
 
 
-def exchanged(params: Tree, specs: Tree, axis: str) -> Tree:
-    """Merged parameters as parts, within a `shard_map` that has cut them along this mesh axis by these specs."""
+def exchanged(params: Tree, specs: Tree, mesh: Mesh) -> Tree:
+    """Merged parameters as parts, within a `shard_map` over the mesh that has cut them by these specs."""
+    axis = sharding.state_axis(mesh)
 
     def part(value: Array, spec: P) -> Part:
         places = [

@@ -99,7 +99,6 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S
         return _jit(loss, finish, None)
     tensor = mesh.shape["tensor"]
     check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
-    axis = "fsdp" if mesh.shape["fsdp"] > 1 else "data"
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         def made(merged: Tree) -> tuple[Tree, S]:
@@ -107,7 +106,7 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S
 
             def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
                 def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-                    return loss(gathering.exchanged(params, specs, axis), batch, key)
+                    return loss(gathering.exchanged(params, specs, mesh), batch, key)
 
                 begin = lax.axis_index(ROWS) * len(jax.tree.leaves(batch)[0])
                 grads, sums = merged_gradients(in_parts, merged, batch, first=begin, key=key)
@@ -116,8 +115,8 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S
             each = jax.shard_map(
                 local, mesh=mesh, in_specs=(specs, P(ROWS), P()), out_specs=(specs, P()), check_vma=False
             )
-            grads, sums = each(merged, batch, key)
-            return grads, sums
+            found: tuple[Tree, S] = each(merged, batch, key)
+            return found
 
         return through_kernels(params, made)
 

@@ -38,14 +38,12 @@ WHOLE = ("taps/w", "taps/scores")
 of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 
-def state_axis(mesh: Mesh, parallel: Parallel = "jit") -> str | None:
-    """The mesh axis that cuts parameters and optimiser state between updates; None where each device has them whole.
+def state_axis(mesh: Mesh) -> str:
+    """The mesh axis that cuts parameters and optimiser state between updates.
 
     `fsdp` if it has several devices, else `data`: then each device updates its part only, and kernels are gathered for
     the next gradients (ZeRO, Rajbhandari et al. 2020).
     """
-    if parallel == "pmap":
-        return None
     return "fsdp" if mesh.shape["fsdp"] > 1 else "data"
 
 
@@ -79,8 +77,8 @@ def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = Non
 
 
 def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit") -> Tree:
-    """A NamedSharding for each leaf of a tree of trained parameters or of a training state."""
-    cut = state_axis(mesh, parallel)
+    """A NamedSharding for each leaf of a tree of trained parameters or of a training state. pmap has them whole."""
+    cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut))

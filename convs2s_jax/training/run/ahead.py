@@ -114,7 +114,7 @@ def compiler(step: Step[Batch, LossSums], params: Tree, mesh: Mesh, *, accumulat
         if not hasattr(first, "lower"):
             return
         sides = [jax.ShapeDtypeStruct(side, "int32", sharding=spread) for side in (shape[:2], shape[2:])]
-        batch: Any = Batch(*sides)  # type: ignore[arg-type]
+        batch: Any = Batch(*sides)  # type: ignore[arg-type]  # shapes in place of arrays
         compiled = first.lower(params, batch, key).compile()
         if accumulate:
             total = jax.tree.map(
