@@ -1,10 +1,14 @@
-"""Loading the batches of a plan: a background thread fills them and sends them to the device ahead of their use."""
+"""Loading the batches of a plan: a background thread fills them and sends them to the device ahead of their use.
+
+The plan of the next epoch is made in the background as well.
+"""
 
 import dataclasses
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,3 +97,37 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
     finally:
         stop.set()
         thread.join()
+
+
+class Plans:
+    """Plans of epochs. While one is in use, a background thread makes the next."""
+
+    def __init__(self, make: Callable[[int], Plan], *, last: int | None = None) -> None:
+        """Make nothing yet.
+
+        Args:
+          make: the plan of an epoch, numbered from 1.
+          last: the last epoch that will be asked for; None if it is not known.
+        """
+        self._make, self._last = make, last
+        self._next: tuple[int, Future[Plan]] | None = None
+
+    def of(self, epoch: int) -> Plan:
+        """The plan of an epoch; begins with that of the next. An error in `make` is raised here."""
+        begun, self._next = self._next, None
+        plan = begun[1].result() if begun and begun[0] == epoch else self._make(epoch)
+        if self._last is None or epoch < self._last:
+            self._next = (epoch + 1, self._begin(epoch + 1))
+        return plan
+
+    def _begin(self, epoch: int) -> "Future[Plan]":
+        future: Future[Plan] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(self._make(epoch))
+            except BaseException as error:  # raised again by `of`
+                future.set_exception(error)
+
+        threading.Thread(target=work, name=f"plan of epoch {epoch}", daemon=True).start()
+        return future

@@ -85,7 +85,7 @@ def plan_epoch(
     rng = np.random.default_rng([seed, epoch])
     batches = _fill(src, tgt, rng.permutation(rows), shapes)
     batches = [batches[i] for i in rng.permutation(len(batches))]
-    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, shapes, batches))
+    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src[rows], tgt[rows], shapes, batches))
 
 
 def plan_all(src: np.ndarray, tgt: np.ndarray, *, tokens: int, shapes: int) -> Plan:
@@ -98,8 +98,11 @@ def plan_all(src: np.ndarray, tgt: np.ndarray, *, tokens: int, shapes: int) -> P
 
 def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:
     """Cut rows, in their order, into batches; leftovers move to larger shapes."""
-    home = fitting(src[rows], tgt[rows], shapes)
-    waiting = [rows[home == i] for i in range(len(shapes))]
+    if not shapes:
+        return []
+    home = fitting(src[rows], tgt[rows], shapes).astype(np.uint16)  # numpy sorts these by radix
+    ends = np.cumsum(np.bincount(home, minlength=len(shapes)))
+    waiting = np.split(rows[np.argsort(home, kind="stable")], ends[:-1])
     batches = []
     for i, shape in enumerate(shapes):
         mine = waiting[i]
@@ -117,6 +120,6 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
 
 
 def _padding(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]) -> float:
+    """Share of padding, from the lengths of the pairs that the batches hold."""
     cells = sum(shapes[b.shape].rows * (shapes[b.shape].src + shapes[b.shape].tgt) for b in batches)
-    tokens = sum(int(src[b.rows].sum() + tgt[b.rows].sum()) for b in batches)
-    return 1.0 - tokens / cells if cells else 0.0
+    return 1.0 - int(src.sum() + tgt.sum()) / cells if cells else 0.0

@@ -33,14 +33,20 @@ def rows_within(tokens: int, longest: int) -> int:
 
 
 def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.ndarray:
-    """Index of the smallest shape (by S + T) that holds each pair: [n]. Raises ValueError if a pair fits into none."""
+    """Index of the smallest shape (by S + T) that holds each pair: [n]. Raises ValueError if a pair fits into none.
+
+    Pairs between the same lengths of shapes fit the same shapes, so a table of these lengths has the answers.
+    """
     if len(src) == 0:
         return np.zeros(0, np.intp)
-    cost = np.array([shape.src + shape.tgt for shape in shapes])
-    fits = (src[:, None] <= [shape.src for shape in shapes]) & (tgt[:, None] <= [shape.tgt for shape in shapes])
-    if not fits.any(axis=1).all():
+    levels = [np.unique([shape[side] for shape in shapes]) for side in (0, 1)]
+    table = np.full([len(side) + 1 for side in levels], -1, np.intp)  # the last row and column: too long for all
+    for i in sorted(range(len(shapes)), key=lambda i: (-shapes[i].src - shapes[i].tgt, -i)):  # the smallest is last
+        table[tuple(slice(np.searchsorted(side, n) + 1) for side, n in zip(levels, shapes[i][:2], strict=True))] = i
+    found = table[np.searchsorted(levels[0], src), np.searchsorted(levels[1], tgt)]
+    if (found < 0).any():
         raise ValueError("there are pairs that no shape holds; choose the shapes from the same rows")
-    return np.argmin(np.where(fits, cost, np.iinfo(np.int64).max), axis=1)
+    return found
 
 
 def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) -> tuple[Shape, ...]:

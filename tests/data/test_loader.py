@@ -118,3 +118,33 @@ def test_sentences_end_with_eos_are_padded_and_cut():
 
 def test_a_sentence_that_just_fits_is_not_cut():
     assert fill(SENTENCES, np.array([2]), (1, 6)).tolist() == [[8, 9, 10, 11, 12, EOS]]
+
+
+def test_the_plan_of_the_next_epoch_is_made_while_one_is_used():
+    made = {epoch: threading.Event() for epoch in range(1, 6)}
+    by = {}
+
+    def make(epoch):
+        by[epoch] = threading.current_thread()
+        made[epoch].set()
+        return plan_of(epoch)
+
+    plans = loader.Plans(make, last=4)
+    for epoch in (2, 3, 4):  # a resumed run begins anywhere
+        assert len(plans.of(epoch).batches) == epoch
+        if epoch < 4:
+            assert made[epoch + 1].wait(10)
+            assert by[epoch + 1] is not threading.current_thread()
+    assert sorted(by) == [2, 3, 4]  # none beyond the last, none twice
+
+
+def test_error_in_a_plan_is_raised_where_its_epoch_begins():
+    def make(epoch):
+        if epoch == 2:
+            raise Broken("plan")
+        return plan_of(1)
+
+    plans = loader.Plans(make)
+    plans.of(1)
+    with pytest.raises(Broken, match="plan"):
+        plans.of(2)

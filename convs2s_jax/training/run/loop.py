@@ -40,7 +40,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
     interrupts = interrupts or Interrupts()
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, workdir, interrupts, stack)
-        window = _window(session, state, position)
+        window, plans = _window(session, state, position), _plans(session)
         session.profile.done(position.step, state)
         bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
@@ -48,7 +48,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
             with session.clock.during("compute"):
-                state, position = _epoch(session, window, state, position)
+                state, position = _epoch(session, window, plans, state, position)
         interrupts.begin()  # also where an earlier start has done all updates
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
@@ -90,11 +90,23 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
     )
 
 
-def _epoch(session: Session, window: Window, state: TrainState, position: Position) -> tuple[TrainState, Position]:
+def _plans(session: Session) -> loader.Plans:
+    """The plans of all epochs."""
+    run = session.run
+
+    def of(epoch: int) -> plan.Plan:
+        return plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
+
+    return loader.Plans(of, last=run.cfg.training.max_epochs)
+
+
+def _epoch(
+    session: Session, window: Window, plans: loader.Plans, state: TrainState, position: Position
+) -> tuple[TrainState, Position]:
     """Run the updates up to the end of the epoch or of training."""
     run, cfg = session.run, session.run.cfg.training
     with session.clock.during("input"):
-        epoch = plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=position.epoch)
+        epoch = plans.of(position.epoch)
 
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
