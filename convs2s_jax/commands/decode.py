@@ -38,8 +38,17 @@ def options(values: Mapping[str, Any], overrides: Overrides) -> Options:
     Raises:
       UserError: options that contradict each other, or an override outside `search`.
     """
+    return command_line.options_of(Options, values, search=search_options(values, overrides))
+
+
+def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The fields of the search that are given, as flags or as `--config.search.*`.
+
+    Raises:
+      UserError: an override outside `search`, or a field that has two values.
+    """
     search = {field.name: values[field.name] for field in SEARCH.fields if field.name in values}
-    return command_line.options_of(Options, values, search=_overridden(search, overrides))
+    return _overridden(search, overrides)
 
 
 def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:

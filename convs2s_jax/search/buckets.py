@@ -30,18 +30,21 @@ class Bucket(NamedTuple):
         return [*self.indices, *[None] * (self.rows - len(self.indices))]
 
 
-def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 16) -> list[Bucket]:
+def batches(
+    lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 16, least_rows: int = 1
+) -> list[Bucket]:
     """Group sentences of similar length, longest first.
 
     With the longest first, a lack of memory shows at once, and estimates of the time left are not too low. Batches of
     equal width have the same number of rows, so they share one shape. If there is only one batch, its rows are the next
-    power of two. Empty rows cost little, because the search drops them.
+    power of two, or `least_rows`. Empty rows cost little, because the search drops them.
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
       least_width: least width of the arrays, so that short sentences share one shape.
+      least_rows: least number of rows of a batch that is the only one, so that small batches share one shape.
 
     Returns:
       Batches that hold every sentence once; among equal lengths in input order.
@@ -62,7 +65,7 @@ def batches(lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, leas
         plan.append(Bucket(most, width, indices))
     if len(plan) == 1:
         (only,) = plan
-        plan = [only._replace(rows=min(only.rows, _power_of_two(len(only.indices))))]
+        plan = [only._replace(rows=min(only.rows, max(least_rows, _power_of_two(len(only.indices)))))]
     return plan
 
 

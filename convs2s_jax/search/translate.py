@@ -84,6 +84,7 @@ def translate(
     rows: int = 64,
     tokens: int = 16384,
     least_width: int = 16,
+    least_rows: int = 1,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
@@ -113,6 +114,7 @@ def translate(
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
       least_width: source arrays are at least this wide, so that short sentences share one compilation.
+      least_rows: a batch that is the only one has at least this many rows, so that small ones share one compilation.
       devices: that batches are spread over; None for all local ones.
       progress: called with the number of sentences done since the call before.
 
@@ -171,7 +173,7 @@ def translate(
     results = [Translation((NOTHING,))] * count
     if progress is not None and len(real) < count:
         progress(count - len(real))
-    plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width)
+    plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width, least_rows=least_rows)
     plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
     wishes = wishes_of(shortlist, plan, [source[:room] for source in sources], prefixes, phrases)
     if plan:

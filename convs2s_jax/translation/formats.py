@@ -55,11 +55,16 @@ def scores(result: Result) -> str:
 
 
 def json_line(result: Result) -> str:
-    """A JSON object: line, source, source_tokens, hypotheses (each text, tokens, score, token_scores, alignment).
+    """`record` on a line of its own."""
+    return json.dumps(record(result), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def record(result: Result) -> dict[str, Any]:
+    """Fields for JSON: line, source, source_tokens, hypotheses (each text, tokens, score, token_scores, alignment).
 
     Scores that are not finite are null. The alignment is the text "0-0 1-2" (source token - target token).
     """
-    record = {
+    return {
         "line": result.line,
         "source": result.source,
         "source_tokens": result.source_tokens,
@@ -74,7 +79,6 @@ def json_line(result: Result) -> str:
             for hypothesis in result.hypotheses
         ],
     }
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def fairseq(result: Result) -> str:

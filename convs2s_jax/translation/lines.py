@@ -29,6 +29,7 @@ def translate(
     batch_size: int = 64,
     batch_tokens: int = 16384,
     least_width: int = 16,
+    least_rows: int = 1,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
@@ -48,6 +49,7 @@ def translate(
       first: number of the first line.
       batch_size, batch_tokens: maximum number of sentences and of source tokens in a batch.
       least_width: minimum width of source arrays: lines with fewer tokens share a compilation.
+      least_rows: minimum number of rows of a batch that is the only one.
       devices: None for all local ones.
       progress: called with the number of lines done since the previous call.
 
@@ -70,6 +72,7 @@ def translate(
         rows=batch_size,
         tokens=batch_tokens,
         least_width=least_width,
+        least_rows=least_rows,
         devices=devices,
         progress=progress,
     )

@@ -21,6 +21,8 @@ class Hypothesis:
       score: ranking score in nats, normalised as the search options say.
       token_scores: score of each of `tokens`, in nats.
       alignment: (source token, target token) pairs, see `alignment.pairs`; empty if not requested.
+      attention: [tokens, source tokens + 1], the attention behind each of `tokens`, end symbols last; None if not
+        requested.
     """
 
     text: str
@@ -28,6 +30,7 @@ class Hypothesis:
     score: float
     token_scores: tuple[float, ...]
     alignment: tuple[tuple[int, int], ...] = ()
+    attention: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,7 @@ def describe(
             score=candidate.score,
             token_scores=tuple(float(str(score)) for score in candidate.token_scores),
             alignment=alignment.pairs(candidate.attention),
+            attention=candidate.attention,
         )
 
     return Result(

@@ -1,0 +1,184 @@
+"""A server under load:  python benchmarks/serve.py --workdir=RUN --input=FILE [--minutes 10]
+
+Starts `convs2s serve` on the loopback interface and, at 1, 8 and 64 clients, sends the lines of the file one a request,
+each client the next as soon as it has its answer. Prints sentences/s and latencies; beside them, in the same run, the
+sentences/s of `translate` on the same lines in one call, as decode.py makes it, and the seconds of single calls. All
+translations are compared.
+
+With --minutes, clients then send good, bad, cancelled and oversized requests at random for so long; lost or different
+answers and the growth of the server's memory are printed.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+from machine import describe
+
+from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.translation.lines import translate
+from convs2s_jax.translation.translator import Translator, load, precomputed
+
+CLIENTS = (1, 8, 64)
+SINGLE = 32
+"""Lines that are translated one by one."""
+BAD = (
+    {"content": b"{not json"},
+    {"json": {"lines": ["a"], "beamsize": 3}},
+    {"json": {"lines": ["a"], "beam_size": 999}},
+    {"json": {"lines": ["two\nlines"]}},
+    {"json": {"lines": ["many words " * 500]}},
+    {"content": b" " * (2 << 20)},
+)
+"""Requests that are refused."""
+
+
+def main() -> None:
+    """Measure, compare, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", required=True, help="a trained model")
+    parser.add_argument("--input", required=True, help="source lines")
+    parser.add_argument("--lines", type=int, default=512, help="lines of it to translate")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=0.0, help="length of the mixed load; 0 for none")
+    options = parser.parse_args()
+    print(describe(), flush=True)
+    translator = precomputed(load(Path(options.workdir), tell=print))
+    lines = [line for line in read_lines(options.input) if line.strip()][: options.lines]
+    random.Random(1).shuffle(lines)
+    expected = offline(translator, lines, options.repeats)
+    command = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
+    with subprocess.Popen(
+        [*command, f"--workdir={options.workdir}", "--port=0"], stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            address = wait_for(server)
+            asyncio.run(measure(address, lines, expected, options.repeats))
+            if options.minutes:
+                asyncio.run(mixed(address, server.pid, lines, expected, options.minutes * 60))
+        finally:
+            server.terminate()
+
+
+def offline(translator: Translator, lines: Sequence[str], repeats: int) -> list[str]:
+    """The translations by `translate`, after its speed for all lines at once and for single ones was printed."""
+    search = translator.cfg.search
+
+    def seconds(batch: Sequence[str]) -> float:
+        before = time.perf_counter()
+        translate(translator, search, batch, attention=False)
+        return time.perf_counter() - before
+
+    expected = [result.best.text for result in translate(translator, search, lines, attention=False)]
+    for line in lines[:SINGLE]:
+        seconds([line])
+    speeds = [len(lines) / seconds(lines) for _ in range(repeats)]
+    alone = [seconds([line]) for line in lines[:SINGLE] for _ in range(repeats)]
+    print(f"translate, all lines: {low_middle_high(speeds)} sentences/s", flush=True)
+    print(f"translate, one line: {1e3 * statistics.median(alone):.0f} ms (median)", flush=True)
+    return expected
+
+
+def wait_for(server: "subprocess.Popen[str]") -> str:
+    """The address of the server, once it is ready."""
+    address = ""
+    assert server.stderr is not None
+    for line in server.stderr:
+        print(line, end="", flush=True)
+        if found := re.search(r"http://[\d.:]+", line):
+            address = found[0]
+        if "ready" in line:
+            return address
+    raise SystemExit("the server did not start")
+
+
+async def measure(address: str, lines: Sequence[str], expected: Sequence[str], repeats: int) -> None:
+    """Speed and latencies at each number of clients."""
+    async with httpx.AsyncClient(base_url=address, timeout=120, limits=httpx.Limits(max_connections=100)) as client:
+        for clients in CLIENTS:
+            some = range(len(lines)) if clients > 1 else range(min(len(lines), 4 * SINGLE))
+            speeds, latencies, different = [], [], 0
+            for _ in range(repeats):
+                numbers = iter(some)
+
+                async def work(numbers=numbers) -> int:  # type: ignore[no-untyped-def]
+                    wrong = 0
+                    for i in numbers:
+                        before = time.perf_counter()
+                        answer = await client.post("/translate", json={"lines": [lines[i]]})
+                        latencies.append(time.perf_counter() - before)  # noqa: B023
+                        wrong += answer.json()["translations"][0]["text"] != expected[i]
+                    return wrong
+
+                before = time.perf_counter()
+                different += sum(await asyncio.gather(*(work() for _ in range(clients))))
+                speeds.append(len(some) / (time.perf_counter() - before))
+            cuts = statistics.quantiles(latencies, n=100)
+            p50, p95, p99 = (1e3 * cuts[i] for i in (49, 94, 98))
+            print(
+                f"{clients} clients: {low_middle_high(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
+                f"(p50 / p95 / p99); {different} translations differ",
+                flush=True,
+            )
+
+
+async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequence[str], seconds: float) -> None:
+    """Good, bad, cancelled and oversized requests of 16 clients; prints what was lost and the server's memory."""
+    end, counts = time.monotonic() + seconds, {"good": 0, "refused": 0, "cancelled": 0, "lost": 0, "different": 0}
+    memory = [resident(process)]
+
+    async def work(client: httpx.AsyncClient, seed: int) -> None:
+        rng = random.Random(seed)
+        while time.monotonic() < end:
+            kind = rng.random()
+            if kind < 0.2:
+                answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]
+                counts["refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"] += 1
+                continue
+            chosen = rng.sample(range(len(lines)), rng.randint(1, 8))
+            asked = client.post("/translate", json={"lines": [lines[i] for i in chosen]})
+            if kind < 0.3:
+                try:
+                    await asyncio.wait_for(asked, rng.random() * 0.05)
+                except TimeoutError:
+                    counts["cancelled"] += 1
+                continue
+            try:
+                found = [one["text"] for one in (await asked).json()["translations"]]
+            except (httpx.HTTPError, json.JSONDecodeError, KeyError):
+                counts["lost"] += 1
+                continue
+            counts["good" if found == [expected[i] for i in chosen] else "different"] += 1
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            await asyncio.sleep(seconds / 10)
+            memory.append(resident(process))
+
+    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+        await asyncio.gather(watch(), *(work(client, seed) for seed in range(16)))
+    print(f"{seconds / 60:g} minutes of mixed requests: {counts}")
+    print(f"the server's memory, MB: {', '.join(str(size) for size in memory)}")
+
+
+def resident(process: int) -> int:
+    """Megabytes of memory that a process holds."""
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())[0]) // 1000
+
+
+def low_middle_high(values: Sequence[float]) -> str:
+    """Minimum / median / maximum."""
+    return f"{min(values):.0f} / {statistics.median(values):.0f} / {max(values):.0f}"
+
+
+if __name__ == "__main__":
+    main()

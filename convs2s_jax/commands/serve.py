@@ -1,0 +1,42 @@
+"""The command that serves translations over HTTP: `convs2s serve`."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving.options import ServeOptions
+
+ABOUT = """
+Serve translations over HTTP:
+
+  {program} --workdir=DIR [--port=8080] [--beam_sizes=5,1] [--flag=value ...]
+
+POST /translate takes JSON such as {{"lines": ["April 4, 1989"]}}. GET / is a page for people, /docs describes the
+interface, /health and /ready are for whoever starts it, /metrics for Prometheus (docs/serving.md).
+"""
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Serve until a signal."""
+    options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise UserError(f"serving needs {', '.join(missing)}: pip install 'convs2s_jax[serve]'")
+    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.serving import server
+
+    compiled_programs.keep(os.environ)
+    server.serve(options, tell=tell)
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ServeOptions, leave_out=("search",)), SEARCH), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

@@ -1,0 +1,164 @@
+"""Dynamic batching: lines of different requests that arrive within a few milliseconds are translated together."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+IN_FLIGHT = 2
+"""Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
+
+
+class FullError(Exception):
+    """There is no room for further lines."""
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A line that waits for its translation.
+
+    Attributes:
+      key: lines with equal keys can share a batch.
+      width: columns that its source needs.
+      line: the text.
+      answer: its result.
+      arrived: when it came, in seconds of the clock.
+    """
+
+    key: Hashable
+    width: int
+    line: str
+    answer: "asyncio.Future[Any]"
+    arrived: float
+
+
+def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
+    """The lines of the next batch: the oldest, and those after it that are no wider and have its key.
+
+    Wider ones would make it slower; they are the oldest in their turn, so none waits forever.
+
+    Args:
+      waiting: at least one line, oldest first.
+      rows: most lines of a batch.
+    """
+    oldest = waiting[0]
+    together = (item for item in waiting if item.key == oldest.key and item.width <= oldest.width)
+    return list(itertools.islice(together, rows))
+
+
+@dataclass
+class Batcher:
+    """Collects lines and runs them in batches, in threads of its own.
+
+    Attributes:
+      run: the results of lines with equal keys, in their order; called in a thread.
+      rows: most lines of a batch with this key.
+      wait: seconds that a line waits for others.
+      most: lines that may wait.
+      ran: called with the number of lines of each batch.
+    """
+
+    run: Callable[[Sequence[Item]], Sequence[Any]]
+    rows: Callable[[Hashable], int]
+    wait: float
+    most: int
+    ran: Callable[[int], None] = lambda _lines: None
+    _waiting: list[Item] = field(default_factory=list)
+    _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._arrival = asyncio.Event()
+        self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="translate")
+        self._free = asyncio.Semaphore(IN_FLIGHT)
+
+    @property
+    def waiting(self) -> int:
+        """Lines that wait for a batch."""
+        return len(self._waiting)
+
+    def submit(self, key: Hashable, lines: Sequence[tuple[int, str]]) -> "list[asyncio.Future[Any]]":
+        """Add the lines (width, text) of a request; their results arrive in the futures. A cancelled one is not run.
+
+        Raises:
+          FullError: there is no room for all of them; none is added.
+        """
+        self._waiting = [item for item in self._waiting if not item.answer.done()]
+        if len(self._waiting) + len(lines) > self.most:
+            raise FullError
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        items = [Item(key, width, line, loop.create_future(), now) for width, line in lines]
+        self._waiting += items
+        self._arrival.set()
+        return [item.answer for item in items]
+
+    async def work(self) -> None:
+        """Run batches until this is cancelled."""
+        try:
+            while True:
+                await self._arrival.wait()
+                await self._free.acquire()
+                batch = await self._next()
+                if not batch:
+                    self._free.release()
+                    continue
+                task = asyncio.create_task(self._run(batch))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _next(self) -> list[Item]:
+        """The next batch, once its oldest line has waited for others or enough lines are there."""
+        while True:
+            self._waiting = [item for item in self._waiting if not item.answer.done()]
+            if not self._waiting:
+                self._arrival.clear()
+                return []
+            chosen = choose(self._waiting, self.rows(self._waiting[0].key))
+            rest = chosen[0].arrived + self.wait - time.monotonic()
+            if rest <= 0 or len(chosen) == self.rows(chosen[0].key):
+                taken = set(map(id, chosen))
+                self._waiting = [item for item in self._waiting if id(item) not in taken]
+                return chosen
+            self._arrival.clear()
+            try:
+                await asyncio.wait_for(self._arrival.wait(), rest)
+            except TimeoutError:
+                self._arrival.set()
+
+    async def _run(self, batch: list[Item]) -> None:
+        """Run a batch; if it fails, each of its lines alone, so that only those fail that cannot be translated."""
+        try:
+            try:
+                results = await self._in_thread(batch)
+            except Exception as error:
+                if len(batch) == 1:
+                    return self._fail(batch[0], error)
+                for item in batch:
+                    try:
+                        self._answer(item, (await self._in_thread([item]))[0])
+                    except Exception as other:
+                        self._fail(item, other)
+                return None
+            for item, result in zip(batch, results, strict=True):
+                self._answer(item, result)
+        finally:
+            self._free.release()
+
+    async def _in_thread(self, batch: Sequence[Item]) -> Sequence[Any]:
+        results = await asyncio.get_running_loop().run_in_executor(self._pool, self.run, batch)
+        self.ran(len(batch))
+        return results
+
+    @staticmethod
+    def _answer(item: Item, result: Any) -> None:
+        if not item.answer.done():
+            item.answer.set_result(result)
+
+    @staticmethod
+    def _fail(item: Item, error: Exception) -> None:
+        if not item.answer.done():
+            item.answer.set_exception(error)

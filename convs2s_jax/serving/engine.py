@@ -1,0 +1,176 @@
+"""The model behind a server: which searches, widths and batch sizes are compiled, and how a batch is translated."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.buckets import width_of
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.structure import structure_of
+from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.translation import inputs, translator
+from convs2s_jax.translation.lines import encode, translate
+from convs2s_jax.translation.results import Result
+from convs2s_jax.translation.translator import Translator
+
+FEW = 8
+"""Lines in batches of middle size, and in those with attention."""
+NARROWEST = 16
+"""Columns of the narrowest source arrays."""
+
+
+class Key(NamedTuple):
+    """What lines of one batch have in common.
+
+    Attributes:
+      search: options of the search.
+      replace_unk: whether unknown words are replaced by source words.
+      attention: whether the attention is returned.
+    """
+
+    search: SearchConfig
+    replace_unk: bool = False
+    attention: bool = False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model that is ready to translate batches of known shapes.
+
+    Attributes:
+      translator: the model, or an ensemble.
+      search: options of the search, unless a request has others.
+      beam_sizes: those that a request may ask for.
+      batch_size: most lines of a batch.
+      max_tokens: most source tokens of a line, its end symbol counted.
+    """
+
+    translator: Translator
+    search: SearchConfig
+    beam_sizes: tuple[int, ...]
+    batch_size: int
+    max_tokens: int
+
+    def asked(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
+        """The options of a request.
+
+        Raises:
+          UserError: values that a search cannot have, or that would have to be compiled first.
+        """
+        search = build(SearchConfig, to_dict(self.search) | dict(changes), "search")
+        check(
+            search.beam_size in self.beam_sizes,
+            f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",
+        )
+        own = structure_of(build(SearchConfig, to_dict(self.search) | {"beam_size": search.beam_size}, "search"))
+        check(
+            structure_of(search) == own,
+            "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
+            "when the server is started",
+        )
+        check(
+            1 <= nbest <= search.beam_size,
+            f"nbest is {nbest}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam",
+        )
+        return search
+
+    def widths_of(self, lines: Sequence[str]) -> list[int]:
+        """Columns that the source of each line needs.
+
+        Raises:
+          UserError: a line is too long.
+        """
+        widths = []
+        for number, ids in enumerate(encode(self.translator.vocabularies.src, lines), 1):
+            if len(ids) + 1 > self.max_tokens:
+                raise UserError(
+                    f"line {number} has {len(ids)} tokens: this server takes up to {self.max_tokens - 1}; divide it"
+                )
+            widths.append(next(width for width in self.widths if width > len(ids)))
+        return widths
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of source arrays, each twice as many as the one before."""
+        doubled = itertools.accumulate(itertools.repeat(2), lambda a, b: a * b, initial=NARROWEST)
+        below = tuple(itertools.takewhile(lambda width: width < self.max_tokens, doubled))
+        return (*below, width_of(max(NARROWEST, self.max_tokens)))
+
+    def rows_of(self, key: Key) -> tuple[int, ...]:
+        """The sizes of batches with this key, smallest first."""
+        sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size)
+        return tuple(sorted({min(size, self.batch_size) for size in sizes}))
+
+    def run(self, key: Key, width: int, lines: Sequence[str]) -> list[Result]:
+        """Translate lines that need at most this width, in one batch of a known shape."""
+        rows = next(size for size in self.rows_of(key) if size >= len(lines))
+        return translate(
+            self.translator,
+            key.search,
+            lines,
+            nbest=key.search.beam_size,
+            replace_unk=key.replace_unk,
+            attention=key.attention,
+            batch_size=rows,
+            least_rows=rows,
+            batch_tokens=rows * width,
+            least_width=width,
+        )
+
+    def shapes(self) -> Iterator[tuple[Key, int, int]]:
+        """(key, width, lines) of every program: batches of one search differ in size, width, and attention."""
+        for beam_size in self.beam_sizes:
+            search = build(SearchConfig, to_dict(self.search) | {"beam_size": beam_size}, "search")
+            for attention in (False, True) if self.translator.attends else (False,):
+                key = Key(search, attention=attention)
+                for width in self.widths:
+                    for rows in self.rows_of(key):
+                        yield key, width, rows
+
+    def compile(self) -> Iterator[None]:
+        """Compile the programs of all shapes; yields after each."""
+        for key, width, rows in self.shapes():
+            self.run(key, width, ["1"] * rows)
+            yield
+
+
+def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
+    """Load the model that the options name.
+
+    Raises:
+      UserError: there is none, it is not one that translates, or the options do not fit it.
+    """
+    model = translator.load(
+        [Path(workdir) for workdir in options.workdir], steps=options.checkpoint, dtype=options.dtype, tell=tell
+    )
+    check(
+        model.reads_source,
+        f"--workdir={options.workdir[0]} is a language model: it reads no source, and a server translates",
+    )
+    search = build(SearchConfig, to_dict(model.cfg.search) | dict(options.search), "search")
+    check(
+        not search.sampling,
+        "search.sampling is True in this run: a server answers the same request with the same translations; use "
+        "--nosampling",
+    )
+    check(
+        model.attends or search.coverage_penalty == 0,
+        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )
+    sizes = options.beam_sizes or (search.beam_size,)
+    for size in sizes:
+        one = build(SearchConfig, to_dict(search) | {"beam_size": size}, "search")
+        inputs.check_memory(model, one, options.batch_size)
+    search = build(SearchConfig, to_dict(search) | {"beam_size": sizes[0]}, "search")
+    return Engine(
+        translator=translator.precomputed(model),
+        search=search,
+        beam_sizes=tuple(dict.fromkeys(sizes)),
+        batch_size=options.batch_size,
+        max_tokens=min(options.max_tokens, model.max_source),
+    )

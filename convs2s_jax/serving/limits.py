@@ -1,0 +1,68 @@
+"""Limits on requests before they are read as JSON: their size, and the time they take to arrive."""
+
+import asyncio
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class Bounded:
+    """An ASGI application whose requests have a largest size and have to arrive in time."""
+
+    def __init__(self, app: ASGIApp, *, most: int, seconds: float) -> None:
+        """Wrap `app`: bodies of more than `most` bytes get 413, those that take longer than `seconds` 408."""
+        self._app, self._most, self._seconds = app, most, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within the limits and hand it on."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            return await _refuse(408, "the request took too long to arrive: send it at once", scope, receive, send)
+        if body is None:
+            sentence = f"the request has more than {self._most} bytes: divide it"
+            return await _refuse(413, sentence, scope, receive, send)
+        if not body["more"]:
+            return await self._app(scope, _replayed(body["data"], receive), send)
+        return None  # the client has gone
+
+    async def _read(self, scope: Scope, receive: Receive) -> dict[str, Any] | None:
+        """The body, None if it is too large; `more` if the client left before its end."""
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._most:
+            return None
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return {"data": b"", "more": True}
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._most:
+                return None
+            if not message.get("more_body", False):
+                return {"data": b"".join(parts), "more": False}
+
+
+def _replayed(data: bytes, receive: Receive) -> Receive:
+    """Messages with the body that was read, then those that follow it, such as the client's leaving."""
+    given = False
+
+    async def next_message() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": data, "more_body": False}
+        return await receive()
+
+    return next_message
+
+
+async def _refuse(status: int, sentence: str, scope: Scope, receive: Receive, send: Send) -> None:
+    response = JSONResponse({"error": sentence}, status, headers={"connection": "close"})
+    await response(scope, receive, send)

@@ -1,0 +1,94 @@
+"""The JSON of requests and answers."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from convs2s_jax.translation.formats import record
+from convs2s_jax.translation.results import Result
+
+SEARCH = (
+    "beam_size",
+    "length_penalty",
+    "coverage_penalty",
+    "temperature",
+    "unk_penalty",
+    "min_length",
+)
+"""Fields of a request that change the search; those of `SearchConfig`."""
+
+
+class TranslationRequest(BaseModel):
+    """Lines to translate, and how. A field of the search that is left out has the server's value."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    lines: Annotated[list[str], Field(description="one sentence each", examples=[["April 4, 1989"]])]
+    nbest: Annotated[int, Field(description="translations of each line, at most beam_size")] = 1
+    alignment: Annotated[bool, Field(description="whether to tell the source token of each target token")] = False
+    attention: Annotated[bool, Field(description="whether to return the attention as a matrix")] = False
+    replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they look at")] = False
+    beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
+    length_penalty: Annotated[float | None, Field(description="power of the length that divides scores")] = None
+    coverage_penalty: Annotated[float | None, Field(description="weight of the coverage of the source")] = None
+    temperature: Annotated[float | None, Field(description="logits are divided by it")] = None
+    unk_penalty: Annotated[float | None, Field(description="nats subtracted for each unknown word")] = None
+    min_length: Annotated[int | None, Field(description="fewest tokens of a translation")] = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the search that the request has."""
+        return {name: value for name in SEARCH if (value := getattr(self, name)) is not None}
+
+    @property
+    def looks(self) -> bool:
+        """Whether the attention is needed."""
+        return self.alignment or self.attention or self.replace_unk
+
+
+class Hypothesis(BaseModel):
+    """One translation of a line."""
+
+    text: str
+    tokens: Annotated[list[str], Field(description="the model's tokens, end symbol last")]
+    score: Annotated[float | None, Field(description="nats, divided as the search says; null where there is none")]
+    token_scores: Annotated[list[float | None], Field(description="nats of each token")]
+    alignment: Annotated[
+        str | None, Field(description='"0-0 1-2": source and target tokens, counted from 0; only if asked for')
+    ] = None
+    attention: Annotated[
+        list[list[float]] | None,
+        Field(description="a row for each of tokens, a column for each source token and the end symbol"),
+    ] = None
+
+
+class Line(BaseModel):
+    """A line and its translations."""
+
+    text: Annotated[str, Field(description="the best translation")]
+    source_tokens: list[str]
+    hypotheses: Annotated[list[Hypothesis], Field(description="best first")]
+
+
+class TranslationAnswer(BaseModel):
+    """The answer to a `TranslationRequest`: one entry for each line, in order."""
+
+    translations: list[Line]
+
+
+class Problem(BaseModel):
+    """The answer to a request that cannot be served."""
+
+    error: Annotated[str, Field(description="what is wrong and what to do, in a sentence")]
+
+
+def line_of(result: Result, request: TranslationRequest) -> Line:
+    """The part of the answer that is for one line."""
+    fields = record(result)
+    hypotheses = []
+    for found, values in list(zip(result.hypotheses, fields["hypotheses"], strict=True))[: request.nbest]:
+        values = values | {"alignment": values["alignment"] if request.alignment else None}
+        if request.attention and found.attention is not None:
+            values["attention"] = [[round(float(weight), 4) for weight in row] for row in found.attention]
+        hypotheses.append(Hypothesis(**values))
+    return Line(text=hypotheses[0].text, source_tokens=list(result.source_tokens), hypotheses=hypotheses)

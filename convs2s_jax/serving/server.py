@@ -1,0 +1,90 @@
+"""Running the application: the socket, signals, and what the log says."""
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import uvicorn
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving import app, engine
+from convs2s_jax.serving.limits import Bounded
+from convs2s_jax.serving.options import ServeOptions
+
+
+def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; requests in progress are then answered.
+
+    Raises:
+      UserError: the address or the model cannot be used.
+    """
+    with contextlib.closing(bound(options.host, options.port)) as listener:
+        model = engine.load(options, tell=tell)
+        begun = time.monotonic()
+
+        def ready() -> None:
+            tell(f"ready after {time.monotonic() - begun:.0f} s")
+
+        made = Bounded(app.make(model, options, ready=ready), most=options.max_body, seconds=options.timeout)
+        tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
+        config = uvicorn.Config(
+            made,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(options.drain)),
+        )
+        server = _Server(config)
+        asyncio.run(server.serve(sockets=[listener]))
+        if not server.started:
+            raise UserError("the server could not start: see the message above")
+        tell("stopped")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address.
+
+    Raises:
+      UserError: another program has the port, or there is no such address.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise UserError(f"--host={host}: {error.strerror or error}; use an address of this machine") from error
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(place)
+        made.listen(128)  # of two servers that start together, one is refused here
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"--port={port} is in use: another program listens there; use another port") from error
+        raise UserError(f"--host={host} --port={port} cannot be used: {error.strerror}; use another") from error
+    return made
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address as people write it into a browser."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """A server that ends with status 0 on SIGTERM, once it has answered what it was asked."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """End on the signals, and give them back to the program afterwards without raising them again."""
+        handled = (signal.SIGTERM, signal.SIGINT)
+        before: dict[Any, Any] = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

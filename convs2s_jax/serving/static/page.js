@@ -1,0 +1,149 @@
+"use strict";
+// The page for people: sends what is typed, shows translations, and lights up the attention.
+
+const PAUSE = 250; // milliseconds without a key before the text is sent
+const byId = (id) => document.getElementById(id);
+let about = null, waiting = null, sent = null, answers = [], chosen = 0;
+
+function element(name, text, attributes = {}) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+async function connect() {
+  try {
+    const response = await fetch("about");
+    about = await response.json();
+    byId("title").textContent = `${about.source} → ${about.target}`;
+    byId("source-label").textContent = `Source (${about.source})`;
+    byId("target-label").textContent = `Translation (${about.target})`;
+    if (!byId("beam").options.length) {
+      for (const size of about.beam_sizes) byId("beam").append(element("option", size, { value: size }));
+    }
+    const ready = (await fetch("ready")).ok;
+    byId("state").textContent = ready ? "Ready" : "Compiling programs …";
+    if (ready) return later(0);
+  } catch {
+    byId("state").textContent = "The server cannot be reached; trying again …";
+  }
+  setTimeout(connect, 1000);
+}
+
+function later(pause) {
+  clearTimeout(waiting);
+  waiting = setTimeout(translate, pause);
+}
+
+async function translate() {
+  const typed = byId("source").value.split("\n").map((line) => line.trim());
+  while (typed.length && !typed[typed.length - 1]) typed.pop();
+  if (sent) sent.abort();
+  if (!typed.length) return show([], []);
+  sent = new AbortController();
+  const beam = Number(byId("beam").value), penalty = byId("penalty").value;
+  const asked = { lines: typed, beam_size: beam, nbest: beam, attention: about.attention };
+  if (penalty !== "") asked.length_penalty = Number(penalty);
+  byId("target").classList.add("old");
+  try {
+    const response = await fetch("translate", {
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(asked), signal: sent.signal,
+    });
+    const answer = await response.json();
+    if (!response.ok) return problem(answer.error);
+    problem("");
+    show(typed, answer.translations);
+  } catch (error) {
+    if (error.name !== "AbortError") problem("The server cannot be reached.");
+  }
+}
+
+function problem(sentence) {
+  byId("problem").textContent = sentence;
+  byId("problem").hidden = !sentence;
+}
+
+function show(typed, translations) {
+  answers = translations;
+  byId("target").classList.remove("old");
+  byId("target").textContent = translations.map((one) => one.text).join("\n");
+  byId("details").hidden = !translations.length;
+  const before = Math.min(byId("line").selectedIndex, translations.length - 1);
+  byId("line").replaceChildren(...typed.map((line, i) => element("option", `${i + 1}: ${line.slice(0, 40)}`, { value: i })));
+  byId("line").selectedIndex = Math.max(0, before);
+  chosen = 0;
+  if (translations.length) showLine();
+}
+
+function showLine() {
+  const line = answers[byId("line").selectedIndex];
+  const best = new Set(line.hypotheses[0].text.split(" "));
+  byId("nbest").replaceChildren(...line.hypotheses.map((one, i) => {
+    const button = element("button", "", { type: "button", "aria-pressed": i === chosen });
+    const text = element("span", "");
+    one.text.split(" ").forEach((word, k) => {
+      if (k) text.append(" ");
+      text.append(i && !best.has(word) ? element("mark", word) : word);
+    });
+    button.append(text, element("span", one.score === null ? "" : one.score.toFixed(3), { class: "score", title: "score in nats" }));
+    button.addEventListener("click", () => { chosen = i; showLine(); byId("nbest").children[i].firstChild.focus(); });
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  showAttention(line, line.hypotheses[chosen]);
+}
+
+function showAttention(line, hypothesis) {
+  const weights = hypothesis.attention;
+  byId("attention").hidden = !weights || !weights.length;
+  if (!weights || !weights.length) return;
+  const source = [...line.source_tokens.slice(0, weights[0].length - 1), "⏎"];
+  const target = hypothesis.tokens.map((token, t) => (t === hypothesis.tokens.length - 1 ? "⏎" : token));
+  const readable = (token) => token.replaceAll("▁", " ").replaceAll("@@", "").trim() || "␣";
+  const words = (texts, place) => texts.map((text, i) => {
+    const word = element("span", readable(text), { tabindex: 0 });
+    for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => light(place, i));
+    for (const kind of ["mouseleave", "blur"]) word.addEventListener(kind, () => light(null));
+    return word;
+  });
+  byId("source-words").replaceChildren(...words(source, "source"));
+  byId("target-words").replaceChildren(...words(target, "target"));
+  const head = document.createElement("thead"), body = document.createElement("tbody"), top = document.createElement("tr");
+  top.append(element("td", ""), ...source.map((token) => element("th", readable(token), { scope: "col" })));
+  head.append(top);
+  weights.forEach((row, t) => {
+    const line = document.createElement("tr");
+    line.append(element("th", readable(target[t]), { scope: "row" }));
+    row.forEach((weight, s) => {
+      const cell = element("td", "", { title: `${readable(target[t])} → ${readable(source[s])}: ${weight.toFixed(2)}` });
+      cell.style.backgroundColor = `rgba(var(--mark), ${weight})`;
+      line.append(cell);
+    });
+    body.append(line);
+  });
+  byId("matrix").replaceChildren(byId("matrix").caption, head, body);
+
+  function light(place, at) {
+    const strengths = {
+      source: place === "target" ? weights[at] : source.map(() => 0),
+      target: place === "source" ? weights.map((row) => row[at]) : target.map(() => 0),
+    };
+    for (const side of ["source", "target"]) {
+      [...byId(`${side}-words`).children].forEach((word, i) => {
+        word.style.backgroundColor = strengths[side][i] ? `rgba(var(--mark), ${strengths[side][i]})` : "";
+        word.classList.toggle("here", place === side && i === at);
+      });
+    }
+    [...body.rows].forEach((row, t) => [...row.cells].slice(1).forEach((cell, s) =>
+      cell.classList.toggle("here", (place === "target" && t === at) || (place === "source" && s === at))));
+  }
+}
+
+byId("source").addEventListener("input", () => later(PAUSE));
+byId("beam").addEventListener("change", () => later(0));
+byId("penalty").addEventListener("input", () => later(PAUSE));
+byId("line").addEventListener("change", () => { chosen = 0; showLine(); });
+document.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+connect();

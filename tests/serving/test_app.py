@@ -1,0 +1,249 @@
+"""What a server answers: translations, and one sentence for everything else."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+
+import httpx
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.serving import app
+from convs2s_jax.serving.engine import Engine
+from convs2s_jax.serving.limits import Bounded
+from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.translation.results import Hypothesis, Result
+
+
+class Model:
+    """A translator that turns words around; only what handlers ask of one."""
+
+    attends = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Reversing(Engine):
+    """An engine without a model. The line "slow" waits for the event, and "fail" cannot be translated."""
+
+    event: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def widths_of(self, lines):
+        for number, line in enumerate(lines, 1):
+            if len(line.split()) >= self.max_tokens:
+                raise UserError(f"line {number} is too long")
+        return [16 for _ in lines]
+
+    def compile(self):
+        yield from (None for _ in self.shapes())
+
+    def run(self, key, _width, lines):
+        if "slow" in lines:
+            self.event.wait(20)
+        if "fail" in lines:
+            raise RuntimeError("secret of the program, in /some/path")
+        return [self._result(i, line, key) for i, line in enumerate(lines)]
+
+    def _result(self, i, line, key):
+        words = (*line.split()[::-1], "</s>")
+        square = np.eye(len(words), dtype=np.float32)[::-1] if key.attention else None
+        one = Hypothesis(" ".join(words[:-1]), words, -0.5, (-0.25,) * len(words), ((0, 1),), square)
+        worse = dataclasses.replace(one, text="worse", score=float("-inf"))
+        return Result(i, line, tuple(line.split()), (one, worse)[: key.search.beam_size])
+
+
+def talk(work, *, options=None, engine=None, compile=True):
+    """What `work(client)` returns, of a client of a server without sockets."""
+    options = options or ServeOptions(workdir=("w",))
+    engine = engine or Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+
+    async def main():
+        made = app.make(engine, options)
+        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout)
+        transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(made.router.lifespan_context(made))
+            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://server"))
+            while compile and (await client.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def answer_to(body, **more):
+    async def work(client):
+        return await client.post("/translate", json=body)
+
+    return talk(work, **more)
+
+
+def test_lines_come_back_in_order_with_what_was_asked_for():
+    answer = answer_to({"lines": ["one two three", "four"]}).json()
+    assert [one["text"] for one in answer["translations"]] == ["three two one", "four"]
+    first = answer["translations"][0]
+    assert first["source_tokens"] == ["one", "two", "three"]
+    assert first["hypotheses"] == [
+        {
+            "text": "three two one",
+            "tokens": ["three", "two", "one", "</s>"],
+            "score": -0.5,
+            "token_scores": [-0.25] * 4,
+            "alignment": None,
+            "attention": None,
+        }
+    ]
+
+
+def test_nbest_alignment_and_attention_are_given_on_request():
+    answer = answer_to({"lines": ["one two"], "nbest": 2, "alignment": True, "attention": True}).json()
+    best, worse = answer["translations"][0]["hypotheses"]
+    assert best["alignment"] == "0-1"
+    assert best["attention"] == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert worse["score"] is None  # JSON has no infinity
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        ({"lines": ["a"], "beamsize": 2}, 422, "there is no field 'beamsize'; did you mean 'beam_size'?"),
+        ({"lines": ["a"], "beam_size": 3}, 422, "beam_size is 3: this server has 2, 1"),
+        ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3: use 1 to 2"),
+        ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
+        ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is chosen when the server is started"),
+        ({"lines": "a"}, 422, "lines: input should be a valid list"),
+        ({}, 422, "lines: field required"),
+        ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),
+        ({"lines": ["a " * 40]}, 422, "line 1 is too long"),
+        ({"lines": ["a"] * 300}, 422, "lines has 300 lines: this server takes up to 256"),
+        ({"lines": ["fail"]}, 500, "the server failed at this request"),
+    ],
+)
+def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence):
+    answer = answer_to(body)
+    assert answer.status_code == status
+    assert sentence in answer.json()["error"]
+    assert not {"Traceback", "/some", "secret"} & set(answer.text.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "sentence"),
+    [
+        (b"{bad", 400, "the request is not JSON"),
+        (b'{"lines": ["\\ud800"]}', 422, "half of a surrogate pair"),
+        (b'{"lines": ["a"], "length_penalty": NaN}', 422, "length_penalty is nan"),
+        (b" " * 5000, 413, "more than 4096 bytes"),
+    ],
+)
+def test_a_body_that_is_no_request_gets_a_sentence(content, status, sentence):
+    async def work(client):
+        return await client.post("/translate", content=content, headers={"content-type": "application/json"})
+
+    answer = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
+    assert answer.status_code == status
+    assert sentence in answer.json()["error"]
+
+
+def test_a_body_without_a_length_is_bounded_too():
+    async def endless():
+        for _ in range(100):
+            yield b" " * 100
+
+    async def work(client):
+        return await client.post("/translate", content=endless())
+
+    assert talk(work, options=ServeOptions(workdir=("w",), max_body=4096)).status_code == 413
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    async def stuck():
+        yield b"{"
+        await asyncio.sleep(20)
+
+    async def work(client):
+        return await client.post("/translate", content=stuck())
+
+    assert talk(work, options=ServeOptions(workdir=("w",), timeout=0.2)).status_code == 408
+
+
+def test_before_all_programs_are_compiled_the_server_says_so():
+    class Slow(Reversing):
+        def compile(self):
+            yield
+            self.event.wait(20)
+
+    engine = Slow(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+
+    async def work(client):
+        try:
+            return [await client.get("/ready"), await client.post("/translate", json={"lines": ["a"]})]
+        finally:
+            engine.event.set()
+
+    for answer in talk(work, engine=engine, compile=False):
+        assert answer.status_code == 503
+        assert f"of {len(list(engine.shapes()))} programs are compiled: try again soon" in answer.json()["error"]
+        assert answer.headers["retry-after"] == "1"
+
+
+def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
+    engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+
+    async def work(client):
+        slow = asyncio.create_task(client.post("/translate", json={"lines": ["slow"]}))
+        await asyncio.sleep(0.1)
+        other = await client.post("/translate", json={"lines": ["a b"]})
+        late = await slow
+        engine.event.set()
+        return other, late
+
+    other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5))
+    assert other.json()["translations"][0]["text"] == "b a"
+    assert late.status_code == 504
+    assert late.json()["error"] == "there was no answer within 0.5 seconds"
+
+
+def test_a_full_queue_answers_429():
+    engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 1, 32)
+    options = ServeOptions(workdir=("w",), max_waiting=2, max_lines=2, batch_size=1)
+
+    async def work(client):
+        asked = [asyncio.create_task(client.post("/translate", json={"lines": ["slow"]})) for _ in range(2)]
+        await asyncio.sleep(0.1)  # both threads are busy
+        asked.append(asyncio.create_task(client.post("/translate", json={"lines": ["a", "b"]})))
+        await asyncio.sleep(0.1)
+        refused = await client.post("/translate", json={"lines": ["c"]})
+        engine.event.set()
+        return refused, [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    refused, others = talk(work, engine=engine, options=options)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    assert others == [200, 200, 200]
+
+
+def test_metrics_count_requests_lines_and_batches():
+    async def work(client):
+        await client.post("/translate", json={"lines": ["a", "b", "c"]})
+        await client.post("/translate", json={"lines": ["a"], "nbest": 7})
+        return (await client.get("/metrics")).text.splitlines()
+
+    found = dict(line.rsplit(" ", 1) for line in talk(work) if not line.startswith("#"))
+    assert found['convs2s_requests_total{status="200"}'] == found['convs2s_requests_total{status="422"}'] == "1.0"
+    assert found["convs2s_lines_total"] == found["convs2s_batch_lines_sum"] == "3.0"
+    assert found["convs2s_ready"] == "1.0"
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
+    async def work(client):
+        pages = [await client.get(path) for path in ("/", "/page.js", "/page.css")]
+        return pages, (await client.get("/openapi.json")).json(), await client.get("/../app.py")
+
+    pages, described, other = talk(work)
+    assert [page.status_code for page in pages] == [200, 200, 200]
+    assert all("http" not in page.text and page.headers["content-security-policy"] == app.POLICY for page in pages)
+    assert "TranslationRequest" in json.dumps(described["paths"]["/translate"])
+    assert other.status_code == 404

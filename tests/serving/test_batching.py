@@ -1,0 +1,113 @@
+"""Lines of different requests share batches, and none suffers from another."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from convs2s_jax.serving.batching import Batcher, FullError, Item, choose
+
+
+def item(key, width, line=""):
+    return Item(key, width, line, None, 0.0)
+
+
+def test_a_batch_is_the_oldest_line_and_those_that_fit_beside_it():
+    waiting = [item("a", 32), item("b", 16), item("a", 64), item("a", 16), item("a", 32), item("a", 32)]
+    assert choose(waiting, 3) == [waiting[0], waiting[3], waiting[4]]
+    assert choose(waiting[1:], 3) == [waiting[1]]
+    assert choose(waiting[2:], 9) == waiting[2:]
+
+
+def batches(work, *, run, rows=4, wait=0.05, most=100):
+    """What `work(batcher)` returns, and the batches that ran."""
+    ran = []
+
+    def recorded(items):
+        ran.append([one.line for one in items])
+        return run(items)
+
+    async def main():
+        batcher = Batcher(recorded, lambda _key: rows, wait, most)
+        working = asyncio.create_task(batcher.work())
+        try:
+            return await work(batcher)
+        finally:
+            working.cancel()
+
+    return asyncio.run(main()), ran
+
+
+def upper(items):
+    return [one.line.upper() for one in items]
+
+
+def test_lines_that_arrive_together_share_batches_and_keep_their_answers():
+    async def work(batcher):
+        first = batcher.submit("k", [(16, "a"), (16, "b")])
+        await asyncio.sleep(0.005)
+        second = batcher.submit("k", [(16, "c"), (16, "d"), (16, "e")])
+        return await asyncio.gather(*first, *second)
+
+    answers, ran = batches(work, run=upper)
+    assert answers == ["A", "B", "C", "D", "E"]
+    assert ran == [["a", "b", "c", "d"], ["e"]]
+
+
+def test_a_full_batch_does_not_wait():
+    async def work(batcher):
+        before = time.monotonic()
+        await asyncio.gather(*batcher.submit("k", [(16, "a")] * 4))
+        return time.monotonic() - before
+
+    seconds, _ = batches(work, run=upper, wait=30.0)
+    assert seconds < 10
+
+
+def test_a_line_that_fails_harms_no_other():
+    def run(items):
+        if any(one.line == "bad" for one in items):
+            raise RuntimeError("bad line")
+        return upper(items)
+
+    async def work(batcher):
+        return await asyncio.gather(*batcher.submit("k", [(16, "a"), (16, "bad"), (16, "b")]), return_exceptions=True)
+
+    (one, error, other), _ = batches(work, run=run)
+    assert (one, other) == ("A", "B")
+    assert str(error) == "bad line"
+
+
+def test_lines_that_nobody_awaits_are_not_run():
+    async def work(batcher):
+        given_up = batcher.submit("k", [(16, "a")])
+        given_up[0].cancel()
+        return await asyncio.gather(*batcher.submit("k", [(16, "b")]))
+
+    answers, ran = batches(work, run=upper)
+    assert answers == ["B"]
+    assert ran == [["b"]]
+
+
+def test_a_request_beyond_the_room_is_refused_as_a_whole():
+    blocked = threading.Event()
+
+    def run(items):
+        blocked.wait(10)
+        return upper(items)
+
+    async def work(batcher):
+        running = [batcher.submit("k", [(16, line)])[0] for line in "ab"]
+        await asyncio.sleep(0.1)  # both threads are busy
+        waiting = batcher.submit("k", [(16, "c"), (16, "d")])
+        with pytest.raises(FullError):
+            batcher.submit("k", [(16, "e"), (16, "f")])
+        assert batcher.waiting == 2
+        waiting += batcher.submit("k", [(16, "g")])
+        blocked.set()
+        return await asyncio.gather(*running, *waiting)
+
+    answers, ran = batches(work, run=run, rows=1, wait=0.0, most=3)
+    assert answers == ["A", "B", "C", "D", "G"]
+    assert [line for batch in ran for line in batch] == ["a", "b", "c", "d", "g"]

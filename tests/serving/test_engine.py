@@ -1,0 +1,75 @@
+"""The model behind a server: the shapes it has compiled are all that it needs, and its translations are decoding's."""
+
+import dataclasses
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving.engine import Key, load
+from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.training.run.compilations import CompileCounter
+
+FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serving")
+    with tarfile.open(FOLDER / "convs2s.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "convs2s"
+
+
+@pytest.fixture(scope="module")
+def engine(workdir):
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16)
+    return load(options, tell=pytest.fail)
+
+
+def test_nothing_is_compiled_once_the_server_is_ready(engine):
+    compiled = list(engine.compile())
+    assert len(compiled) == len(engine.widths) * (2 + 2)  # 1 and 3 lines, with and without attention
+    lines = ["5 kilowatts", "at 12:30", ""]
+    with CompileCounter() as counter:
+        for attention in (False, True):
+            key = Key(engine.asked({"length_penalty": 0.7}), attention=attention)
+            for count in (1, 2, 3):
+                for width in engine.widths:
+                    engine.run(key, width, lines[:count])
+    assert counter.count == 0
+
+
+def test_widths_hold_every_line_that_is_taken(engine):
+    engine = dataclasses.replace(engine, max_tokens=24)
+    assert engine.widths == (16, 24)
+    tokens = [len(ids) for ids in engine.translator.vocabularies.src.encode(["", "5", "1 2 3 4 5 6 7 8 9"])]
+    assert engine.widths_of(["", "5", "1 2 3 4 5 6 7 8 9"]) == [16 if n < 16 else 24 for n in tokens]
+    assert max(tokens) in range(16, 24)  # else the second width is not seen
+    with pytest.raises(UserError, match=r"line 2 has .* tokens: this server takes up to 23; divide it"):
+        engine.widths_of(["5", "1 2 3 4 5 6 7 8 9 " * 3])
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"search": {"sampling": True}}, "--sampling: a server answers the same request"),
+        ({"beam_sizes": (0,)}, "each is 1 or more"),
+        ({"port": 70000}, "use a port from 1 to 65535"),
+        ({"max_lines": 2000}, "raise --max_waiting"),
+        ({"timeout": 0.0}, "use 0.1 to 3600 seconds"),
+    ],
+)
+def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
+    with pytest.raises(UserError, match=sentence):
+        ServeOptions(workdir=(str(workdir),), **more)
+
+
+def test_translations_are_those_of_decoding(workdir):
+    options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=32)
+    engine = load(options, tell=pytest.fail)
+    expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
+    found = engine.run(Key(engine.search), 32, [one["source"] for one in expected])
+    assert [one.best.text for one in found] == [one["hypotheses"][0]["text"] for one in expected]

@@ -1,0 +1,128 @@
+"""A server as a process: its address, how it ends, and that its translations are those of decode.py."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving.server import address_of, bound
+
+ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
+COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
+
+
+def test_an_address_in_use_or_of_another_machine_is_refused():
+    with bound("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert address_of(listener) == f"http://127.0.0.1:{port}"
+        with pytest.raises(UserError, match=f"--port={port} is in use: another program listens there"):
+            bound("127.0.0.1", port)
+    with pytest.raises(UserError, match=r"--host=192.0.2.1 --port=0 cannot be used: .*; use another"):
+        bound("192.0.2.1", 0)
+    with pytest.raises(UserError, match="--host=no such host: "):
+        bound("no such host", 0)
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, workdir, *flags):
+        command = [*COMMAND, f"--workdir={workdir}", "--port=0", *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said = []
+        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr))
+        self._reader.start()
+        self.address = self._wait(lambda: next(iter(re.findall(r"http://[\d.:]+", "".join(self.said))), None))
+        self._wait(lambda: any("ready" in line for line in self.said))
+
+    def _wait(self, found, seconds=300):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if value := found():
+                return value
+            assert self.process.poll() is None, "".join(self.said)
+            time.sleep(0.05)
+        raise AssertionError("".join(self.said))
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stderr.close()
+
+    def ask(self, **body):
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.address}/translate", data, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def server(tmp_path):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    running = Running(tmp_path / "convs2s", "--max_tokens=32", "--batch_size=8", "--drain=20")
+    yield running
+    running.end()
+
+
+@pytest.mark.drill
+def test_on_sigterm_requests_in_progress_are_answered_and_the_status_is_0(server):
+    expected = server.ask(lines=["5 kilowatts"])
+    answers = []
+
+    def keep_asking():
+        while True:
+            try:
+                answers.append(server.ask(lines=["5 kilowatts"] * 8))
+            except urllib.error.URLError as error:
+                answers.append(error)
+                return
+
+    asking = [threading.Thread(target=keep_asking) for _ in range(8)]
+    for thread in asking:
+        thread.start()
+    time.sleep(1)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0
+    for thread in asking:
+        thread.join()
+    good = [answer for answer in answers if isinstance(answer, dict)]
+    refused = [answer.reason for answer in answers if not isinstance(answer, dict)]
+    assert len(good) > 8
+    assert all(answer["translations"] == expected["translations"] * 8 for answer in good)
+    assert all(isinstance(reason, ConnectionRefusedError) for reason in refused), refused  # none was cut off
+    assert server.said[-1] == "stopped\n"
+
+
+@pytest.mark.drill
+def test_clients_that_leave_or_send_nonsense_harm_no_other(server):
+    expected = server.ask(lines=["5 kilowatts"])
+    host, port = server.address.removeprefix("http://").split(":")
+    for content in (b"\x00\xff" * 50, b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{", b""):
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(content)
+    body = json.dumps({"lines": ["5 kilowatts"] * 64}).encode()
+    head = (
+        f"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    for _ in range(20):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(head.encode() + body)  # and gone, before the answer
+    assert server.ask(lines=["5 kilowatts"]) == expected
+    descriptors = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+    time.sleep(1)
+    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) <= descriptors
