@@ -11,6 +11,7 @@ answers and the growth of the server's memory are printed.
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import random
 import re
@@ -18,17 +19,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
 from machine import describe
 
 from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.lines import translate
 from convs2s_jax.translation.translator import Translator, load, precomputed
 
 CLIENTS = (1, 8, 64)
+MOST = 64
+"""Most source tokens of a line."""
 SINGLE = 32
 """Lines that are translated one by one."""
 BAD = (
@@ -48,6 +52,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, help="a trained model")
     parser.add_argument("--input", required=True, help="source lines")
     parser.add_argument("--lines", type=int, default=512, help="lines of it to translate")
+    parser.add_argument("--max_length", type=int, help="most tokens of a translation, for a model of a few updates")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=0.0, help="length of the mixed load; 0 for none")
     options = parser.parse_args()
@@ -55,11 +60,14 @@ def main() -> None:
     translator = precomputed(load(Path(options.workdir), tell=print))
     lines = [line for line in read_lines(options.input) if line.strip()][: options.lines]
     random.Random(1).shuffle(lines)
-    expected = offline(translator, lines, options.repeats)
+    search, flags = translator.cfg.search, []
+    if options.max_length:
+        search = dataclasses.replace(search, max_length_a=0.0, max_length_b=options.max_length)
+        flags = ["--max_length_a=0", f"--max_length_b={options.max_length}"]
+    expected = offline(translator, search, lines, options.repeats)
     command = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
-    with subprocess.Popen(
-        [*command, f"--workdir={options.workdir}", "--port=0"], stderr=subprocess.PIPE, text=True
-    ) as server:
+    command += [f"--workdir={options.workdir}", "--port=0", f"--max_tokens={MOST}", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             address = wait_for(server)
             asyncio.run(measure(address, lines, expected, options.repeats))
@@ -69,9 +77,8 @@ def main() -> None:
             server.terminate()
 
 
-def offline(translator: Translator, lines: Sequence[str], repeats: int) -> list[str]:
+def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], repeats: int) -> list[str]:
     """The translations by `translate`, after its speed for all lines at once and for single ones was printed."""
-    search = translator.cfg.search
 
     def seconds(batch: Sequence[str]) -> float:
         before = time.perf_counter()
@@ -103,32 +110,51 @@ def wait_for(server: "subprocess.Popen[str]") -> str:
 
 async def measure(address: str, lines: Sequence[str], expected: Sequence[str], repeats: int) -> None:
     """Speed and latencies at each number of clients."""
-    async with httpx.AsyncClient(base_url=address, timeout=120, limits=httpx.Limits(max_connections=100)) as client:
-        for clients in CLIENTS:
-            some = range(len(lines)) if clients > 1 else range(min(len(lines), 4 * SINGLE))
-            speeds, latencies, different = [], [], 0
-            for _ in range(repeats):
-                numbers = iter(some)
+    for clients in CLIENTS:
+        some = range(len(lines)) if clients > 1 else range(min(len(lines), 4 * SINGLE))
+        speeds: list[float] = []
+        latencies: list[float] = []
+        different = 0
+        for _ in range(repeats):
+            numbers = iter(some)
+            before = time.perf_counter()
+            work = (ask_all(address, numbers, lines, expected, latencies) for _ in range(clients))
+            different += sum(await asyncio.gather(*work))
+            speeds.append(len(some) / (time.perf_counter() - before))
+        cuts = statistics.quantiles(latencies, n=100)
+        p50, p95, p99 = (1e3 * cuts[i] for i in (49, 94, 98))
+        print(
+            f"{clients} clients: {low_middle_high(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
+            f"(p50 / p95 / p99); {different} translations differ",
+            flush=True,
+        )
 
-                async def work(numbers=numbers) -> int:  # type: ignore[no-untyped-def]
-                    wrong = 0
-                    for i in numbers:
-                        before = time.perf_counter()
-                        answer = await client.post("/translate", json={"lines": [lines[i]]})
-                        latencies.append(time.perf_counter() - before)  # noqa: B023
-                        wrong += answer.json()["translations"][0]["text"] != expected[i]
-                    return wrong
 
-                before = time.perf_counter()
-                different += sum(await asyncio.gather(*(work() for _ in range(clients))))
-                speeds.append(len(some) / (time.perf_counter() - before))
-            cuts = statistics.quantiles(latencies, n=100)
-            p50, p95, p99 = (1e3 * cuts[i] for i in (49, 94, 98))
-            print(
-                f"{clients} clients: {low_middle_high(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
-                f"(p50 / p95 / p99); {different} translations differ",
-                flush=True,
-            )
+async def ask_all(
+    address: str, numbers: Iterator[int], lines: Sequence[str], expected: Sequence[str], latencies: list[float]
+) -> int:
+    """A client with one connection: sends lines until there are no more; returns how many translations differ.
+
+    It reads and writes the socket itself, since client libraries need more processor time than the server.
+    """
+    host, port = address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    different = 0
+    for i in numbers:
+        body = json.dumps({"lines": [lines[i]]}).encode()
+        head = (
+            f"POST /translate HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        )
+        before = time.perf_counter()
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        content = await reader.readexactly(length)
+        latencies.append(time.perf_counter() - before)
+        different += json.loads(content)["translations"][0]["text"] != expected[i]
+    writer.close()
+    await writer.wait_closed()
+    return different
 
 
 async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequence[str], seconds: float) -> None:

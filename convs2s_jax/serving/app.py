@@ -21,11 +21,13 @@ from convs2s_jax.serving.options import ServeOptions
 
 RETRY = 1
 """Seconds after which a client may try again."""
+INLINE = 4096
+"""Characters of a request that are tokenised at once; more would keep other requests waiting, and get a thread."""
 GONE = 499
 """Status of a request whose client has left, as proxies write it."""
 PAGE = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 """Files of the page for people and their types."""
-POLICY = "default-src 'self'"
+POLICY = "default-src 'self'; img-src 'self' data:"
 """Content security policy of the page: nothing is loaded from elsewhere."""
 
 
@@ -83,7 +85,8 @@ class Service:
             raise HTTPException(422, "this model has no attention: leave out alignment, attention and replace_unk")
         try:
             search = self.engine.asked(asked.changes, nbest=asked.nbest)
-            widths = await asyncio.to_thread(self.engine.widths_of, lines)
+            few = sum(map(len, lines)) <= INLINE
+            widths = self.engine.widths_of(lines) if few else await asyncio.to_thread(self.engine.widths_of, lines)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
         key = Key(search, asked.replace_unk, asked.looks)
