@@ -1,4 +1,4 @@
-"""The commands for checkpoints of fairseq: `convs2s import` and `convs2s export`."""
+"""The command that imports checkpoints of fairseq: `convs2s import`."""
 
 from collections.abc import Sequence
 
@@ -7,5 +7,5 @@ from convs2s_jax.interop.fairseq.command import COMMANDS
 
 
 def console(arguments: Sequence[str]) -> None:
-    """Run the command named by the last word of the program's name, as in "convs2s import"."""
-    command_line.run(COMMANDS[arguments[0].rpartition(" ")[2]], arguments=arguments)
+    """Run the sub-command. `arguments` are like `sys.argv`."""
+    command_line.run(COMMANDS["import"], arguments=arguments)

@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "serve": Entry("serve translations over HTTP", "serve"),
         "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
-        "export": Entry("make a checkpoint of fairseq of a workdir", "bridge"),
+        "export": Entry("make programs for other machines, or a checkpoint of fairseq", "export"),
         "scale": Entry("plan, sweep and check how training scales over devices", "scale"),
         "config": Entry("list and show configurations and their fields", "config"),
     }

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from convs2s_jax.core.rows import round_up
 
+NARROWEST = 16
+"""Columns of the narrowest arrays."""
+
 
 class Bucket(NamedTuple):
     """One batch.
@@ -77,6 +80,17 @@ def width_of(length: int) -> int:
     """
     step = 8 if length <= 32 else max(16, _power_of_two(length) // 8)
     return round_up(length, step)
+
+
+def widths_up_to(longest: int) -> tuple[int, ...]:
+    """A few widths for sources of up to `longest` tokens, the end symbol counted: each twice as wide as the one before.
+
+    Where every width has to be compiled beforehand, these are few; `width_of` pads less.
+    """
+    widths = [NARROWEST]
+    while widths[-1] * 2 < longest:
+        widths.append(widths[-1] * 2)
+    return (*widths, width_of(longest)) if longest > NARROWEST else (NARROWEST,)
 
 
 def _power_of_two(count: int) -> int:

@@ -1,6 +1,5 @@
 """The model behind a server: which searches, widths and batch sizes are compiled, and how a batch is translated."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.search.buckets import width_of
+from convs2s_jax.search.buckets import widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.serving.options import ServeOptions
@@ -19,8 +18,6 @@ from convs2s_jax.translation.translator import Translator
 
 FEW = 8
 """Lines in batches of middle size, and in those with attention."""
-NARROWEST = 16
-"""Columns of the narrowest source arrays."""
 
 
 class Key(NamedTuple):
@@ -96,9 +93,7 @@ class Engine:
     @property
     def widths(self) -> tuple[int, ...]:
         """Columns of source arrays, each twice as many as the one before."""
-        doubled = itertools.accumulate(itertools.repeat(2), lambda a, b: a * b, initial=NARROWEST)
-        below = tuple(itertools.takewhile(lambda width: width < self.max_tokens, doubled))
-        return (*below, width_of(max(NARROWEST, self.max_tokens)))
+        return widths_up_to(self.max_tokens)
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""

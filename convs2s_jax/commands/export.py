@@ -1,0 +1,96 @@
+"""The command that exports a run: `convs2s export`, as programs or as a checkpoint of fairseq."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq.command import COMMANDS
+
+ABOUT = """
+Export a model:
+
+  {program} --workdir=DIR --output=FOLDER [--flag=value ...]
+
+makes a folder of programs for CPU, GPU and TPU with parameters (safetensors), vocabularies and translate.py, which runs
+without this package (docs/export.md).
+
+  {program} --workdir=DIR --output=FILE.pt [--flag=value ...]
+
+makes a checkpoint that fairseq loads; --help=fairseq has its flags (docs/fairseq.md).
+"""
+FAIRSEQ = ".pt"
+"""End of the name of fairseq's checkpoints."""
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+NEEDED = ("flatbuffers", "safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The flags of an export as programs.
+
+    Attributes:
+      workdir: folder of the run.
+      output: folder to make.
+      checkpoint: step of the checkpoint, by default the one with the lowest validation loss; the kernels of several are
+        averaged.
+      platforms: devices that the programs run on, from cpu, cuda, rocm and tpu.
+      max_tokens: most source tokens of a line, its end symbol counted.
+    """
+
+    workdir: str = ""
+    output: str = ""
+    checkpoint: tuple[int, ...] = ()
+    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    max_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot be exported."""
+        for name in ("workdir", "output"):
+            check(getattr(self, name) != "", f"--{name} is missing: export needs --workdir and --output")
+        odd = [name for name in self.platforms if name not in PLATFORMS]
+        check(bool(self.platforms) and not odd, f"--platforms={','.join(odd)}: use some of {', '.join(PLATFORMS)}")
+        check(self.max_tokens >= 2, f"--max_tokens is {self.max_tokens}: use 2 or more")
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Export programs."""
+    options = command_line.options_of(ExportOptions, values)
+    search = search_options(values, overrides)
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise UserError(f"exporting needs {', '.join(missing)}: pip install 'convs2s_jax[export]'")
+    from convs2s_jax.interop.programs.exporting import Export, export_programs
+
+    order = Export(
+        workdir=Path(options.workdir),
+        output=Path(options.output),
+        steps=options.checkpoint,
+        search=search,
+        max_tokens=options.max_tokens,
+        platforms=options.platforms,
+    )
+    export_programs(order, tell)
+
+
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", ExportOptions), SEARCH),
+    main=main,
+    topics={"fairseq": lambda: command_line.help_text(COMMANDS["export"], "convs2s export")},
+)
+
+
+def console(arguments: Sequence[str]) -> None:
+    """Run the command that the end of --output names."""
+    flags = [*arguments[1:], ""]
+    outputs = [
+        flags[i + 1] if flag == "--output" else flag for i, flag in enumerate(flags) if flag.startswith("--output")
+    ]
+    fairseq = any(output.endswith(FAIRSEQ) for output in outputs)
+    command_line.run(COMMANDS["export"] if fairseq else COMMAND, arguments=arguments)

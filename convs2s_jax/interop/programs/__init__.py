@@ -1,0 +1,1 @@
+"""Trained models as compiled-anywhere programs (StableHLO), with parameters, vocabularies and a small runtime."""

@@ -1,0 +1,155 @@
+"""Write a trained model as programs in StableHLO, with its parameters, vocabularies and a runtime."""
+
+import hashlib
+import importlib.metadata
+import importlib.resources
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from safetensors.numpy import save_file
+
+from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import new_folder
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.table import FAST_DECODERS
+from convs2s_jax.nn.trees import paths
+from convs2s_jax.search.buckets import widths_up_to
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.generate import generate
+from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.request import request
+from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.translate import longest
+from convs2s_jax.translation import translator
+from convs2s_jax.translation.translator import Translator
+
+FORMAT = 1
+"""Version of the manifest."""
+ROWS = (1, 8, 64)
+"""Sizes of batches."""
+RUNTIME, MANIFEST, PARAMETERS, PRECOMPUTE = "translate.py", "manifest.json", "parameters.safetensors", "precompute.bin"
+NEEDS = ("jax", "numpy", "sentencepiece", "flatbuffers")
+"""Packages that the runtime needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What to export.
+
+    Attributes:
+      workdir: folder of the run.
+      output: folder to make.
+      steps: of the checkpoints whose mean is exported; () for the best.
+      search: fields of the search that replace the run's.
+      max_tokens: most source tokens of a line, its end symbol counted.
+      platforms: of jax.export: cpu, cuda, rocm, tpu.
+    """
+
+    workdir: Path
+    output: Path
+    steps: Sequence[int]
+    search: dict[str, Any]
+    max_tokens: int
+    platforms: Sequence[str]
+
+
+def export_programs(order: Export, tell: Callable[[str], None]) -> None:
+    """Make the folder; on an error, there is none.
+
+    Raises:
+      UserError: there is something at this place, or a model that cannot be exported.
+    """
+    if order.output.exists():
+        raise UserError(f"--output={order.output} is there already: give another folder, or remove it")
+    model = translator.load(order.workdir, steps=order.steps, tell=tell)
+    check(model.reads_source, f"--workdir={order.workdir} is a language model: it reads no source; only translators go")
+    search = build(SearchConfig, to_dict(model.cfg.search) | order.search, "search")
+    check(not search.sampling, "--sampling: exported models search for the best translation; use --nosampling")
+    with new_folder(order.output) as folder:
+        manifest = _written(folder, model, search, order)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        folder.rename(order.output)
+    size = sum(path.stat().st_size for path in order.output.iterdir())
+    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in all")
+
+
+def _written(folder: Path, model: Translator, search: SearchConfig, order: Export) -> dict[str, Any]:
+    """Write all files but the manifest, which is returned."""
+    cfg = model.models
+    if not isinstance(cfg, ModelConfig):
+        raise UserError(f"--workdir={order.workdir}: one model is exported, no ensemble")
+    names = paths(model.params)
+    leaves, tree = jax.tree.flatten(model.params)
+    save_file({n: np.asarray(leaf) for n, leaf in zip(names, leaves, strict=True)}, folder / PARAMETERS)
+    vocabulary = []
+    for side, one in (("src", model.vocabularies.src), ("tgt", model.vocabularies.tgt)):
+        one.save(folder / f"{side}{one.suffix}")
+        vocabulary.append({"file": f"{side}{one.suffix}", "kind": one.suffix})
+    fast = cfg.decoder.kind in FAST_DECODERS
+
+    def prepared(leaves: list[Any]) -> Any:
+        params = jax.tree.unflatten(tree, leaves)
+        return encoder_decoder.precompute(params, cfg) if fast else params
+
+    ready = jax.eval_shape(prepared, leaves)
+    ready_tree = jax.tree.structure(ready)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(ready)]
+
+    def translate(leaves: list[Any], src: Any, max_lengths: Any) -> Any:
+        found, _ = generate(
+            (jax.tree.unflatten(ready_tree, leaves),),
+            (cfg,),
+            strategy_of(search),
+            structure_of(search),
+            numbers_of(search),
+            src,
+            request(max_lengths),
+            limit=longest(cfg, search, src.shape[1]) + 1,
+        )
+        return found.tokens, found.scores, found.lengths
+
+    def write(name: str, function: Any, *arguments: Any) -> None:
+        made = export.export(jax.jit(function), platforms=list(order.platforms))(*arguments)
+        (folder / name).write_bytes(made.serialize())
+
+    if fast:
+        write(PRECOMPUTE, lambda leaves: jax.tree.leaves(prepared(leaves)), leaves)
+    programs = []
+    for width in widths_up_to(min(order.max_tokens, cfg.max_source)):
+        for rows in ROWS:
+            name = f"translate-{rows}x{width}.bin"
+            sizes = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, width), (rows,)))
+            write(name, translate, shapes, *sizes)
+            programs.append({"rows": rows, "width": width, "file": name})
+    runtime = importlib.resources.files("convs2s_jax.interop.programs").joinpath("runtime.py")
+    (folder / RUNTIME).write_bytes(runtime.read_bytes())
+    (folder / "requirements.txt").write_text("".join(f"{name}\n" for name in NEEDS), encoding="utf-8")
+    return {
+        "format": FORMAT,
+        "made_by": {name: importlib.metadata.version(name) for name in ("convs2s_jax", "jax")},
+        "platforms": list(order.platforms),
+        "languages": {"source": model.cfg.data.src, "target": model.cfg.data.tgt},
+        "checkpoints": list(model.steps[0]),
+        "max_source": cfg.max_source,
+        "max_target": cfg.max_target,
+        "search": to_dict(search),
+        "vocabulary": vocabulary,
+        "parameters": {"file": PARAMETERS, "order": names},
+        "precompute": PRECOMPUTE if fast else None,
+        "programs": programs,
+        "files": {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.iterdir())
+            if path.name not in (RUNTIME, "requirements.txt")
+        },
+    }

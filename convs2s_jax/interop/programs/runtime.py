@@ -1,0 +1,265 @@
+"""Translate with an exported model:  python translate.py [--input=FILE] [--output=FILE] [--nbest=N]
+
+Reads standard input and writes standard output unless told otherwise: one line in, one line out. With --nbest, N
+hypotheses a line: number, score and text, separated by tabs. From Python:
+
+    from translate import Model
+    Model("FOLDER").translate(["April 4, 1989"])
+
+This file and its folder need jax, numpy, sentencepiece and flatbuffers (requirements.txt), and nothing else.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+FORMAT = 1
+BOS, PAD, EOS, UNK = range(4)
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+SPACE = "\u2581"
+OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+
+
+class ExportError(Exception):
+    """Why a folder cannot be used, or a line not be translated."""
+
+
+class Model:
+    """An exported model, ready to translate; programs are compiled when they are first needed."""
+
+    def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
+        """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
+        self.folder = Path(folder)
+        try:
+            self.manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ExportError(f"{self.folder}/manifest.json cannot be read ({error}): export the model again") from None
+        if self.manifest.get("format") != FORMAT:
+            raise ExportError(
+                f"{self.folder} has format {self.manifest.get('format')}, and this program reads {FORMAT}: use the "
+                "translate.py of that folder"
+            )
+        self._check_files()
+        self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
+        stored = _safetensors(self.folder / self.manifest["parameters"]["file"])
+        params = [stored[name] for name in self.manifest["parameters"]["order"]]
+        params = jax.device_put(params)
+        if self.manifest["precompute"]:
+            params = self._program(self.manifest["precompute"])(params)
+        self._params = jax.block_until_ready(params)
+        self._programs: dict[tuple[int, int], Callable[..., Any]] = {}
+
+    def translate(self, lines: Sequence[str], *, nbest: int = 1) -> list[Any]:
+        """Translations of lines. With nbest above 1, a list of (score, text) for each, best first."""
+        sources = [self._cut(ids) for ids in self._src.encode(lines)]
+        most = max(self._widths) - 1
+        for number, source in enumerate(sources, 1):
+            if len(source) > most:
+                raise ExportError(f"line {number} has {len(source)} tokens, and this export takes {most}: divide it")
+        results: list[list[tuple[float, str]]] = [[(0.0, "")]] * len(sources)
+        order = sorted((i for i, source in enumerate(sources) if len(source)), key=lambda i: -len(sources[i]))
+        while order:
+            width = min(width for width in self._widths if width > len(sources[order[0]]))
+            rows = min((n for n in self._rows if n >= len(order)), default=max(self._rows))
+            batch, order = order[:rows], order[rows:]
+            for i, found in zip(batch, self._run([sources[i] for i in batch], rows, width), strict=True):
+                results[i] = found
+        if nbest == 1:
+            return [found[0][1] for found in results]
+        return [found[:nbest] for found in results]
+
+    @property
+    def _rows(self) -> list[int]:
+        return sorted({program["rows"] for program in self.manifest["programs"]})
+
+    @property
+    def _widths(self) -> list[int]:
+        return sorted({program["width"] for program in self.manifest["programs"]})
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        return ids[: self.manifest["max_source"] - 1]
+
+    def _run(self, sources: Sequence[list[int]], rows: int, width: int) -> list[list[tuple[float, str]]]:
+        """The hypotheses of one batch: a list of (score, text) for each source."""
+        src = np.full((rows, width), PAD, np.int32)
+        src[:, 0] = EOS
+        limits = np.zeros(rows, np.int32)
+        for i, source in enumerate(sources):
+            src[i, : len(source)], src[i, len(source)] = source, EOS
+            limits[i] = self._longest(len(source) + 1)
+        found = self._at(rows, width)(self._params, src, limits)
+        tokens, scores, lengths = (np.asarray(part) for part in found)
+        results = []
+        for i in range(len(sources)):
+            hypotheses = [
+                (float(scores[i, w]), self._tgt.decode(tokens[i, w, : n - 1].tolist()).replace("\n", " "))
+                for w, n in enumerate(lengths[i])
+                if n > 0
+            ]
+            results.append(hypotheses or [(-math.inf, "")])
+        return results
+
+    def _longest(self, length: int) -> int:
+        """Most tokens of a translation before its end symbol."""
+        search = self.manifest["search"]
+        wanted = max(1, int(search["max_length_a"] * length + search["max_length_b"]))
+        return min(wanted, self.manifest["max_target"] - 1)
+
+    def _at(self, rows: int, width: int) -> Callable[..., Any]:
+        if (rows, width) not in self._programs:
+            [name] = [p["file"] for p in self.manifest["programs"] if (p["rows"], p["width"]) == (rows, width)]
+            self._programs[rows, width] = self._program(name)
+        return self._programs[rows, width]
+
+    def _program(self, name: str) -> Callable[..., Any]:
+        try:
+            loaded = export.deserialize(bytearray((self.folder / name).read_bytes()))
+        except ImportError:
+            raise ExportError("jax needs flatbuffers to read programs: pip install -r requirements.txt") from None
+        except Exception as error:
+            made = self.manifest["made_by"]["jax"]
+            raise ExportError(
+                f"{name} was exported by jax {made}, and jax {jax.__version__} cannot read it ({error}): export the "
+                "model again, or install that jax"
+            ) from None
+        here, known = jax.default_backend(), loaded.platforms
+        if here not in known and not (here == "gpu" and {"cuda", "rocm"} & set(known)):
+            raise ExportError(
+                f"this model was exported for {', '.join(known)}, and here is {here}: export it for {here}"
+            )
+        return jax.jit(loaded.call)
+
+    def _check_files(self) -> None:
+        for name, digest in self.manifest["files"].items():
+            try:
+                content = (self.folder / name).read_bytes()
+            except OSError as error:
+                raise ExportError(
+                    f"{self.folder / name} cannot be read: {error.strerror}; copy the whole folder"
+                ) from None
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise ExportError(f"{self.folder / name} is damaged: copy the folder again")
+
+
+class Pieces:
+    """SentencePiece's own ids."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a model."""
+        self._processor = _sentencepiece(path.read_bytes())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        found: list[list[int]] = self._processor.encode([_replaced(text, OWN) for text in texts])
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return _replaced(self._processor.decode(ids), [(b, a) for a, b in OWN])
+
+
+class Words:
+    """Words separated by white space, from a list."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a list: a word and its count on each line."""
+        self._words = list(SPECIAL) + [_word(line) for line in path.read_bytes().decode("utf-8").split("\n")[:-1]]
+        self._ids = {word: i for i, word in enumerate(self._words) if word not in SPECIAL}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return [[self._ids.get(word, UNK) for word in text.split()] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The words of token ids."""
+        return " ".join(self._words[i] for i in ids if i not in (BOS, PAD, EOS))
+
+
+class ListedPieces:
+    """A SentencePiece model for the pieces, and a list for their ids."""
+
+    def __init__(self, path: Path) -> None:
+        """Read both from one file."""
+        values = json.loads(path.read_text(encoding="utf-8"))
+        self._processor = _sentencepiece(base64.b64decode(values["model"]))
+        self._pieces = list(SPECIAL) + [piece for piece, _ in values["pieces"]]
+        self._ids = {piece: i for i, piece in enumerate(self._pieces) if i > UNK}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return [[self._ids.get(p, UNK) for p in self._processor.encode(text, out_type=str)] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return "".join(self._pieces[i] for i in ids if i not in (BOS, PAD, EOS)).replace(SPACE, " ").strip()
+
+
+_VOCABULARIES: dict[str, Any] = {".model": Pieces, ".txt": Words, ".pieces.json": ListedPieces}
+
+
+def _word(line: str) -> str:
+    return line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")[0]
+
+
+def _replaced(text: str, pairs: Iterable[tuple[str, str]]) -> str:
+    for one, other in pairs:
+        text = text.replace(one, other)
+    return text
+
+
+def _sentencepiece(model: bytes) -> Any:
+    import sentencepiece  # only for vocabularies of pieces
+
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def _safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file by name: the length of a JSON header, the header, the bytes of all arrays."""
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        flat = np.frombuffer(content[8 + size + begin : 8 + size + end], DTYPES[entry["dtype"]])
+        arrays[name] = flat.reshape(entry["shape"])
+    return arrays
+
+
+def main() -> None:
+    """Translate a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", default="-")
+    parser.add_argument("--output", default="-")
+    parser.add_argument("--nbest", type=int, default=1)
+    options = parser.parse_args()
+    try:
+        data = sys.stdin.buffer.read() if options.input == "-" else Path(options.input).read_bytes()
+        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n") if data else []
+        results = Model().translate([line.removesuffix("\r") for line in lines], nbest=options.nbest)
+        if options.nbest > 1:
+            results = [f"{i}\t{score}\t{text}" for i, found in enumerate(results) for score, text in found]
+        output = "".join(f"{result}\n" for result in results).encode("utf-8")
+        if options.output == "-":
+            sys.stdout.buffer.write(output)
+        else:
+            Path(options.output).write_bytes(output)
+    except (ExportError, OSError, UnicodeDecodeError) as error:
+        print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

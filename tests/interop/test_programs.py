@@ -1,0 +1,176 @@
+"""Exported programs translate as decoding does, and need none of this package."""
+
+import ast
+import json
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from convs2s_jax.commands import export as command
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import pieces, sentencepiece, words
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.interop.programs import runtime
+from convs2s_jax.interop.programs.exporting import Export, export_programs
+from convs2s_jax.nn.trees import paths
+from convs2s_jax.translation.translator import load
+from tests.helpers import drills_but
+
+FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
+KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
+LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6", "at 12:30", "£5.00"]
+
+
+def workdir_of(kind, folder):
+    with tarfile.open(FOLDER / f"{kind}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / kind
+
+
+def exported(workdir, output, **more):
+    order = {"steps": (), "search": {}, "max_tokens": 16, "platforms": ("cpu",)} | more
+    export_programs(Export(workdir=workdir, output=output, **order), lambda _sentence: None)
+    return output
+
+
+@pytest.fixture(scope="module")
+def convs2s(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("programs")
+    workdir = workdir_of("convs2s", folder)
+    return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
+
+
+@pytest.mark.parametrize("kind", drills_but(KINDS, []))
+def test_each_kind_of_model_translates_as_decoding_does(kind, tmp_path):
+    workdir = workdir_of(kind, tmp_path)
+    model = runtime.Model(exported(workdir, tmp_path / "model", max_tokens=32))
+    expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
+    assert model.translate(LINES) == [one["hypotheses"][0]["text"] for one in expected]
+
+
+def test_scores_and_hypotheses_are_those_of_decoding(convs2s):
+    workdir, folder = convs2s
+    lines = [*LINES[:3], *LINES[4:]]  # the others have more than 23 tokens
+    model, expected = runtime.Model(folder), {}
+    for line in (workdir / "translations.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        expected[one["source"]] = one["hypotheses"]
+    for line, found in zip(lines, model.translate(lines, nbest=9), strict=True):
+        assert [text for _, text in found][:1] == [one["text"] for one in expected[line]][:1]
+        np.testing.assert_allclose(found[0][0], expected[line][0]["score"], rtol=1e-5)
+        assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
+
+
+def test_the_runtime_needs_only_a_few_packages():
+    tree = ast.parse(Path(runtime.__file__).read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    others = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+    assert others == {"jax", "numpy", "sentencepiece"}
+
+
+def test_parameters_are_a_safetensors_file_with_the_names_of_the_tree(convs2s):
+    workdir, folder = convs2s
+    params = load(workdir, tell=pytest.fail).params
+    stored = load_file(folder / "parameters.safetensors")
+    assert sorted(stored) == sorted(paths(params))
+    np.testing.assert_array_equal(stored["decoder/embedding/table"], params.decoder.embedding.table)
+    read = runtime._safetensors(folder / "parameters.safetensors")
+    assert all(np.array_equal(read[name], array) for name, array in stored.items())
+
+
+TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words", "listed"])
+def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
+    lines = ["the cat sat on the mat", "a b c ab abc", "cats and mats " * 3] * 20
+    cfg = VocabularyConfig(kind="words" if kind == "words" else "bpe", min_count=1)
+    train = words.train if kind == "words" else sentencepiece.train
+    made = train(cfg, lines, size=40, field="size")
+    if kind == "listed":
+        cut = [made.token(i) for i in range(made.size - 1, 5, -1)]
+        made = pieces.ListedPieces(made.model, words.WordList(tuple(cut), tuple(1 for _ in cut)))
+    made.save(tmp_path / f"src{made.suffix}")
+    read = runtime._VOCABULARIES[made.suffix](tmp_path / f"src{made.suffix}")
+    for ids in made.encode([*TEXTS, *lines[:3]]):
+        assert read.decode(ids) == made.decode(ids)
+    assert read.encode([*TEXTS, *lines[:3]]) == made.encode([*TEXTS, *lines[:3]])
+
+
+def test_a_line_that_no_program_holds_is_named(convs2s):
+    with pytest.raises(runtime.ExportError, match=r"line 2 has .* tokens, and this export takes 23: divide it"):
+        runtime.Model(convs2s[1]).translate(["5", "1 2 3 4 5 6 7 8 9 " * 3])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda folder: (folder / "src.model").write_bytes(b"other"), "src.model is damaged: copy the folder again"),
+        (lambda folder: (folder / "translate-8x16.bin").unlink(), "No such file or directory; copy the whole folder"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (
+            lambda folder: (folder / "manifest.json").write_text('{"format": 2}'),
+            "has format 2, and this program reads 1",
+        ),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, sentence):
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for path in convs2s[1].iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    change(copy)
+    with pytest.raises(runtime.ExportError, match=sentence):
+        runtime.Model(copy)
+
+
+def test_a_program_of_another_jax_is_refused_with_a_sentence(tmp_path, convs2s):
+    model = runtime.Model(convs2s[1])
+    (tmp_path / "odd.bin").write_bytes(b"\x00" * 100)
+    model.folder = tmp_path
+    with pytest.raises(runtime.ExportError, match=r"odd.bin was exported by jax [\d.]+, and jax [\d.]+ cannot read it"):
+        model._program("odd.bin")
+
+
+def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    with pytest.raises(UserError, match=r"--output=.*mine is there already"):
+        exported(convs2s[0], tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
+    for flag, sentence in (
+        ("--output=a.pt", "export needs --workdir, --output"),
+        ("--output=a", "--workdir is missing: export"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command.console(["convs2s export", flag])
+        assert ended.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.drill
+def test_the_folder_translates_where_this_package_is_not_installed(convs2s, tmp_path):
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "-r", convs2s[1] / "requirements.txt"], check=True)
+    missing = subprocess.run([python, "-c", "import convs2s_jax"], capture_output=True, cwd=tmp_path, check=False)
+    assert missing.returncode == 1
+    lines = LINES[:3]
+    done = subprocess.run(
+        [python, convs2s[1] / "translate.py"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert done.stdout.splitlines() == runtime.Model(convs2s[1]).translate(lines)
