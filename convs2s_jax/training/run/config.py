@@ -12,6 +12,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
+from convs2s_jax.training.run.trackers import TRACKERS
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
@@ -78,6 +79,7 @@ class TrainingConfig:
     peak_flops: float | None = None
     compile_ahead: int | None = None
     profile: str = ""
+    trackers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
@@ -107,6 +109,8 @@ class TrainingConfig:
             re.fullmatch("(0*[1-9][0-9]{0,8}:0*[1-9][0-9]{0,8})?", self.profile, re.ASCII) is not None,
             f"profile is '{self.profile}': write STEP:STEPS, two whole numbers from 1 on, as in 100:5",
         )
+        for tracker in self.trackers:
+            check(tracker in TRACKERS, f"trackers has '{tracker}'{did_you_mean(tracker, TRACKERS)}")
 
     @property
     def traced(self) -> Traced | None:

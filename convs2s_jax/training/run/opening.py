@@ -16,7 +16,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import dispatch, schedule, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, trackers, validation
 from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
@@ -52,6 +52,7 @@ def open_run(
     Raises:
       UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
     """
+    trackers.check_installed(cfg.training.trackers)
     clock = WallClock()
     mesh, primary = make(cfg.mesh), distributed.is_primary()
     step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
@@ -76,7 +77,7 @@ def open_run(
 
     def commit() -> Reports:
         _commit(run, damaged)
-        return Reports(workdir, step=position.step, told=told)
+        return Reports(workdir, step=position.step, told=told, trackers=cfg.training.trackers, config=to_dict(cfg))
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
     checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))

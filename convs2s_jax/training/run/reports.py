@@ -4,8 +4,9 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.events import Events
+from convs2s_jax.training.run.trackers import Trackers
 
 
 def perplexity(loss: float) -> float:
@@ -33,8 +35,24 @@ class Reports:
     damaged ones are put aside.
     """
 
-    def __init__(self, workdir: Path, *, step: int, told: Sequence[str] = ()) -> None:
-        """Begin after `step` updates; `told` are lines for the log, of what the user has been told before."""
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        step: int,
+        told: Sequence[str] = (),
+        trackers: Sequence[str] = (),
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Begin after `step` updates.
+
+        Args:
+          workdir: of the run.
+          step: updates done.
+          told: lines for the log, of what the user has been told before.
+          trackers: names of trackers that get the metrics too.
+          config: the configuration as nested dictionaries, for the trackers.
+        """
         self._workdir = workdir
         damaged = metrics_file.keep_up_to(workdir, step)
         self._metrics = open_to_append(workdir / metrics_file.NAME)
@@ -45,12 +63,14 @@ class Reports:
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
         for sentence in damaged:
             self.tell(sentence)
+        self._trackers = Trackers(trackers, workdir, config, self.tell)
 
     def __enter__(self) -> "Reports":
         return self
 
     def __exit__(self, kind: object, *_: Any) -> None:
         self._bar.close()
+        self._trackers.close()
         with contextlib.ExitStack() as files:
             if kind is not None:  # a full disk is told once, by the sentence that says what was lost
                 files.enter_context(contextlib.suppress(OSError))
@@ -103,6 +123,7 @@ class Reports:
             self._metrics.flush()
             for name, value in values.items():
                 self._events.write(f"{split}/{name}", value, step=step)
+        self._trackers.log({f"{split}/{name}": value for name, value in values.items()}, step)
         if split == "train":
             self._bar.set_postfix_str(
                 f"epoch {epoch} loss {loss:.3f} {others.get('tokens_per_second', 0):.0f} tokens/s"

@@ -39,6 +39,7 @@ FREE = (
     "training.peak_flops",
     "training.compile_ahead",
     "training.profile",
+    "training.trackers",
     "mesh",
     "parallel",
 )

@@ -1,0 +1,166 @@
+"""Experiment trackers: services that collect the metrics of many runs, beside metrics.jsonl and TensorBoard.
+
+Without settings of their own they write into the workdir and reach no network: Weights & Biases in its offline mode,
+MLflow into a database file. Their environment variables, such as WANDB_MODE, WANDB_PROJECT and MLFLOW_TRACKING_URI, work
+as ever.
+"""
+
+import hashlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from convs2s_jax.core.errors import UserError, first_line
+
+PROJECT = "convs2s_jax"
+"""Project, or experiment, of the runs, unless the environment names one."""
+LONGEST = 500
+"""Most characters of a parameter's value that MLflow takes."""
+Values = Mapping[str, float | int]
+
+
+class Tracker(Protocol):
+    """A tracker of one run."""
+
+    def log(self, values: Values, step: int) -> None:
+        """Write numbers by name, such as "train/loss"."""
+
+    def close(self) -> None:
+        """Write what waits in memory."""
+
+
+class WandB:
+    """Weights & Biases: folder `wandb` of the workdir, which `wandb sync` uploads."""
+
+    def __init__(self, workdir: Path, fields: Mapping[str, Any]) -> None:
+        """Open the run that belongs to the workdir."""
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            dir=str(workdir),
+            id=os.environ.get("WANDB_RUN_ID", run_id(workdir)),
+            name=os.environ.get("WANDB_NAME", workdir.name),
+            resume="allow",
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]  # its own check has a sentence
+            config=dict(fields),
+            settings=wandb.Settings(silent=True, disable_git=True, x_disable_stats=True),
+        )
+
+    def log(self, values: Values, step: int) -> None:
+        """Write numbers."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """End the run's part of this process."""
+        self._run.finish()
+
+
+class MLflow:
+    """MLflow: the file `mlflow.db` of the workdir, for `mlflow ui --backend-store-uri sqlite:///WORKDIR/mlflow.db`."""
+
+    def __init__(self, workdir: Path, fields: Mapping[str, Any]) -> None:
+        """Open the run that belongs to the workdir, or create it with the configuration as its parameters."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries of MLflow, about each other
+            from mlflow.tracking import MlflowClient
+
+            uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{(workdir / 'mlflow.db').absolute()}")
+            self._client = client = MlflowClient(tracking_uri=uri)
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            found = client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else client.create_experiment(name)
+            runs = client.search_runs([experiment], f"tags.workdir = '{run_id(workdir)}'")
+            if runs:
+                self._run = str(runs[0].info.run_id)
+                client.update_run(self._run, status="RUNNING")
+                return
+            run = client.create_run(experiment, run_name=workdir.name, tags={"workdir": run_id(workdir)})
+            self._run = str(run.info.run_id)
+            for field, value in fields.items():
+                client.log_param(self._run, field, str(value)[:LONGEST])
+
+    def log(self, values: Values, step: int) -> None:
+        """Write numbers."""
+        for name, value in values.items():
+            self._client.log_metric(self._run, name, float(value), step=step)
+
+    def close(self) -> None:
+        """Mark the run as ended, until it is continued."""
+        self._client.set_terminated(self._run)
+
+
+class Entry(NamedTuple):
+    """A kind of tracker.
+
+    Attributes:
+      package: that it needs.
+      open: (workdir, fields of the configuration by name) -> the tracker.
+    """
+
+    package: str
+    open: Callable[[Path, Mapping[str, Any]], Tracker]
+
+
+TRACKERS: Mapping[str, Entry] = MappingProxyType({"wandb": Entry("wandb", WandB), "mlflow": Entry("mlflow", MLflow)})
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Refuse trackers whose package is not installed.
+
+    Raises:
+      UserError: how to install it.
+    """
+    for name in names:
+        if importlib.util.find_spec(TRACKERS[name].package) is None:
+            raise UserError(f"training.trackers has '{name}': pip install 'convs2s_jax[{name}]'")
+
+
+class Trackers:
+    """The trackers of a run. One that fails is told once and not used again: it does not end a training."""
+
+    def __init__(
+        self, names: Sequence[str], workdir: Path, config: Mapping[str, Any], tell: Callable[[str], None]
+    ) -> None:
+        """Open them; `config` is the configuration as nested dictionaries."""
+        self._tell = tell
+        self._open: dict[str, Tracker] = {}
+        fields = dict(flat(config))
+        for name in names:
+            self._try(name, lambda name=name: self._open.update({name: TRACKERS[name].open(workdir, fields)}))  # type: ignore[misc]
+
+    def log(self, values: Values, step: int) -> None:
+        """Write numbers to all of them."""
+        for name, tracker in list(self._open.items()):
+            self._try(name, lambda tracker=tracker: tracker.log(values, step))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close all of them."""
+        for name, tracker in list(self._open.items()):
+            self._try(name, tracker.close)
+
+    def _try(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._open.pop(name, None)
+            self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
+
+
+def run_id(workdir: Path) -> str:
+    """An id for the run in a workdir: the same whenever it is continued."""
+    return hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path.to.field, value) of each field of nested dictionaries."""
+    for name, value in config.items():
+        place = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping):
+            yield from flat(value, place)
+        else:
+            yield place, value

@@ -1,0 +1,141 @@
+"""Trackers get the metrics of metrics.jsonl; one that fails, or is not installed, costs a sentence and no training."""
+
+import json
+import math
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import trackers
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.reports import Reports
+from tests import tiny
+
+
+class Recorded:
+    """A tracker that keeps what it is given; it fails at the step `fails`."""
+
+    def __init__(self, _workdir, fields, fails=None):
+        self.fields, self.fails, self.logged, self.closed = fields, fails, [], False
+        ALL.append(self)
+
+    def log(self, values, step):
+        if step == self.fails:
+            raise OSError("no network")
+        self.logged.append((step, values))
+
+    def close(self):
+        self.closed = True
+
+
+ALL = []
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    ALL.clear()
+    table = {
+        "good": trackers.Entry("json", Recorded),
+        "bad": trackers.Entry("json", lambda workdir, fields: Recorded(workdir, fields, fails=2)),
+    }
+    monkeypatch.setattr(trackers, "TRACKERS", table)
+    return ALL
+
+
+def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorded, tmp_path, capsys):
+    config = {"seed": 3, "model": {"dropout": 0.1}}
+    with Reports(tmp_path, step=0, trackers=("bad", "good"), config=config) as reports:
+        for step in (1, 2, 3):
+            reports.metrics(step=step, epoch=1, split="train", loss=1.0 / step, tokens_per_second=10.0)
+    bad, good = recorded
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [step for step, _ in good.logged] == [1, 2, 3]
+    for (step, values), line in zip(good.logged, lines, strict=True):
+        assert values["train/loss"] == line["loss"] == 1.0 / step
+        assert values["train/perplexity"] == math.exp(1.0 / step)
+        assert values["train/tokens_per_second"] == 10.0
+    assert good.fields == {"seed": 3, "model.dropout": 0.1}
+    assert good.closed
+    assert [step for step, _ in bad.logged] == [1]
+    assert (tmp_path / "train.log").read_text().count(
+        "bad failed and gets no more metrics of this start: no network"
+    ) == 1
+
+
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
+    with pytest.raises(UserError, match=r"trackers has 'wandB'; did you mean 'wandb'\?"):
+        TrainingConfig(trackers=("wandB",))
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UserError, match=r"training.trackers has 'mlflow': pip install 'convs2s_jax\[mlflow\]'"):
+        trackers.check_installed(("mlflow",))
+
+
+def numbers(workdir):
+    """What metrics.jsonl says: (step, name) -> number."""
+    found = {}
+    for record in tiny.metrics(workdir):
+        for name, value in record.items():
+            if isinstance(value, float | int) and name not in ("step", "epoch"):
+                found[record["step"], f"{record['split']}/{name}"] = value
+    return found
+
+
+def trained_in_two_starts(workdir, tracker):
+    for steps in (4, 8):
+        train(tiny.config(training__max_steps=steps, training__trackers=(tracker,)), workdir)
+    return numbers(workdir)
+
+
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_what_metrics_jsonl_has(tmp_path):
+    pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
+    expected = trained_in_two_starts(tmp_path / "run", "mlflow")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/run/mlflow.db")
+    [run] = client.search_runs([client.get_experiment_by_name(trackers.PROJECT).experiment_id])
+    assert run.data.params["model.dropout"] == "0.1"
+    assert run.info.status == "FINISHED"
+    names = {name for _, name in expected}
+    found = {(m.step, name): m.value for name in names for m in client.get_metric_history(run.info.run_id, name)}
+    assert expected == pytest.approx(found)
+
+
+def records(content):
+    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format in blocks of 32 KiB."""
+    at, parts = 7, []
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
+            at += 32768 - at % 32768
+            continue
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        parts.append(content[at + 7 : at + 7 + size])
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield b"".join(parts)
+            parts = []
+
+
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_has_what_metrics_jsonl_has(tmp_path):
+    pytest.importorskip("wandb", reason="needs the extra [wandb]")
+    expected = trained_in_two_starts(tmp_path / "run", "wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, ids = {}, set()
+    for path in sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")):
+        for data in records(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+            if record.HasField("history"):
+                values = {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
+                }
+                found |= {(values["_step"], name): value for name, value in values.items()}
+    assert ids == {trackers.run_id(tmp_path / "run")}
+    assert expected == pytest.approx({key: found.get(key) for key in expected})
