@@ -57,6 +57,7 @@ class TrainingConfig:
         accelerators (0 on GPUs of several processes) and 0 on CPUs, where updates use all cores.
       profile: STEP:STEPS traces STEPS updates from update STEP on (the first is 1) by JAX's profiler, into the folder
         profile of the workdir; "" for none.
+      trackers: services that get the metrics of each report too, from wandb and mlflow (docs/training.md).
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
         change nothing and are counted. One more ends training; with 0 the first one does.
     """
