@@ -21,6 +21,7 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import Step, TrainState
@@ -120,19 +121,6 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     return placed(state, sharding.shardings(state, mesh, cfg.parallel))
 
 
-def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
-    """A batch as shapes with their shardings."""
-    sides: list[Any] = [jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt)]
-    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
-
-
-def placed(tree: Tree, places: Tree) -> Tree:
-    """Abstract arrays with shardings, one for all or one for each."""
-    if isinstance(places, jax.sharding.Sharding):
-        places = jax.tree.map(lambda _: places, tree)
-    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
-
-
 def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:
     """All programs of updates on batches of these shapes; the optimiser's part is the last one.
 
@@ -141,10 +129,10 @@ def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapp
     """
     steps, state = step_of(cfg, mesh), abstract_state(cfg, mesh, sizes)
     rest = sharding.replicated(mesh)
-    key, rate = placed(jax.eval_shape(lambda: jax.random.key(0)), rest), placed(RATE, rest)
+    key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1
     for shape in shapes:
-        batch = abstract_batch(mesh, shape)
+        batch = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
         total = _total(steps, state, batch, key, mesh)
         if more:
