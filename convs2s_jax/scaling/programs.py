@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.rows import round_up
-from convs2s_jax.data.shapes import Shape, rows_within
+from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
@@ -94,7 +94,15 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
     check(1 <= length <= most, f"--lengths={length}: this configuration trains on 1 to {most} tokens")
     source = 1 if one_sided else length  # the end symbol of an empty line
     target = cfg.model.max_target if labelled else length
-    return Shape(source, target, round_up(rows_within(tokens, length), row_shards(mesh)))
+    batch = cfg.data.batch
+    [shape] = rounded(
+        (Shape(source, target, rows_within(tokens, length)),),
+        tokens=tokens,
+        rows=batch.row_multiple,
+        length=batch.length_multiple,
+        most=(1 if one_sided else most, target if labelled else most),
+    )
+    return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
 
 
 def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
