@@ -12,7 +12,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
 from tests import tiny
 
-PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").rglob("*.md"))]
+PAGES = [tiny.ROOT / "README.md", tiny.ROOT / "launch" / "README.md", *sorted((tiny.ROOT / "docs").rglob("*.md"))]
 HEADS = sorted((tiny.ROOT / "configs").glob("*.py"))
 FLAG = r"""--[\w.]+(?:=(?:"[^"]*"|'[^']*'|[^\s`#"']+))?"""
 COMMAND = re.compile(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "launch" / "README.md"]
 FOLDERS = ("convs2s_jax", "configs", "benchmarks", "examples", "notebooks", "docs", "tests")
 MEASURED = ("results.md", "performance.md", "performance-log.md", "data.md")
 every_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

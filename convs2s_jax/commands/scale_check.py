@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.commands.scale_batches import Batches, planned
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -35,38 +36,30 @@ class CheckOptions:
       config: name of a configuration that comes with the package, or the path of a file.
       steps: updates to measure for each shape.
       devices: number of devices to use, all by default; on a CPU, so many virtual ones are made.
-      lengths: tokens of sources and targets; each length is one shape of a batch.
-      tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
-      tokens_per_chip: the budget for each part of the rows, in place of one for all.
-      vocabulary: entries of both vocabularies, in place of those of the configuration.
       json: file for plan and measurements as JSON.
     """
 
     config: str = ""
     steps: int = 20
     devices: int | None = None
-    lengths: tuple[int, ...] = (64,)
-    tokens: int | None = None
-    tokens_per_chip: int | None = None
-    vocabulary: int | None = None
     json: str = ""
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=configs/cldr_en_de.py")
         check(self.steps >= 2, f"--steps={self.steps}: the spread of one update is not known; use 2 or more")
         check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
-        plan.check_batches(self.lengths, self.tokens, self.tokens_per_chip, self.vocabulary)
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan, run, and print both."""
     options = command_line.options_of(CheckOptions, values)
+    batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = processes.from_environment(command_line.options_of(Processes, values), dict(os.environ))
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     with processes.join(given) or contextlib.nullcontext():
-        made, found = _measured(options, cfg)
+        made, found = _measured(options, batches, cfg)
     if distributed.is_primary():
         print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201
         if options.json:
@@ -76,23 +69,18 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
             replace_file(Path(options.json), json.dumps({**plan.as_json(made), "measured": measured}, indent=1) + "\n")
 
 
-def _measured(options: CheckOptions, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
+def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
     """The plan of the devices at hand, and what was measured on them."""
     devices = checking.at_hand(options.devices)
-    made = plan.make(
-        cfg,
-        devices,
-        lengths=options.lengths,
-        tokens=options.tokens,
-        tokens_per_chip=options.tokens_per_chip,
-        vocabulary=options.vocabulary,
-    )
+    made = planned(cfg, devices, batches)
     check(not made.refused, f"the update does not fit: {made.refused}")
-    return made, checking.measure(made, cfg, devices, steps=options.steps, vocabulary=options.vocabulary)
+    return made, checking.measure(made, cfg, devices, steps=options.steps, vocabulary=batches.vocabulary)
 
 
 COMMAND = Command(
-    about=ABOUT, groups=(Group("Options", CheckOptions), Group("Several processes", Processes)), main=main
+    about=ABOUT,
+    groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
+    main=main,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from convs2s_jax.commands.scale_batches import Batches, planned
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -33,10 +34,6 @@ class PlanOptions:
       config: name of a configuration that comes with the package, or the path of a file.
       topology: CHIP:SHAPE of TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER of GPUs (h100:8) or cpu:NUMBER.
       slices: number of such slices of TPUs.
-      lengths: tokens of sources and targets; each length is one shape of a batch.
-      tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
-      tokens_per_chip: the budget for each part of the rows, in place of one for all.
-      vocabulary: entries of both vocabularies, in place of those of the configuration.
       baseline: whether to plan one chip too, with the same tokens, and print the efficiency against it.
       json: file for the plan as JSON.
     """
@@ -44,36 +41,25 @@ class PlanOptions:
     config: str = ""
     topology: str = ""
     slices: int = 1
-    lengths: tuple[int, ...] = (64,)
-    tokens: int | None = None
-    tokens_per_chip: int | None = None
-    vocabulary: int | None = None
     baseline: bool = False
     json: str = ""
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=configs/paper_wmt14_en_de.py")
         check(self.topology != "", "--topology is missing, as in --topology=v5e:4x4 or --topology=h100:8")
-        plan.check_batches(self.lengths, self.tokens, self.tokens_per_chip, self.vocabulary)
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Make the plan, print it, and write it where --json says."""
     options = command_line.options_of(PlanOptions, values)
+    batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
-    made = plan.make(
-        cfg,
-        devices,
-        lengths=options.lengths,
-        tokens=options.tokens,
-        tokens_per_chip=options.tokens_per_chip,
-        vocabulary=options.vocabulary,
-    )
+    made = planned(cfg, devices, batches)
     if options.baseline:
         single = topology.named(topology.alone(options.topology))
-        made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=options.vocabulary))
+        made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=batches.vocabulary))
     print(tables.of_plan(made))  # noqa: T201
     if options.json:
         replace_file(Path(options.json), json.dumps(plan.as_json(made), indent=1) + "\n")
@@ -91,7 +77,7 @@ def only_compile(environment: MutableMapping[str, str]) -> None:
     environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", PlanOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", PlanOptions), Group("Batches", Batches)), main=main)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

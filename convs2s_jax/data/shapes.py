@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from convs2s_jax.core.rows import round_up
+
 LEVELS = 48
 """Most distinct lengths per side while shapes are chosen; lengths are rounded up to them. This bounds the work."""
 
@@ -87,6 +89,28 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
                 improved = True
     pairs = sorted({(int(src_levels[i]), int(tgt_levels[j])) for i, j in chosen}, key=lambda p: (sum(p), p))
     return tuple(Shape(s, t, rows_within(tokens, max(s, t))) for s, t in pairs)
+
+
+def rounded(
+    shapes: tuple[Shape, ...], *, tokens: int, rows: int, length: int, most: tuple[int, int]
+) -> tuple[Shape, ...]:
+    """Shapes whose rows and lengths are multiples, such as a TPU's tiles have; those that become equal are one.
+
+    Args:
+      shapes: as `choose_shapes` returns them.
+      tokens: budget, as there; a shape has at least `rows` rows even where these are more.
+      rows: rows are the largest multiple of it within the budget.
+      length: lengths are the next multiple of it, but not more than `most`.
+      most: longest sources and targets that the model takes.
+
+    Returns:
+      Shapes, smallest S + T first; with multiples of 1 those that were given.
+    """
+    if rows == length == 1:
+        return shapes
+    raised = {tuple(min(round_up(n, length), m) for n, m in zip(shape[:2], most, strict=True)) for shape in shapes}
+    pairs = sorted(raised, key=lambda p: (sum(p), p))
+    return tuple(Shape(s, t, max(rows, rows_within(tokens, max(s, t)) // rows * rows)) for s, t in pairs)
 
 
 def _levels(lengths: np.ndarray) -> np.ndarray:

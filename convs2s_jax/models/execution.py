@@ -33,8 +33,8 @@ class ExecutionConfig:
         never (decision 0008).
       remat: what gradients compute again and do not keep (`jax.checkpoint`), which saves memory. "none": nothing;
         "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
-        matrix products, which wait in the memory of the host (GPU, TPU). Recurrent layers and the modules of SliceNet's
-        encoder take "block" for any but "none". True and False of earlier versions are "block" and "none".
+        matrix products, which wait in the memory of the host (GPU, TPU). For decoders with attention in their loop over
+        time, "layer" is a step of it. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla" or "products" (`nn.convolution`); "auto" takes products
         inside a loop and XLA's convolution elsewhere. Other kinds of convolution choose for themselves.
     """

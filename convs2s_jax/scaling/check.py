@@ -20,6 +20,7 @@ from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.step import TrainState
@@ -126,7 +127,7 @@ def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
 
 def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
     """A full batch of random words, or of one random label for each text."""
-    abstract = programs.abstract_batch(mesh, shape)
+    abstract = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
 
     def make(key: Key) -> Batch:
         keys = jax.random.split(key)

@@ -1,7 +1,8 @@
 """What one chip can do, by the makers' published numbers: the constants of the roofline.
 
 A rate is a bound that no program reaches. Links are counted in one direction: a ring sends to one neighbour while it
-receives from the other, and uses both directions of a torus axis with half of the data each.
+receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products are
+those that training divides by (`training.run.arithmetic.PEAKS`).
 
 To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`.
 """
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.training.run.arithmetic import PEAKS, known_kind
 
 GB = 1e9
 GIB = 2.0**30
-TERA = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,11 @@ _TPU = "https://docs.cloud.google.com/tpu/docs"
 _BOOK = "https://jax-ml.github.io/scaling-book/tpus (links)"
 
 
-def _tpu(name: str, page: str, *, peak: float, gib: float, hbm: float, link: float, network: float, axes: int) -> Chip:
+def _tpu(name: str, kind: str, page: str, *, gib: float, hbm: float, link: float, network: float, axes: int) -> Chip:
     """A TPU. Its products of float32 are made of one pass of bfloat16 at JAX's default precision."""
     return Chip(
         name=name,
-        peaks=MappingProxyType({"bfloat16": peak * TERA, "float32": peak * TERA}),
+        peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float32": PEAKS[kind]}),
         memory=gib * GIB,
         memory_bandwidth=hbm * GB,
         link=link * GB,
@@ -73,11 +74,11 @@ def _tpu(name: str, page: str, *, peak: float, gib: float, hbm: float, link: flo
     )
 
 
-def _gpu(name: str, page: str, *, peak: float, memory: float, hbm: float, link: float, network: float) -> Chip:
+def _gpu(name: str, kind: str, page: str, *, memory: float, hbm: float, link: float, network: float) -> Chip:
     """A GPU of a machine with eight on a switch. Its products of float32 are TF32, half as fast as bfloat16."""
     return Chip(
         name=name,
-        peaks=MappingProxyType({"bfloat16": peak * TERA, "float16": peak * TERA, "float32": peak / 2 * TERA}),
+        peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float16": PEAKS[kind], "float32": PEAKS[kind] / 2}),
         memory=memory * GB,
         memory_bandwidth=hbm * GB,
         link=link * GB,
@@ -92,13 +93,13 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
     {
         chip.name: chip
         for chip in (
-            _tpu("v4", "v4", peak=275, gib=32, hbm=1228, link=45, network=0, axes=3),
-            _tpu("v5e", "v5e", peak=197, gib=16, hbm=819, link=45, network=3.125, axes=2),
-            _tpu("v5p", "v5p", peak=459, gib=95, hbm=2765, link=90, network=6.25, axes=3),
-            _tpu("v6e", "v6e", peak=918, gib=32, hbm=1638, link=90, network=12.5, axes=2),
-            _gpu("a100", f"{_NVIDIA}/a100", peak=312, memory=80, hbm=2039, link=300, network=25),
-            _gpu("h100", f"{_NVIDIA}/h100", peak=989.4, memory=80, hbm=3350, link=450, network=50),
-            _gpu("h200", f"{_NVIDIA}/h200", peak=989.4, memory=141, hbm=4800, link=450, network=50),
+            _tpu("v4", "TPU v4", "v4", gib=32, hbm=1228, link=45, network=0, axes=3),
+            _tpu("v5e", "TPU v5 lite", "v5e", gib=16, hbm=819, link=45, network=3.125, axes=2),
+            _tpu("v5p", "TPU v5p", "v5p", gib=95, hbm=2765, link=90, network=6.25, axes=3),
+            _tpu("v6e", "TPU v6 lite", "v6e", gib=32, hbm=1638, link=90, network=12.5, axes=2),
+            _gpu("a100", "NVIDIA A100", f"{_NVIDIA}/a100", memory=80, hbm=2039, link=300, network=25),
+            _gpu("h100", "NVIDIA H100", f"{_NVIDIA}/h100", memory=80, hbm=3350, link=450, network=50),
+            _gpu("h200", "NVIDIA H200", f"{_NVIDIA}/h200", memory=141, hbm=4800, link=450, network=50),
         )
     }
 )
@@ -106,16 +107,19 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
 tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s
 for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100."""
 
-KINDS: tuple[tuple[str, str], ...] = (
-    ("TPU v4", "v4"),
-    ("TPU v5 lite", "v5e"),
-    ("TPU v5", "v5p"),
-    ("TPU v6 lite", "v6e"),
-    ("NVIDIA A100", "a100"),
-    ("NVIDIA H100", "h100"),
-    ("NVIDIA H200", "h200"),
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "TPU v4": "v4",
+        "TPU v5 lite": "v5e",
+        "TPU v5": "v5p",
+        "TPU v5p": "v5p",
+        "TPU v6 lite": "v6e",
+        "NVIDIA A100": "a100",
+        "NVIDIA H100": "h100",
+        "NVIDIA H200": "h200",
+    }
 )
-"""The beginning of a JAX device's kind, and the chip; the first that matches counts."""
+"""The chip of a device's kind, as `PEAKS` has it."""
 
 
 def named(name: str) -> Chip:
@@ -127,4 +131,5 @@ def named(name: str) -> Chip:
 
 def of_device(kind: str) -> Chip | None:
     """The chip of a JAX device of this kind, such as "TPU v5 lite"; None if the table does not have it."""
-    return next((CHIPS[name] for beginning, name in KINDS if kind.startswith(beginning)), None)
+    known = known_kind(kind)
+    return None if known is None or known not in KINDS else CHIPS[KINDS[known]]

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from convs2s_jax.core.config import check
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import programs, rates, roofline
@@ -146,23 +145,6 @@ def compared(plan: Plan, base: Plan) -> Plan:
     pairs = zip(plan.steps, base.steps, strict=True)
     each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
     return dataclasses.replace(plan, efficiency=each)
-
-
-def check_batches(
-    lengths: Sequence[int], tokens: int | None, tokens_per_chip: int | None, vocabulary: int | None
-) -> None:
-    """Refuse flags of batches that `make` cannot take. Raises UserError."""
-    check(len(lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
-    check(
-        tokens is None or tokens_per_chip is None,
-        "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
-    )
-    for name, value, least in (
-        ("tokens", tokens, 2),
-        ("tokens_per_chip", tokens_per_chip, 2),
-        ("vocabulary", vocabulary, 5),
-    ):
-        check(value is None or value >= least, f"--{name}={value}: use {least} or more")
 
 
 def _costed(

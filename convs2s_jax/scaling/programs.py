@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.rows import round_up
-from convs2s_jax.data.shapes import Shape, rows_within
+from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
@@ -21,6 +21,7 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import Step, TrainState
@@ -93,7 +94,15 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
     check(1 <= length <= most, f"--lengths={length}: this configuration trains on 1 to {most} tokens")
     source = 1 if one_sided else length  # the end symbol of an empty line
     target = cfg.model.max_target if labelled else length
-    return Shape(source, target, round_up(rows_within(tokens, length), row_shards(mesh)))
+    batch = cfg.data.batch
+    [shape] = rounded(
+        (Shape(source, target, rows_within(tokens, length)),),
+        tokens=tokens,
+        rows=batch.row_multiple,
+        length=batch.length_multiple,
+        most=(1 if one_sided else most, target if labelled else most),
+    )
+    return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
 
 
 def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
@@ -120,19 +129,6 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     return placed(state, sharding.shardings(state, mesh, cfg.parallel))
 
 
-def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
-    """A batch as shapes with their shardings."""
-    sides: list[Any] = [jax.ShapeDtypeStruct((shape.rows, length), jnp.int32) for length in (shape.src, shape.tgt)]
-    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
-
-
-def placed(tree: Tree, places: Tree) -> Tree:
-    """Abstract arrays with shardings, one for all or one for each."""
-    if isinstance(places, jax.sharding.Sharding):
-        places = jax.tree.map(lambda _: places, tree)
-    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
-
-
 def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:
     """All programs of updates on batches of these shapes; the optimiser's part is the last one.
 
@@ -141,10 +137,10 @@ def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapp
     """
     steps, state = step_of(cfg, mesh), abstract_state(cfg, mesh, sizes)
     rest = sharding.replicated(mesh)
-    key, rate = placed(jax.eval_shape(lambda: jax.random.key(0)), rest), placed(RATE, rest)
+    key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1
     for shape in shapes:
-        batch = abstract_batch(mesh, shape)
+        batch = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
         total = _total(steps, state, batch, key, mesh)
         if more:

@@ -66,7 +66,9 @@ def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = Non
     rule = next((axes for end, axes in RULES if f"/{stem}".endswith(f"/{end}")), None)
     if rule is None or len(rule) != len(shape):
         raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
-    axes: list[Any] = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule, shape, strict=True)]
+    # no axis of one device: programs leave it out of what they return, and arrays that name it have other programs
+    divides = {a: mesh.shape[a] for a in set(rule) if a and mesh.shape[a] > 1}
+    axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule, shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
         for i in reversed(range(len(shape))):
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)

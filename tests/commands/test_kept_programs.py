@@ -1,12 +1,16 @@
 """Whole commands with the folder of compiled programs: a later one compiles nothing, and damage changes nothing."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+from convs2s_jax.training.run.loop import train
 from tests import tiny
 
 COUNTED = """
@@ -67,3 +71,62 @@ def test_a_second_command_finds_all_programs_and_survives_their_damage(tmp_path,
         assert run(*decoding, home=tmp_path / "unused", **others) == (lines, [0, 0], "")
     assert not (tmp_path / "unused").exists()
     tally(tries=len(damages))
+
+
+@contextlib.contextmanager
+def own_cache(folder):
+    """A folder of compiled programs for this test; the names of the programs that were looked up and not found."""
+    missed, before = [], jax.config.jax_compilation_cache_dir
+
+    def note(event, **_):
+        if event.endswith("/cache_misses"):
+            missed.append(event)
+
+    def use(path):
+        jax.config.update("jax_compilation_cache_dir", str(path))
+        reset_cache()  # the object that knows the folder
+        jax.clear_caches()
+
+    use(folder)
+    jax.monitoring.register_event_listener(note)
+    try:
+        yield missed
+    finally:
+        jax.monitoring.unregister_event_listener(note)
+        use(before)
+
+
+def test_a_resumed_run_finds_all_its_programs(tmp_path):
+    """On a mesh, where what a program returns and what is read from a checkpoint have to lie alike."""
+    options = {"training__validate_every": 2, "mesh__fsdp": 2, "data__cldr__test": 4}
+    with own_cache(tmp_path / "programs") as missed:
+        train(tiny.config(training__max_steps=2, **options), tmp_path / "run")
+        assert missed
+        missed.clear()
+        jax.clear_caches()
+        train(tiny.config(training__max_steps=4, **options), tmp_path / "run")
+    assert not missed
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"training__validate_bleu": True},
+        {"data__batch__accumulate": 3, "data__batch__tokens": 400, "training__compile_ahead": 1},
+        {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
+        {"mesh__data": 2, "mesh__fsdp": 4, "parallel": "shard_map"},
+        {"mesh__data": 8, "parallel": "pmap"},
+    ],
+    ids=["one device", "accumulated", "jit", "shard_map", "pmap"],
+)
+def test_a_resumed_command_compiles_nothing(tmp_path, tally, options):
+    """In processes of their own; the second start goes on where a bound has ended the first."""
+    config = tiny.config_file(tmp_path, training__validate_every=2, **options)
+    training = ("train", f"--config={config}", f"--workdir={tmp_path}/run")
+    _, (found, compiled), _ = run(*training, "--config.training.max_steps=4", home=tmp_path / "home")
+    assert (found, compiled > 10) == (0, True)
+    _, (found, compiled), told = run(*training, "--config.training.max_steps=8", home=tmp_path / "home")
+    assert "continuing at step 4" in told
+    assert found > 10
+    tally(tries=1, losses=compiled)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.data.plan import plan_epoch
-from convs2s_jax.data.shapes import Shape, choose_shapes, fitting, rows_within
+from convs2s_jax.data.shapes import Shape, choose_shapes, fitting, rounded, rows_within
 
 
 def total_cost(src, tgt, rectangles):
@@ -127,3 +127,29 @@ def test_twelve_shapes_pad_multi30k_by_less_than_a_tenth(corpora):
     assert len(src) == 29000
     assert len(shapes) <= 12
     assert plan.padding < 0.10
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (8, 1), (1, 16), (16, 8), (8, 128), (7, 5)])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_shapes_are_multiples_that_hold_all_pairs_within_budget_and_limits(seed, rows, length):
+    """At most so many shapes as before; a limit that is no multiple stays a length."""
+    src, tgt = np.random.default_rng(seed).choice([2, 3, 9, 17, 24, 33, 50, 57, 60], (2, 500))
+    tight, most, tokens = choose_shapes(src, tgt, tokens=900, count=6), (60, 62), 900
+    shapes = rounded(tight, tokens=tokens, rows=rows, length=length, most=most)
+    if rows == length == 1:
+        assert shapes == tight
+    assert len(set(shapes)) == len(shapes) <= len(tight)
+    assert list(shapes) == sorted(shapes, key=lambda shape: (shape.src + shape.tgt, shape))
+    for shape in shapes:
+        assert shape.rows % rows == 0
+        assert all((n % length == 0 and n < limit) or n == limit for n, limit in zip(shape[:2], most, strict=True))
+        assert shape.rows * max(shape[:2]) <= tokens or shape.rows == rows
+        assert shape.rows + 2 * max(rows, 8) > tokens // max(shape[:2])  # no more is given away than a multiple
+    home = np.array(shapes)[fitting(src, tgt, shapes)]
+    assert (home[:, 0] >= src).all()
+    assert (home[:, 1] >= tgt).all()
+
+
+def test_shapes_that_become_equal_are_one():
+    shapes = rounded((Shape(5, 6, 8), Shape(7, 7, 8), Shape(9, 4, 8)), tokens=64, rows=1, length=8, most=(100, 100))
+    assert shapes == (Shape(8, 8, 8), Shape(16, 8, 4))

@@ -6,6 +6,7 @@ import json
 import jax
 import pytest
 
+from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import check, plan, programs, tables, topology
@@ -110,7 +111,7 @@ def test_a_length_without_positions_is_refused():
 )
 def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, message):
     with pytest.raises(UserError, match=message):
-        plan.check_batches(lengths, tokens, each, vocabulary)
+        Batches(lengths=lengths, tokens=tokens, tokens_per_chip=each, vocabulary=vocabulary)
 
 
 @pytest.mark.parametrize("kind", drills_but(["language", "classifier"], ["classifier"]))

@@ -99,6 +99,7 @@ def test_a_dtype_that_the_table_lacks_is_refused():
         ("TPU v5", "v5p"),
         ("TPU v6 lite", "v6e"),
         ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", None),
         ("cpu", None),
     ],
 )

@@ -197,7 +197,7 @@ def advance(
         attention=params.attention,
         map_out=params.map_out,
     )
-    target = TargetWords(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution.remat != "none")
+    target = TargetWords(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution)
     features, attention, cache = WIRINGS[cfg.wiring].read(layers, mapped, cache, target)
     return dropout(features, rate, keys[1]), attention, cache
 

@@ -25,6 +25,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import recurrent
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout
@@ -82,14 +83,14 @@ class TargetWords(NamedTuple):
       mask: [N, T], True at real words.
       rate: dropout between layers.
       keys: random keys for the dropout below each layer except the first, or None.
-      remat: whether the backward pass recomputes the activations of steps or layers instead of storing them.
+      execution: what the backward pass keeps of steps or layers.
     """
 
     e: Array
     mask: Array
     rate: float
     keys: Sequence[Key | None]
-    remat: bool
+    execution: ExecutionConfig
 
 
 Read = Callable[
@@ -129,7 +130,7 @@ def previous(
         state = recurrent.step(layers.kind, cell.state, state, x + linear(contexts, c[:, 0]), mask)
         return state, (recurrent.output(state, mask, x.dtype), c[:, 0], a[:, 0])
 
-    state, made = _loop(body, cache.states[0], (recurrent.products(words, target.e), target.mask.T), target.remat)
+    state, made = _loop(body, cache.states[0], (recurrent.products(words, target.e), target.mask.T), target.execution)
     y, c, a = (jnp.swapaxes(x, 0, 1) for x in made)
     y, states = _stack(layers, 1, cache.states[1:], y, c, target)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
@@ -172,7 +173,7 @@ def feeding(
         return (tuple(states), jnp.where(mask[:, None], o, fed)), (o, a[:, 0])
 
     items = (recurrent.products(words, target.e), target.mask.T, kept)
-    (states, fed), made = _loop(body, (cache.states, cache.fed), items, target.remat)
+    (states, fed), made = _loop(body, (cache.states, cache.fed), items, target.execution)
     features, a = (jnp.swapaxes(x, 0, 1) for x in made)
     return features, a, RecurrentDecoderCache(states=states, fed=fed)
 
@@ -190,9 +191,9 @@ def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
 
 
 def _loop(
-    body: Callable[[Carry, Item], tuple[Carry, Output]], carry: Carry, items: Item, remat: bool
+    body: Callable[[Carry, Item], tuple[Carry, Output]], carry: Carry, items: Item, execution: ExecutionConfig
 ) -> tuple[Carry, Output]:
-    return jax.lax.scan(jax.checkpoint(body, prevent_cse=False) if remat else body, carry, items)
+    return jax.lax.scan(execution.kept(body, scanned=True), carry, items)
 
 
 def _stack(
@@ -217,7 +218,7 @@ def _stack(
     def run(cell: Cell, state: CellState, x: Array, mask: Array) -> tuple[Array, CellState]:
         return recurrent.run(layers.kind, cell, state, x, mask)
 
-    apply = jax.checkpoint(run) if target.remat else run
+    apply = target.execution.kept(run)
     after = []
     for i, (cell, state) in enumerate(zip(layers.cells[first:], states, strict=True), first):
         inputs = dropout(x, target.rate, target.keys[i - 1]) if i else x

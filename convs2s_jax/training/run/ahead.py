@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.plan import Plan
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.step import Step
 
 K = TypeVar("K", bound=Hashable)
@@ -107,21 +107,16 @@ def compiler(step: Step[Batch, LossSums], params: Tree, mesh: Mesh, *, accumulat
     """
     first: Any = step.first
     add: Any = step.add
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
-    key, spread = jax.eval_shape(lambda: jax.random.key(0)), sharding.batch_sharding(mesh)
+    params = placed(params, jax.tree.map(lambda x: x.sharding, params))
+    key = abstract_key()
 
     def compile_shape(shape: Shape) -> None:
         if not hasattr(first, "lower"):
             return
-        sides = [jax.ShapeDtypeStruct(side, "int32", sharding=spread) for side in (shape[:2], shape[2:])]
-        batch: Any = Batch(*sides)  # type: ignore[arg-type]  # shapes in place of arrays
+        batch = abstract_batch(mesh, rows=shape[0], src=shape[1], tgt=shape[3])
         compiled = first.lower(params, batch, key).compile()
         if accumulate:
-            total = jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-                jax.eval_shape(step.first, params, batch, key),
-                compiled.output_shardings,
-            )
+            total = placed(jax.eval_shape(step.first, params, batch, key), compiled.output_shardings)
             add.lower(total, params, batch, key).compile()
 
     return compile_shape

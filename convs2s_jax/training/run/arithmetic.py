@@ -27,17 +27,25 @@ PEAKS: Mapping[str, float] = MappingProxyType(
         "Tesla V100": 125 * TERA,
         "NVIDIA A100": 312 * TERA,
         "NVIDIA L4": 121 * TERA,
-        "NVIDIA H100": 989 * TERA,
+        "NVIDIA H100": 989.4 * TERA,
         "NVIDIA H100 PCIe": 756 * TERA,
-        "NVIDIA H200": 989 * TERA,
+        "NVIDIA H200": 989.4 * TERA,
         "NVIDIA B200": 2250 * TERA,
     }
 )
 """Operations per second of a device by the beginning of its kind, in bfloat16 (T4, V100: float16), without sparsity.
 
+`scaling.chips` has the other rates of some of them.
+
 Sources: the pages of Google Cloud's documentation on each TPU version ("Peak compute per chip"), and NVIDIA's data
 sheets, where numbers with sparsity are halved.
 """
+
+
+def known_kind(device_kind: str) -> str | None:
+    """The entry of `PEAKS` for a JAX device of this kind, such as "NVIDIA H100 80GB HBM3"; None if there is none."""
+    known = [name for name in PEAKS if device_kind == name or device_kind.startswith((f"{name} ", f"{name}-"))]
+    return max(known, key=len, default=None)
 
 
 def peak_flops(mesh: Mesh, given: float | None) -> float | None:
@@ -50,9 +58,8 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
     Returns:
       The rate; None if it is not given, and the kind of device is not known, as that of CPUs.
     """
-    kind = mesh.devices.flat[0].device_kind
-    known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
-    rate = PEAKS[max(known, key=len)] if given is None and known else given
+    known = known_kind(mesh.devices.flat[0].device_kind)
+    rate = PEAKS[known] if given is None and known else given
     return None if rate is None else rate * mesh.devices.size
 
 

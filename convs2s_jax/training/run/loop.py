@@ -111,7 +111,8 @@ def _epoch(
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
 
-    session.ahead.request(shapes_of(epoch, session.mesh, position.batch)[1:])  # the first is needed at once
+    at_once = 1 if run.cfg.data.batch.accumulate == 1 else 0  # a further batch of an update has another program
+    session.ahead.request(shapes_of(epoch, session.mesh, position.batch)[at_once:])
     _tell_rate(session, position)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):

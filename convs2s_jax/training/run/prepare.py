@@ -103,11 +103,23 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         raise UserError(
             "no training pair is left: each has an empty side or is longer than the model's positions allow"
         )
-    chosen = shapes.choose_shapes(src[rows], tgt[rows], tokens=cfg.data.batch.tokens, count=cfg.data.batch.shapes)
+    batch = cfg.data.batch
+    tight = shapes.choose_shapes(src[rows], tgt[rows], tokens=batch.tokens, count=batch.shapes)
+    chosen = shapes.rounded(
+        tight,
+        tokens=batch.tokens,
+        rows=batch.row_multiple,
+        length=batch.length_multiple,
+        most=(1 if cfg.data.one_sided else max_source, max_target),
+    )
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
+    without = ""
+    if chosen != tight:
+        padding = plan.plan_epoch(src, tgt, rows, tight, seed=cfg.seed, epoch=1).padding
+        without = f" ({100 * padding:.1f} % without row_multiple and length_multiple)"
     tell(
-        f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding; "
-        + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
+        f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding"
+        f"{without}; " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
     )
     return Run(
         cfg,

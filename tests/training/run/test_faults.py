@@ -15,15 +15,11 @@ import pytest
 from convs2s_jax.training.run import checkpoint
 from convs2s_jax.training.run.loop import train
 from tests import processes, tiny
+from tests.processes import saved
 
 STEPS = 100
 KILLS, STOPS = 20, 10
 OPTIONS = {"training__max_steps": STEPS, "training__save_every": 1, "training__report_every": 10}
-
-
-def saved(workdir):
-    folder = workdir / "checkpoints"
-    return max((int(e.name) for e in folder.iterdir() if e.name.isdigit()), default=0) if folder.is_dir() else 0
 
 
 def await_(process, condition):

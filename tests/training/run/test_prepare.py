@@ -1,6 +1,7 @@
 """What becomes of a corpus before training: validation sets that are held out, sources that are cut."""
 
 import os
+import re
 import signal
 
 import numpy as np
@@ -154,3 +155,26 @@ def test_vocabularies_that_an_earlier_start_has_learned_are_used_again(folder, t
         path.write_text(path.read_text().replace("w", "z", 1))
     assert said() == (first[0], [True, False, True])
     assert said() == (first[0], [False, True, False])
+
+
+@pytest.mark.parametrize("multiples", [{}, {"data__batch__row_multiple": 3, "data__batch__length_multiple": 8}])
+def test_what_rounding_costs_is_told(folder, tmp_path, multiples):
+    """And nothing is where nothing is rounded."""
+    told = []
+    run = prepare(
+        tiny.config(**options(folder, data__hold_out=0.1, data__batch__shapes=3, **multiples)),
+        tmp_path / "run",
+        told.append,
+    )
+    [line] = [sentence for sentence in told if sentence.startswith("batches: ")]
+    assert all((shape.rows % 3, shape.src % 8, shape.tgt % 8) == (0, 0, 0) for shape in run.shapes) == bool(multiples)
+    without = r"(?: \(([\d.]+) % without row_multiple and length_multiple\))?"
+    found = re.search(rf"shapes, ([\d.]+) % padding{without}; ", line)
+    assert (found[2] is not None) == bool(multiples)
+    assert found[2] is None or float(found[1]) > float(found[2])
+
+
+@pytest.mark.parametrize("name", ["row_multiple", "length_multiple"])
+def test_a_multiple_that_is_none_is_refused(name):
+    with pytest.raises(UserError, match=rf"{name} is 0: use 1 \(no rounding\) to 1024, such as 8 or 128$"):
+        tiny.config(**{f"data__batch__{name}": 0})

@@ -1,0 +1,47 @@
+"""Flags that `convs2s scale plan` and `check` share: the batches of an update."""
+
+from dataclasses import dataclass
+
+from convs2s_jax.core.config import check
+from convs2s_jax.scaling import plan
+from convs2s_jax.scaling.topology import Topology
+from convs2s_jax.training.run.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """The batches of an update, and the vocabularies that decide about its softmax layer.
+
+    Attributes:
+      lengths: tokens of sources and targets; each length is one shape of a batch.
+      tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
+      tokens_per_chip: the budget for each part of the rows, in place of one for all.
+      vocabulary: entries of both vocabularies, in place of those of the configuration.
+    """
+
+    lengths: tuple[int, ...] = (64,)
+    tokens: int | None = None
+    tokens_per_chip: int | None = None
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        check(len(self.lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
+        check(
+            self.tokens is None or self.tokens_per_chip is None,
+            "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
+        )
+        for name, least in (("tokens", 2), ("tokens_per_chip", 2), ("vocabulary", 5)):
+            value = getattr(self, name)
+            check(value is None or value >= least, f"--{name}={value}: use {least} or more")
+
+
+def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
+    """`plan.make` of these batches."""
+    return plan.make(
+        cfg,
+        devices,
+        lengths=batches.lengths,
+        tokens=batches.tokens,
+        tokens_per_chip=batches.tokens_per_chip,
+        vocabulary=batches.vocabulary,
+    )

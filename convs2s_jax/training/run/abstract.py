@@ -1,0 +1,28 @@
+"""Arrays as shapes with shardings: what a program is compiled from before its arguments are there."""
+
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, Sharding
+
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import sharding
+from convs2s_jax.training.batch import Batch
+
+
+def abstract_batch(mesh: Mesh, *, rows: int, src: int, tgt: int) -> Batch:
+    """A batch of this many rows and tokens in a row, spread over the devices as training spreads it."""
+    sides: list[Any] = [jax.ShapeDtypeStruct((rows, length), "int32") for length in (src, tgt)]
+    return placed(Batch(src=sides[0], tgt=sides[1]), sharding.batch_sharding(mesh))
+
+
+def abstract_key() -> Any:
+    """A random key."""
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def placed(tree: Tree, places: Tree) -> Tree:
+    """Abstract arrays with shardings, one for all or one for each."""
+    if isinstance(places, Sharding):
+        places = jax.tree.map(lambda _: places, tree)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# A training as a JobSet of a Kubernetes cluster: fills in jobset_tpu.yaml or jobset_gpu.yaml.
+#
+#   launch/jobset.sh tpu|gpu create CONFIG WORKDIR [train.py's flags]
+#   launch/jobset.sh tpu|gpu show CONFIG WORKDIR [...]      print what `create` would apply
+#   launch/jobset.sh tpu|gpu log | delete
+set -euo pipefail
+
+NAME=${NAME:-convs2s}
+IMAGE=${IMAGE:-} # of launch/Dockerfile, in a registry that the cluster reads
+CLAIM=${CLAIM:-shared}         # a PersistentVolumeClaim that all pods mount (ReadWriteMany), at /shared
+PODS=${PODS:-4}                # machines: of a slice for TPUs
+CHIPS=${CHIPS:-4}              # TPU chips or GPUs of a machine
+SLICES=${SLICES:-1}            # TPUs only
+ACCELERATOR=${ACCELERATOR:-tpu-v5-lite-podslice}
+TOPOLOGY=${TOPOLOGY:-4x4}
+RESTARTS=${RESTARTS:-100}
+HERE=$(dirname "${BASH_SOURCE[0]}")
+
+kind=${1:-}
+action=${2:-}
+if [[ $kind != tpu && $kind != gpu ]]; then
+  echo "the kind of devices is '$kind': use tpu or gpu" >&2
+  exit 2
+fi
+
+filled() {
+  local config=${1:?CONFIG WORKDIR} workdir=${2:?CONFIG WORKDIR} flag name text
+  shift 2
+  : "${IMAGE:?name the image, as in IMAGE=registry.example/convs2s:1}"
+  text=$(<"$HERE/jobset_$kind.yaml")
+  for name in NAME IMAGE CLAIM PODS CHIPS SLICES ACCELERATOR TOPOLOGY RESTARTS; do
+    text=${text//__${name}__/"${!name}"}
+  done
+  text=${text//__CONFIG__/"$config"}
+  text=${text//__WORKDIR__/"$workdir"}
+  printf '%s\n' "$text" | while IFS= read -r line; do
+    if [[ $line != *'- __FLAGS__' ]]; then
+      printf '%s\n' "$line"
+      continue
+    fi
+    for flag in "$@"; do # as YAML writes a text between single quotes
+      printf "%s- '%s'\n" "${line%%- *}" "${flag//\'/\'\'}"
+    done
+  done
+}
+
+case $action in
+  show) filled "${@:3}" ;;
+  create)
+    text=$(filled "${@:3}")
+    kubectl apply -f - <<<"$text"
+    ;;
+  log) kubectl logs --follow "job/$NAME-workers-0" ;;
+  delete) kubectl delete jobset "$NAME" ;;
+  *)
+    echo "the action is '$action': use create, show, log or delete" >&2
+    exit 2
+    ;;
+esac
