@@ -69,7 +69,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     def work() -> None:
         with peers or contextlib.nullcontext():
-            train(cfg, Path(options.workdir), interrupts)
+            train(cfg, options.workdir, interrupts)
 
     distributed.guarded(work)
 
@@ -79,6 +79,7 @@ COMMAND = Command(
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     topics={"config": reference.text},
+    stores=("workdir",),
 )
 
 

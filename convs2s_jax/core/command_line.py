@@ -67,6 +67,7 @@ class Command(NamedTuple):
       main: the program, called with the values of the flags that were given and the overrides.
       synonyms: arguments that are replaced by others, such as older spellings.
       topics: name -> function that returns the text of `--help=NAME`.
+      stores: flags whose files and folders may lie in an object store.
     """
 
     about: str
@@ -74,6 +75,7 @@ class Command(NamedTuple):
     main: Callable[[dict[str, Any], Overrides], None]
     synonyms: Mapping[str, str] = MappingProxyType({})
     topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
+    stores: tuple[str, ...] = ()
 
 
 def run(
@@ -169,7 +171,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
         raise UserError(f"{left[1]}: arguments are written --name=value; see --help")
     given = {name: values[name].value for name in values if values[name].present}
     for name, value in given.items():
-        places.check_local(f"--{name}", value)
+        places.check_place(f"--{name}", value, stores=name in command.stores)
     return given, overrides
 
 

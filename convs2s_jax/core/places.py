@@ -1,6 +1,7 @@
 """Places that a user names: paths of the local file system, and addresses with a scheme such as gs://."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.config import check
@@ -16,23 +17,35 @@ def scheme_of(place: str) -> str:
     return found[1].lower() if found else ""
 
 
-def check_local(name: str, value: Any) -> None:
-    """Refuse an address where a path of the local file system belongs.
+def check_place(name: str, value: Any, *, stores: bool) -> None:
+    """Refuse an address with a scheme that is not supported.
 
     Args:
       name: what the user calls it, such as --output or data.dir.
       value: a text or a collection of texts, also nested; other values are let through.
+      stores: whether it may be in an object store.
 
     Raises:
-      UserError: a text has a scheme.
+      UserError: a text has another scheme.
     """
     if isinstance(value, str):
         scheme = scheme_of(value)
+        supported = STORES if stores else ()
+        others = f", {', '.join(f'{store}://' for store in supported)}" if supported else ""
         check(
-            not scheme,
-            f"{name} is {value}: {scheme}:// is not supported here; give a path on this machine, or of a file system "
-            "mounted on it",
+            not scheme or scheme in supported,
+            f"{name} is {value}: {scheme}:// is not supported here; give a path on this machine{others}, or of a file "
+            "system mounted on it",
+        )
+        check(
+            not scheme or re.match(rf"{scheme}://[^/]", value) is not None,
+            f"{name} is {value}: write {scheme}://BUCKET/NAME",
         )
     elif isinstance(value, list | tuple):
         for one in value:
-            check_local(name, one)
+            check_place(name, one, stores=stores)
+
+
+def joined(folder: str, name: str) -> str:
+    """The path or address of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)

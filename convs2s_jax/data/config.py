@@ -5,7 +5,7 @@ from typing import Literal
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.core.places import check_local
+from convs2s_jax.core.places import check_place
 from convs2s_jax.data.cldr import CldrConfig
 
 # SentencePiece's names. All but "identity" change characters, so decoding returns the normalised text.
@@ -28,7 +28,7 @@ class SplitFiles:
 
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
-            check_local(name, getattr(self, name))
+            check_place(name, getattr(self, name), stores=True)
 
 
 @record
@@ -65,7 +65,7 @@ class VocabularyConfig:
     normalization: str = "identity"
 
     def __post_init__(self) -> None:
-        check_local("dir", self.dir)
+        check_place("dir", self.dir, stores=True)
         for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
         check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
@@ -151,7 +151,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for place in ("dir", "tfds_dir", "cache_dir"):
-            check_local(place, getattr(self, place))
+            check_place(place, getattr(self, place), stores=place == "dir")
         kind, _, name = self.corpus.partition(":")
         if kind not in CORPORA:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")

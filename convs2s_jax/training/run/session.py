@@ -67,6 +67,7 @@ class Session:
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
+      settle: waits until the checkpoints before are where the workdir is, such as in an object store.
     """
 
     run: Run
@@ -83,6 +84,7 @@ class Session:
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
+    settle: Callable[[], None]
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
@@ -192,6 +194,7 @@ def _save(session: Session, state: TrainState, position: Position, loss: float |
         "held_out": dict(run.held_out),
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
+    session.settle()
     checkpoint.save(session.checkpoints, state, record, loss=loss)
     session.save_clock.restart()
 
