@@ -35,7 +35,8 @@ class TrainOptions:
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
-      workdir: folder for everything that the run writes; an existing run is continued.
+      workdir: folder for everything that the run writes, or its address in an object store (gs://BUCKET/NAME,
+        s3://BUCKET/NAME); an existing run is continued.
       xla_flags: a set of flags for XLA (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS have priority.
     """
 

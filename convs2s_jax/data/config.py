@@ -38,8 +38,8 @@ class VocabularyConfig:
     Attributes:
       kind: subword units from byte-pair encoding (bpe) or a unigram language model (unigram), or words separated by
         white space (words).
-      dir: folder with the vocabularies of another run, WORKDIR/vocab, to use unchanged; the other fields are then
-        ignored. Empty: vocabularies are learned.
+      dir: folder with the vocabularies of another run, WORKDIR/vocab, or its address in an object store, to use
+        unchanged; the other fields are then ignored. Empty: vocabularies are learned.
       src_size: size of the source vocabulary, including its four special symbols; with words and unigram it may be
         smaller.
       tgt_size: size of the target vocabulary, likewise.
@@ -126,8 +126,9 @@ class DataConfig:
       src: the source side: suffix of file names, CLDR locale, or name of a feature. Without it the corpus is the target
         side alone, for a language model: sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`.
-      files: files of each split, instead of `dir`.
+      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`; also an
+        address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      files: files of each split, instead of `dir`; addresses too.
       cldr: sizes of the built-in corpus.
       hold_out: share of train to hold out for validation if the corpus has no split "valid", the same lines for every
         seed; 0 trains without validation. None: the corpus must have the split.

@@ -25,6 +25,8 @@ def flags(names: Iterable[str]) -> str:
 class Options:
     """What to decode, with which model, and how to write results: each field is a flag (docs/decoding.md).
 
+    Files and folders may be addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME; docs/object-stores.md).
+
     Attributes:
       workdir: folder of a training run; several (A,B) decode together as an ensemble.
       checkpoint: step of the checkpoint to decode with, by default the one with the lowest validation loss; the kernels

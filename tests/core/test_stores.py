@@ -33,10 +33,10 @@ def test_a_listing_holds_nothing_that_was_not_asked_for(bucket, monkeypatch):  #
     driver = stores._opened(("gs", "bucket"))
 
     class All:
-        def list(self, span):
+        def list(self, _):
             return driver.list()
 
-    monkeypatch.setattr(stores, "_opened", lambda bucket: All())
+    monkeypatch.setattr(stores, "_opened", lambda _: All())
     assert stores.names("gs://bucket/run", "lock-") == []
 
 

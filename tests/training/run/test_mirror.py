@@ -91,9 +91,11 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
             raise KeyboardInterrupt
         write(address, content)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(stores, "write", dying)
-        mirrored(copy).push()
+    mine = mirrored(copy)
+    monkeypatch.setattr(stores, "write", dying)
+    with pytest.raises(KeyboardInterrupt):
+        mine.push()
+    monkeypatch.setattr(stores, "write", write)
     other = tmp_path / "other"
     other.mkdir()
     known = mirror.fetch(RUN, other)

@@ -12,7 +12,7 @@ from convs2s_jax.core import stores
 from convs2s_jax.data import corpora
 from convs2s_jax.training.run import store_copy
 from tests import emulators, tiny
-from tests.processes import Process
+from tests.processes import Process, free_port
 
 pytestmark = pytest.mark.drill
 KILLS = 10
@@ -80,9 +80,8 @@ def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_pat
             kills += 1 if starts > 4 * KILLS else 0
     last = trained(config, workdir)
     same = arrays(workdir, 240) == local_arrays(tmp_path / "local", 240)
-    print(f"{kills} kills in {starts} starts; {last.stderr}")
-    names = stores.names(workdir)
-    assert not [name for name in names if name.startswith("lock")]
+    assert "continuing at step" in last.stderr  # the kills left something to begin from
+    assert not [name for name in stores.names(workdir) if name.startswith("lock")]
     tally(tries=KILLS, losses=0 if same else KILLS)
 
 
@@ -138,6 +137,42 @@ def test_a_second_trainer_is_refused(store, variables, tmp_path):
     last = second.stderr.splitlines()[-1]
     assert last.startswith(f"train.py: --workdir={workdir} is in use: process {first.popen.pid} on ")
     assert not [name for name in stores.names(workdir) if name.startswith("lock")]
+
+
+def two(config, workdir, tmp_path, each):
+    """Two processes of one training; the last line that each told, with its status."""
+    common = [f"--config={config}", f"--workdir={workdir}", "--config.mesh.data=4", "--num_processes=2"]
+    common += [f"--coordinator_address=127.0.0.1:{free_port()}"]
+    processes = [
+        Process([*common, f"--process_id={i}"], 2, tmp_path / f"two{i}.txt", variables)
+        for i, variables in enumerate(each)
+    ]
+    try:
+        return [(process.wait(), process.told.strip().splitlines()[-1:]) for process in processes]
+    finally:
+        for process in processes:
+            process.popen.kill()
+            process.popen.wait()
+
+
+def test_two_processes_share_the_local_copy(store, variables, tmp_path):
+    config = tiny.config_file(tmp_path, training__max_steps=4)
+    workdir = store.address("shared")
+    assert [status for status, _ in two(config, workdir, tmp_path, [variables] * 2)] == [0, 0]
+    longer = tiny.config_file(tmp_path)
+    assert [status for status, _ in two(longer, workdir, tmp_path, [variables] * 2)] == [0, 0]
+    trained(longer, tmp_path / "local", "--config.mesh.data=4")
+    here = local_arrays(tmp_path / "local", 8)
+    assert arrays(workdir, 8).keys() == here.keys()
+
+
+def test_two_processes_without_a_shared_copy_are_refused(store, variables, tmp_path):
+    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{i}")} for i in range(2)]
+    workdir = store.address("apart")
+    found = two(tiny.config_file(tmp_path), workdir, tmp_path, each)
+    assert [status for status, _ in found] == [2, 2]
+    assert f"--workdir={workdir}: several processes share one local copy of it, and " in str(found[0])
+    assert stores.names(workdir) == []
 
 
 def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
