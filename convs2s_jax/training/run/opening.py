@@ -59,7 +59,8 @@ def open_run(
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
-    distributed.agree_on_folder(workdir)
+    if place.shared:
+        distributed.agree_on_folder(workdir)
     compiled = stack.enter_context(CompileCounter())
     folder, told = run_folder.checkpoints(workdir), list[str]()
     distributed.agree("list of checkpoints", digest_of_record({"steps": list(run_folder.finished(folder))}))
@@ -69,7 +70,7 @@ def open_run(
             told.append(show(sentence))
 
     tell(_devices(cfg, mesh))
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary))
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     evaluate = validation.evaluator(cfg.model, mesh)
@@ -80,7 +81,7 @@ def open_run(
         return Reports(workdir, step=position.step, told=told)
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
-    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))
+    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep, shared=place.shared))
     if place.mirror is not None:
         place.mirror.start()
     reports.expect(_updates(run))
@@ -102,7 +103,7 @@ def open_run(
         ),
         peak,
         flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
-        settle=place.mirror.settle if place.mirror else lambda: None,
+        place=place,
     )
     return session, state, position
 

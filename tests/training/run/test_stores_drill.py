@@ -1,6 +1,6 @@
 """Runs whose workdir, text, vocabularies and outputs lie in object stores, with the real protocols on this machine."""
 
-import os
+import json
 import random
 import signal
 import subprocess
@@ -27,7 +27,7 @@ def store(request):
 @pytest.fixture
 def variables(store, monkeypatch, tmp_path):
     """The environment of programs that use the store; that of this process too."""
-    found = {**store.variables, "XDG_CACHE_HOME": str(tmp_path / "caches"), "XLA_FLAGS": os.environ["XLA_FLAGS"]}
+    found = {**store.variables, "XDG_CACHE_HOME": str(tmp_path / "caches")}
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     return found
@@ -139,40 +139,38 @@ def test_a_second_trainer_is_refused(store, variables, tmp_path):
     assert not [name for name in stores.names(workdir) if name.startswith("lock")]
 
 
-def two(config, workdir, tmp_path, each):
-    """Two processes of one training; the last line that each told, with its status."""
-    common = [f"--config={config}", f"--workdir={workdir}", "--config.mesh.data=4", "--num_processes=2"]
+def two(config, workdir, tmp_path, each, *more):
+    """Two processes of one training to their end: the status of each, and what it told."""
+    common = [f"--config={config}", f"--workdir={workdir}", "--config.mesh.data=4", "--num_processes=2", *more]
     common += [f"--coordinator_address=127.0.0.1:{free_port()}"]
     processes = [
         Process([*common, f"--process_id={i}"], 2, tmp_path / f"two{i}.txt", variables)
         for i, variables in enumerate(each)
     ]
     try:
-        return [(process.wait(), process.told.strip().splitlines()[-1:]) for process in processes]
+        return [(process.wait(), process.told) for process in processes]
     finally:
         for process in processes:
             process.popen.kill()
             process.popen.wait()
 
 
-def test_two_processes_share_the_local_copy(store, variables, tmp_path):
-    config = tiny.config_file(tmp_path, training__max_steps=4)
-    workdir = store.address("shared")
-    assert [status for status, _ in two(config, workdir, tmp_path, [variables] * 2)] == [0, 0]
-    longer = tiny.config_file(tmp_path)
-    assert [status for status, _ in two(longer, workdir, tmp_path, [variables] * 2)] == [0, 0]
-    trained(longer, tmp_path / "local", "--config.mesh.data=4")
-    here = local_arrays(tmp_path / "local", 8)
-    assert arrays(workdir, 8).keys() == here.keys()
-
-
-def test_two_processes_without_a_shared_copy_are_refused(store, variables, tmp_path):
-    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{i}")} for i in range(2)]
-    workdir = store.address("apart")
-    found = two(tiny.config_file(tmp_path), workdir, tmp_path, each)
-    assert [status for status, _ in found] == [2, 2]
-    assert f"--workdir={workdir}: several processes share one local copy of it, and " in str(found[0])
-    assert stores.names(workdir) == []
+@pytest.mark.parametrize("shared", [True, False], ids=["one copy", "a copy each"])
+def test_two_processes_save_and_continue(store, variables, tmp_path, shared):
+    """With a folder of caches of their own, they are as on two machines without a shared file system."""
+    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{0 if shared else i}")} for i in range(2)]
+    config = tiny.config_file(tmp_path, training__save_every=2)
+    workdir = store.address(f"two-{shared}")
+    first = two(config, workdir, tmp_path, each, "--config.training.max_steps=4")
+    assert [status for status, _ in first] == [0, 0], first
+    again = two(config, workdir, tmp_path, each)
+    assert [status for status, _ in again] == [0, 0], again
+    assert "continuing at step 4" in again[0][1]
+    there = two(config, tmp_path / "local", tmp_path, each)
+    assert [status for status, _ in there] == [0, 0], there
+    assert arrays(workdir, 8) == local_arrays(tmp_path / "local", 8)
+    records = stores.read(f"{workdir}/metrics.jsonl").decode().splitlines()
+    assert [json.loads(line)["split"] for line in records].count("test") == 2
 
 
 def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
