@@ -102,7 +102,7 @@ def outgoing(name: str, place: str) -> Iterator[Path]:
     if not scheme_of(place):
         yield Path(place)
         return
-    check_readable(name, place)
+    check_object(name, place)
     with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
         path = Path(folder) / "file"
         yield path
@@ -112,18 +112,20 @@ def outgoing(name: str, place: str) -> Iterator[Path]:
             raise unusable(name, place, error) from error
 
 
-def check_readable(name: str, address: str) -> None:
-    """Refuse an address whose bucket cannot be listed.
+def check_object(name: str, address: str) -> None:
+    """Refuse the address of an object to write whose bucket cannot be listed.
 
     Args:
-      name: what the user calls it, such as --workdir.
-      address: of a folder or an object.
+      name: what the user calls it, such as --output.
+      address: of the object.
 
     Raises:
-      UserError: there is no such bucket, or it cannot be listed with these credentials.
+      UserError: it names no object, there is no such bucket, or it cannot be listed with these credentials.
     """
+    if address.count("/") < 3 or address.endswith("/"):
+        raise UserError(f"{name}={address} names no object: write {scheme_of(address)}://BUCKET/NAME")
     try:
-        names(address)
+        exists(address)
     except OSError as error:
         raise unusable(name, address, error) from error
 

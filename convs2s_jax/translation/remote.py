@@ -99,7 +99,7 @@ def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
     path = folder / (address.rpartition("/")[2] or "output")
     try:
-        stores.check_readable("--output", address)
+        stores.check_object("--output", address)
         for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
             with contextlib.suppress(FileNotFoundError):
                 (folder / name.rpartition("/")[2]).write_bytes(stores.read(name))

@@ -121,12 +121,37 @@ def test_a_loss_that_comes_later_replaces_one_object(bucket, copy, requests):  #
     requests.clear()
     with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
         checkpoint.save(checkpoints, state(30), position(30), loss=0.5)
-        mine.push()  # perhaps in the middle, while the former one is put aside
         checkpoint.wait(checkpoints, 30)
     mine.push()
     assert requests == [("write", f"{RUN}/checkpoints/30/{mirror.MARK}")]
     with store_copy.opened(RUN) as folder:
         assert restoring.restore_items(folder / "checkpoints", {}, step=None, check=ACCEPT, tell=print)[1]["step"] == 30
+
+
+def test_a_checkpoint_that_is_put_aside_to_be_written_again_stays(bucket, copy, requests):  # noqa: F811
+    mine = mirrored(copy)
+    mine.push()
+    requests.clear()
+    checkpoint.put_aside(copy / "checkpoints" / "30", "30.before")
+    mine.push()
+    assert requests == []
+
+
+def test_a_damaged_checkpoint_goes_aside_in_the_store_too(bucket, copy, tmp_path):  # noqa: F811
+    mine = mirrored(copy)
+    mine.push()
+    checkpoint.put_aside(copy / "checkpoints" / "30", "30.damaged")
+    (copy / "checkpoints" / "30.damaged" / mirror.MARK).unlink()
+    mine.push()
+    there = mirror.steps_of(stores.names(RUN))
+    assert sorted(there) == ["10", "20", "30.damaged"]
+    assert there["30.damaged"]
+    other = tmp_path / "other"
+    other.mkdir()
+    again = Mirror(RUN, other, mirror.fetch(RUN, other), lambda: True)
+    assert sorted(path.name for path in (other / "checkpoints").iterdir()) == ["10", "20"]
+    again.push()
+    assert sorted(mirror.steps_of(stores.names(RUN))) == ["10", "20", "30.damaged"]
 
 
 def test_nothing_is_deleted_before_what_is_newer_is_there(bucket, copy, monkeypatch):  # noqa: F811
@@ -181,17 +206,21 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
     complete, told = store_copy.complete, []
 
     def late(item):
-        if item.parent.name == "20" and (copy / "checkpoints" / "20").exists():
-            shutil.rmtree(copy / "checkpoints" / "20")
+        if (copy / "checkpoints" / "20").exists():
+            with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
+                checkpoint.save(checkpoints, state(40), position(40), loss=0.1)
+                checkpoint.wait(checkpoints, 40)
+            for step in ("10", "20", "30"):
+                shutil.rmtree(copy / "checkpoints" / step)
             mine.push()
         complete(item)
 
     monkeypatch.setattr(store_copy, "complete", late)
     with store_copy.opened(RUN) as folder:
-        _, found = restoring.restore_params(
-            folder / "checkpoints", ABSTRACT.params, step=None, check=ACCEPT, tell=told.append
-        )
-    assert found["step"] == 30  # now the best
+        asked = {"step": None, "check": ACCEPT, "tell": told.append}
+        params, found = restoring.restore_params(folder / "checkpoints", ABSTRACT.params, **asked)
+    assert found["step"] == 40
+    assert_bitwise(params, state(40).params)
     assert told == []
 
 

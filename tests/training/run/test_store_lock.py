@@ -99,12 +99,13 @@ def test_of_two_that_claim_at_the_same_time_not_both_hold(bucket, monkeypatch): 
     assert stores.names(RUN) == ["lock-0"]  # ours is withdrawn
 
 
-def test_a_claim_that_could_not_be_renewed_may_not_write(bucket, monkeypatch):  # noqa: F811
+def test_a_claim_that_is_renewed_may_write_and_one_that_is_not_may_not(bucket, monkeypatch):  # noqa: F811
+    def fails(*_):
+        raise OSError("no network")
+
     with store_lock.held(RUN) as is_fresh:
-
-        def fails(*_):
-            raise OSError("no network")
-
+        threading.Event().wait(0.6)
+        assert is_fresh()
         monkeypatch.setattr(stores, "write", fails)
-        threading.Event().wait(0.4)
+        threading.Event().wait(0.6)
         assert not is_fresh()
