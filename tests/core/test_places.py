@@ -6,7 +6,7 @@ from convs2s_jax.commands import config, decode, scale_check, scale_doctor, scal
 from convs2s_jax.core import command_line
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import check_place, scheme_of
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
 from tests.processes import called
@@ -61,3 +61,9 @@ def test_every_flag_that_names_a_file_was_tried():
 def test_no_field_takes_an_address_that_is_not_supported(field, values):
     with pytest.raises(UserError, match=rf"^data\.{field}\b.* is \w+://b: \w+:// is not supported here"):
         build(DataConfig, {"tgt": "en", **values}, "data")
+
+
+@pytest.mark.parametrize("place", ["gs://", "gs:///a", "GS://a/b", "s3:///"])
+def test_an_address_in_a_store_has_a_bucket(place):
+    with pytest.raises(UserError, match=r"^--workdir is \S+: write (gs|s3)://BUCKET/NAME$"):
+        check_place("--workdir", place, stores=True)
