@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FOR_TESTS := $(VENV)/.installed-test
+FOR_DRILLS := $(VENV)/.installed-drills
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo test drills lint types floors install clean
@@ -18,6 +19,10 @@ $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet -e '.[test]'
 	touch $(INSTALLED) $@
+
+$(FOR_DRILLS): $(FOR_TESTS)
+	$(PIP) install --quiet -e '.[test,emulators]'
+	touch $@
 
 install: $(FOR_TESTS)
 
@@ -39,7 +44,7 @@ test: lint types floors
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
 # Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.
-drills: $(FOR_TESTS)
+drills: $(FOR_DRILLS)
 	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile -p tests.drills --drill-report=docs/reliability.md
 
 clean:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from convs2s_jax.training.run import checkpoint, restoring
+from convs2s_jax.training.run import checkpoint, restoring, run_folder
 from convs2s_jax.training.step import TrainState
 
 ACCEPT = lambda _: None  # noqa: E731
@@ -42,7 +42,7 @@ def restore(folder, abstract=ABSTRACT):
     told = []
     found = restoring.restore(folder, abstract, check=ACCEPT, tell=told.append)
     for place in found.damaged if found else ():
-        checkpoint.put_aside(place, f"{place.name}{restoring.DAMAGED}")
+        checkpoint.put_aside(place, f"{place.name}{run_folder.DAMAGED}")
     with checkpoint.manager(folder, keep=9) as checkpoints:
         return found and (found.state, found.position), list(checkpoints.all_steps()), told
 

@@ -76,17 +76,20 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = options(values, overrides)
     # imported here, since they take a second, which help and mistakes in the flags need not wait for
     from convs2s_jax.core import compiled_programs
-    from convs2s_jax.translation import decoding, interactive
+    from convs2s_jax.translation import decoding, interactive, remote
 
     compiled_programs.keep(os.environ)
-    if given.interactive:
-        interactive.interact(given, tell=tell)
-    else:
-        decoding.decode(given, tell=tell)
+    with remote.localised(given, tell) as (local, say):
+        if local.interactive:
+            interactive.interact(local, tell=say)
+        else:
+            decoding.decode(local, tell=say)
 
 
 COMMAND = Command(
     about=ABOUT,
+    stores=("workdir", "lm", "shortlist", "input", "output", "reference", "prefix", "constraints", "score")
+    + ("unk_dictionary",),
     groups=(Group("Options", Options, leave_out=("search",)), SEARCH),
     main=main,
     synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}

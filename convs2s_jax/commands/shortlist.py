@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, stores
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
+from convs2s_jax.core.places import joined
+from convs2s_jax.training.run import store_copy
 from convs2s_jax.translation import shortlists
 
 ABOUT = """
@@ -56,22 +57,22 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         f"--config.{overrides[0][0] if overrides else ''}: a shortlist takes its configuration from --workdir; leave "
         "it out",
     )
-    workdir = Path(options.workdir)
-    path = Path(options.output) if options.output else workdir / shortlists.NAME
-    made, vocabularies = shortlists.make(
-        workdir,
-        words=options.words,
-        frequent=options.frequent,
-        iterations=options.iterations,
-        pairs=options.pairs,
-        tell=tell,
-    )
-    shortlists.save(made, vocabularies, path)
+    place = options.output or joined(options.workdir, shortlists.NAME)
+    with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
+        made, vocabularies = shortlists.make(
+            workdir,
+            words=options.words,
+            frequent=options.frequent,
+            iterations=options.iterations,
+            pairs=options.pairs,
+            tell=tell,
+        )
+        shortlists.save(made, vocabularies, path)
     each = len(made.words) / max(1, len(made.offsets) - 1)
-    tell(f"{path}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
+    tell(f"{place}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main, stores=("workdir", "output"))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

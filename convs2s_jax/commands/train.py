@@ -35,7 +35,8 @@ class TrainOptions:
 
     Attributes:
       config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
-      workdir: folder for everything that the run writes; an existing run is continued.
+      workdir: folder for everything that the run writes, or its address in an object store (gs://BUCKET/NAME,
+        s3://BUCKET/NAME); an existing run is continued.
       xla_flags: a set of flags for XLA (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS have priority.
     """
 
@@ -69,7 +70,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
     def work() -> None:
         with peers or contextlib.nullcontext():
-            train(cfg, Path(options.workdir), interrupts)
+            train(cfg, options.workdir, interrupts)
 
     distributed.guarded(work)
 
@@ -79,6 +80,7 @@ COMMAND = Command(
     groups=(Group("Options", TrainOptions), Group("Several processes", Processes)),
     main=main,
     topics={"config": reference.text},
+    stores=("workdir",),
 )
 
 

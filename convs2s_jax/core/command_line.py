@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags, logging
 
-from convs2s_jax.core import checksums, presets, streams
+from convs2s_jax.core import checksums, places, presets, streams
 from convs2s_jax.core.config import override, read_text
 from convs2s_jax.core.errors import UserError, did_you_mean, one_line
 from convs2s_jax.core.fields import Field, fields_of, type_text
@@ -67,6 +67,7 @@ class Command(NamedTuple):
       main: the program, called with the values of the flags that were given and the overrides.
       synonyms: arguments that are replaced by others, such as older spellings.
       topics: name -> function that returns the text of `--help=NAME`.
+      stores: flags whose files and folders may lie in an object store.
     """
 
     about: str
@@ -74,6 +75,7 @@ class Command(NamedTuple):
     main: Callable[[dict[str, Any], Overrides], None]
     synonyms: Mapping[str, str] = MappingProxyType({})
     topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
+    stores: tuple[str, ...] = ()
 
 
 def run(
@@ -156,7 +158,8 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     """The values of the flags that are given, and the overrides.
 
     Raises:
-      UserError, flags.Error: an argument that is not a flag of the command, or a value of the wrong type.
+      UserError, flags.Error: an argument that is not a flag of the command, a value of the wrong type, or an address
+        such as gs://bucket.
     """
     rest, overrides = split_overrides(arguments)
     values = flags.FlagValues()
@@ -166,7 +169,10 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
     if len(left) > 1:
         raise UserError(f"{left[1]}: arguments are written --name=value; see --help")
-    return {name: values[name].value for name in values if values[name].present}, overrides
+    given = {name: values[name].value for name in values if values[name].present}
+    for name, value in given.items():
+        places.check_place(f"--{name}", value, stores=name in command.stores)
+    return given, overrides
 
 
 def options_of(cls: type[T], values: Mapping[str, Any], **others: Any) -> T:

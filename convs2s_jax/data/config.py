@@ -5,6 +5,7 @@ from typing import Literal
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.places import check_place
 from convs2s_jax.data.cldr import CldrConfig
 
 # SentencePiece's names. All but "identity" change characters, so decoding returns the normalised text.
@@ -25,6 +26,10 @@ class SplitFiles:
     valid: tuple[tuple[str, str], ...] = ()
     test: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("train", "valid", "test"):
+            check_place(name, getattr(self, name), stores=True)
+
 
 @record
 class VocabularyConfig:
@@ -33,8 +38,8 @@ class VocabularyConfig:
     Attributes:
       kind: subword units from byte-pair encoding (bpe) or a unigram language model (unigram), or words separated by
         white space (words).
-      dir: folder with the vocabularies of another run, WORKDIR/vocab, to use unchanged; the other fields are then
-        ignored. Empty: vocabularies are learned.
+      dir: folder with the vocabularies of another run, WORKDIR/vocab, or its address in an object store, to use
+        unchanged; the other fields are then ignored. Empty: vocabularies are learned.
       src_size: size of the source vocabulary, including its four special symbols; with words and unigram it may be
         smaller.
       tgt_size: size of the target vocabulary, likewise.
@@ -60,6 +65,7 @@ class VocabularyConfig:
     normalization: str = "identity"
 
     def __post_init__(self) -> None:
+        check_place("dir", self.dir, stores=True)
         for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
         check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
@@ -128,8 +134,9 @@ class DataConfig:
       src: the source side: suffix of file names, CLDR locale, or name of a feature. Without it the corpus is the target
         side alone, for a language model: sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`.
-      files: files of each split, instead of `dir`.
+      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`; also an
+        address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      files: files of each split, instead of `dir`; addresses too.
       cldr: sizes of the built-in corpus.
       hold_out: share of train to hold out for validation if the corpus has no split "valid", the same lines for every
         seed; 0 trains without validation. None: the corpus must have the split.
@@ -152,6 +159,8 @@ class DataConfig:
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
 
     def __post_init__(self) -> None:
+        for place in ("dir", "tfds_dir", "cache_dir"):
+            check_place(place, getattr(self, place), stores=place == "dir")
         kind, _, name = self.corpus.partition(":")
         if kind not in CORPORA:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import cldr
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.text_files import read_lines
@@ -59,7 +61,7 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
     if not _has_folder(cfg):
         return ()
     sides = (cfg.src or cfg.tgt, cfg.tgt)
-    found = [next((p for p in _tried(cfg, split, side) if Path(p).exists()), None) for side in sides]
+    found = [next((p for p in _tried(cfg, split, side) if _exists(p)), None) for side in sides]
     match found:
         case [None, None]:
             return ()
@@ -73,13 +75,29 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
 
 def _has_folder(cfg: DataConfig) -> bool:
     """Whether a folder is given; refuses one that does not exist."""
-    if cfg.dir and not Path(cfg.dir).is_dir():
+    if cfg.dir and not (_names(cfg.dir) if scheme_of(cfg.dir) else Path(cfg.dir).is_dir()):
         raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
     return bool(cfg.dir)
 
 
+def _names(folder: str) -> list[str]:
+    """The names of what is in a folder. Raises UserError for an object store that cannot be used."""
+    if not scheme_of(folder):
+        return [path.name for path in Path(folder).iterdir()]
+    try:
+        return sorted({name.partition("/")[0] for name in stores.names(folder)})
+    except OSError as error:
+        raise stores.unusable("data.dir", folder, error) from error
+
+
+def _exists(file: str) -> bool:
+    """Whether there is such a file in the folder of the corpus."""
+    folder, _, name = file.rpartition("/")
+    return name in _names(folder) if scheme_of(file) else Path(file).exists()
+
+
 def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
-    plain = str(Path(cfg.dir) / f"{split}.{side}")
+    plain = joined(cfg.dir, f"{split}.{side}")
     return plain, f"{plain}.gz"
 
 
@@ -87,7 +105,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
     """DIR/SPLIT.tsv, plain (preferred) or gzipped: a label, TAB and a text on each line."""
     if not _has_folder(cfg):
         return None
-    path = next((p for p in _tried_tsv(cfg, split) if Path(p).exists()), None)
+    path = next((p for p in _tried_tsv(cfg, split) if _exists(p)), None)
     if path is None:
         return None
     texts, labels = [], []
@@ -103,7 +121,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
 
 
 def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
-    plain = str(Path(cfg.dir) / f"{split}.tsv")
+    plain = joined(cfg.dir, f"{split}.tsv")
     return plain, f"{plain}.gz"
 
 
@@ -137,7 +155,7 @@ def _no_files(cfg: DataConfig, split: str) -> str:
         return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
     sides = [side for side in (cfg.src, cfg.tgt) if side]
     names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, side) for side in sides))
-    there = sorted(path.name.removesuffix(".gz") for path in Path(cfg.dir).iterdir())
+    there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir))
     others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
     return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', others)}"
 

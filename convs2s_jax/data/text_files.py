@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 22
 """Most characters of a line. Devices and files of zero bytes have no newline, and would otherwise fill the memory."""
@@ -24,7 +26,7 @@ _BOMB = 1 << 28
 
 
 def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
-    r"""Lines of a UTF-8 text file, plain or gzipped; "-" reads standard input.
+    r"""Lines of a UTF-8 text file, plain or gzipped, also in an object store; "-" reads standard input.
 
     Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
     agree with those of other programs. A byte order mark is dropped.
@@ -40,6 +42,8 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
     if str(path) == "-":
         return _lines(_pieces(sys.stdin.buffer, path), path)
     try:
+        if scheme_of(str(path)):
+            return _lines(_pieces(io.BytesIO(stores.read(str(path))), path), path)
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise UserError(f"{path} is a folder: give the name of a text file")

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,9 +12,11 @@ from typing import Protocol
 import numpy as np
 import tqdm
 
+from convs2s_jax.core import stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import labels, pieces, sealed_folder, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
@@ -137,6 +140,27 @@ def load(folder: Path) -> Vocabularies:
         return Vocabularies(src, tgt)
     sides = "a target" if src else "a source" if tgt else "any"
     raise UserError(f"{folder} holds no vocabulary of {sides} side: train first, or put src.txt and tgt.txt there")
+
+
+def load_from(place: str) -> Vocabularies:
+    """`load` of a folder, or of one in an object store.
+
+    Raises:
+      UserError: as `load`, or the store cannot be used.
+    """
+    if not scheme_of(place):
+        return load(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name in stores.names(place):
+                if "/" not in name:
+                    (Path(folder) / name).write_bytes(stores.read(stores.join(place, name)))
+        except OSError as error:
+            raise stores.unusable("data.vocabulary.dir", place, error) from error
+        try:
+            return load(Path(folder))
+        except UserError as error:
+            raise UserError(str(error).replace(folder, place)) from error
 
 
 def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:

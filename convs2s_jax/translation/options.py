@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.search.config import SearchConfig
 
 TRANSLATING = MappingProxyType({"translating": True})
@@ -23,6 +24,8 @@ def flags(names: Iterable[str]) -> str:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What to decode, with which model, and how to write results: each field is a flag (docs/decoding.md).
+
+    Files and folders may be addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME; docs/object-stores.md).
 
     Attributes:
       workdir: folder of a training run; several (A,B) decode together as an ensemble.
@@ -214,6 +217,6 @@ class Options:
         for name, path in given:
             read = path not in ("", "-") and self.output != "-" and Path(path).is_file() and target.is_file()
             check(
-                not (read and Path(path).samefile(target)),
+                not (read and Path(path).samefile(target)) and not (path == self.output and scheme_of(path)),
                 f"--output={self.output} is the file of --{name}: it would be overwritten; give another",
             )

@@ -29,15 +29,21 @@ class Checkpoints(ocp.CheckpointManager):
     Attributes:
       losses: step -> validation loss; None if it was not measured.
       unreadable: step -> why its position, and so its loss, cannot be read. Such a checkpoint is never deleted.
+      shared: whether all processes write their parts; otherwise the primary one writes all.
     """
 
-    def __init__(self, folder: Path, *, keep: int, read_only: bool) -> None:
+    def __init__(self, folder: Path, *, keep: int, read_only: bool, shared: bool = True) -> None:
         """Read the losses of the checkpoints in `folder`."""
         self.losses, self.unreadable = losses_of(finished(folder))
+        self.shared = shared
+        processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
+        if not shared:
+            folder.mkdir(exist_ok=True)  # Orbax makes none for some of the processes
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep, self.losses, self.unreadable),
-            create=not read_only,
+            create=not read_only and shared,
             read_only=read_only,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
         )
         super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
 
@@ -65,6 +71,19 @@ class Checkpoints(ocp.CheckpointManager):
         """
         del step
         return False
+
+
+class Elsewhere(Checkpoints):
+    """In the place of the manager on a process that writes nothing: the primary one has all checkpoints."""
+
+    def __init__(self) -> None:
+        """Begin."""
+
+    def wait_until_finished(self) -> None:
+        """Nothing: the primary process waits."""
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 @dataclasses.dataclass
@@ -111,16 +130,20 @@ def losses_of(places: Mapping[int, Path]) -> tuple[dict[int, float | None], dict
     return losses, unreadable
 
 
-def manager(folder: Path, *, keep: int, read_only: bool = False) -> Checkpoints:
+def manager(folder: Path, *, keep: int, read_only: bool = False, shared: bool = True) -> Checkpoints:
     """The manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss.
 
     Unless it is `read_only`, the folder is made, and earlier copies of incomplete checkpoints take their places again.
+    Where processes have no `shared` folder, only the primary one writes checkpoints.
     """
+    if not (shared or distributed.is_primary()):
+        return Elsewhere()
     if not read_only:
         if distributed.is_primary():
             _bring_back(folder)
-        distributed.barrier("checkpoints are there")
-    return Checkpoints(folder, keep=keep, read_only=read_only)
+        if shared:
+            distributed.barrier("checkpoints are there")
+    return Checkpoints(folder, keep=keep, read_only=read_only, shared=shared)
 
 
 def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, loss: float | None = None) -> None:
@@ -135,6 +158,8 @@ def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], 
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
     """
+    if isinstance(checkpoints, Elsewhere):
+        return
     step = int(state.step)
     again = step in checkpoints.all_steps()
     if again:
@@ -143,7 +168,8 @@ def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], 
         wait(checkpoints, step)
         if distributed.is_primary():  # saved before its validation: written again with its loss
             put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
-        distributed.barrier(f"{step} is {step}{BEFORE}")
+        if checkpoints.shared:
+            distributed.barrier(f"{step} is {step}{BEFORE}")
         checkpoints.reload()
     record = position_file.make(position, step=step, loss=loss, params=state.params, optimizer=state.optimizer)
     checkpoints.losses[step] = record["loss"]

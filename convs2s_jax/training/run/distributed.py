@@ -84,17 +84,25 @@ def primary_only(name: str, work: Callable[[], T]) -> T | None:
     return done
 
 
-def agree_on_folder(folder: Path) -> None:
-    """Raise UserError on all processes unless all see the same folder."""
+def is_one_folder(folder: Path) -> bool:
+    """Whether all processes see the same folder."""
     if not several():
-        return
+        return True
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     path = folder / f".met-{token}"
     primary_only(f"{path.name} written", lambda: path.write_text(""))
     same = all_of(path.exists())
     if is_primary():
         path.unlink()
-    check(same, f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share")
+    return same
+
+
+def agree_on_folder(folder: Path) -> None:
+    """Raise UserError on all processes unless all see the same folder."""
+    check(
+        is_one_folder(folder),
+        f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share",
+    )
 
 
 def agree(what: str, value: int) -> None:

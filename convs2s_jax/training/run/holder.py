@@ -54,7 +54,7 @@ class Holder:
         return _started(self.process) == self.started
 
 
-def in_use(workdir: Path, holder: Holder | None) -> UserError:
+def in_use(workdir: Path | str, holder: Holder | None) -> UserError:
     """The error for a workdir whose lock another process holds."""
     who = "another process" if holder is None else str(holder)
     return UserError(

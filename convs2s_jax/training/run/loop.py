@@ -20,18 +20,19 @@ from convs2s_jax.training.run.device_memory import device_memory
 from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
+from convs2s_jax.training.run.staging import opened
 from convs2s_jax.training.run.window import Window
 from convs2s_jax.training.step import TrainState, update
 
 
-def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> None:
+def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:
     """Train, or continue the run in `workdir`, until a bound of the configuration, the schedule or a signal ends it.
 
     A signal before the first update ends it at once, and no checkpoint is written.
 
     Args:
       cfg: configuration.
-      workdir: of the run.
+      workdir: of the run: a folder, or an address in an object store (gs://, s3://).
       interrupts: how signals are handled; by default without ending the process that calls this.
 
     Raises:
@@ -39,7 +40,7 @@ def train(cfg: Config, workdir: Path, interrupts: Interrupts | None = None) -> N
     """
     interrupts = interrupts or Interrupts()
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
-        session, state, position = open_run(cfg, workdir, interrupts, stack)
+        session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
         window, plans = _window(session, state, position), _plans(session)
         session.profile.done(position.step, state)
         bounds = cfg.training

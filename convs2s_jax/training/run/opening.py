@@ -30,6 +30,7 @@ from convs2s_jax.training.run.profile import FOLDER, Profile
 from convs2s_jax.training.run.reports import Reports, Silence, show
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.session import Position, Session, check_data
+from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
@@ -37,7 +38,7 @@ from convs2s_jax.training.step import Step, TrainState
 
 
 def open_run(
-    cfg: Config, workdir: Path, interrupts: Interrupts, stack: ExitStack
+    cfg: Config, place: Workdir, interrupts: Interrupts, stack: ExitStack
 ) -> tuple[Session, TrainState, Position]:
     """Open the resources of the training loop, with a new state or that of the newest intact checkpoint.
 
@@ -45,7 +46,7 @@ def open_run(
 
     Args:
       cfg: configuration.
-      workdir: of the run; made where it is missing.
+      place: the workdir of the run; made where it is missing.
       interrupts: signals received.
       stack: gets what has to be closed at the end.
 
@@ -53,13 +54,14 @@ def open_run(
       UserError: bad data or configuration, another trainer in the workdir, a checkpoint that cannot be read.
     """
     trackers.check_installed(cfg.training.trackers)
-    clock = WallClock()
+    clock, workdir = WallClock(), place.folder
     mesh, primary = make(cfg.mesh), distributed.is_primary()
     step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
-    distributed.agree_on_folder(workdir)
+    if place.shared:
+        distributed.agree_on_folder(workdir)
     compiled = stack.enter_context(CompileCounter())
     folder, told = run_folder.checkpoints(workdir), list[str]()
     distributed.agree("list of checkpoints", digest_of_record({"steps": list(run_folder.finished(folder))}))
@@ -69,7 +71,7 @@ def open_run(
             told.append(show(sentence))
 
     tell(_devices(cfg, mesh))
-    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary))
+    run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     evaluate = validation.evaluator(cfg.model, mesh)
@@ -80,7 +82,9 @@ def open_run(
         return Reports(workdir, step=position.step, told=told, trackers=cfg.training.trackers, config=to_dict(cfg))
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
-    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep))
+    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep, shared=place.shared))
+    if place.mirror is not None:
+        place.mirror.start()
     reports.expect(_updates(run))
     peak = peak_flops(mesh, cfg.training.peak_flops)
     session = Session(
@@ -100,6 +104,7 @@ def open_run(
         ),
         peak,
         flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
+        place=place,
     )
     return session, state, position
 
@@ -153,7 +158,7 @@ def _commit(run: Run, damaged: list[Path]) -> None:
         shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)
     for place in damaged:
         step = place.name.removesuffix(run_folder.BEFORE)
-        checkpoint.put_aside(place, f"{step}{restoring.DAMAGED}")
+        checkpoint.put_aside(place, f"{step}{run_folder.DAMAGED}")
 
 
 def _devices(cfg: Config, mesh: Mesh) -> str:

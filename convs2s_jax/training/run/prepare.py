@@ -162,7 +162,7 @@ def _vocabularies(
     if not learn:
         return vocabulary.load(learned)
     if cfg.data.vocabulary.dir:
-        made = vocabulary.load(Path(cfg.data.vocabulary.dir))
+        made = vocabulary.load_from(cfg.data.vocabulary.dir)
     else:
         if learned.is_dir():
             try:

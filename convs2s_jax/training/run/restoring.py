@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import distributed, position_file
+from convs2s_jax.training.run import distributed, position_file, store_copy
 from convs2s_jax.training.run.checkpoint import best_of, losses_of
 from convs2s_jax.training.run.digest import digest
 from convs2s_jax.training.run.event_loops import finishing
@@ -35,9 +35,6 @@ RENAMED: tuple[tuple[str, str], ...] = (
 """Parts of parameter paths: the current name, and the name in checkpoints from before 23 November 2026.
 
 The old names are tried when the paths in a checkpoint are not those of the model."""
-
-DAMAGED = ".damaged"
-"""Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
 
 class Restored(NamedTuple):
@@ -123,6 +120,7 @@ def restore_items(
     Raises:
       UserError: there is no checkpoint, no checkpoint of that step, or none that is intact.
     """
+    store_copy.refresh(folder.parent)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
     told: set[str] = set()
@@ -132,7 +130,9 @@ def restore_items(
             told.add(sentence)
             tell(sentence)
 
-    for _ in range(LISTINGS):
+    for listing in range(LISTINGS):
+        if listing:
+            store_copy.refresh(folder.parent)
         places = finished(folder)
         if not places:
             raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
@@ -249,6 +249,7 @@ def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) ->
 
 def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
     """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
+    store_copy.complete(folder)
     handler = ocp.StandardCheckpointHandler()
     with finishing():
         folder = folder.absolute()  # Orbax reads no others

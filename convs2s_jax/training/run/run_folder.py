@@ -48,6 +48,8 @@ and the paths of the data (the content is compared)."""
 
 BEFORE = ".before"
 """Suffix of the earlier copy of a checkpoint while it is being written again."""
+DAMAGED = ".damaged"
+"""Suffix of a checkpoint that could not be read. It is kept, since it may still be of use."""
 
 
 def checkpoints(workdir: Path) -> Path:

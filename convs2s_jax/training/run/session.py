@@ -21,6 +21,7 @@ from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.profile import Profile
 from convs2s_jax.training.run.reports import Reports
 from convs2s_jax.training.run.save_clock import SaveClock
+from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
@@ -67,6 +68,7 @@ class Session:
       profile: the trace of a few updates.
       peak: floating-point operations per second of all devices; None if unknown.
       flops: floating-point operations of an update on a batch; 0 where the peak is unknown.
+      place: the workdir.
     """
 
     run: Run
@@ -83,6 +85,7 @@ class Session:
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
+    place: Workdir
 
 
 def validate(session: Session, state: TrainState, position: Position, *, scheduled: bool) -> Position:
@@ -119,6 +122,7 @@ def score_test(session: Session, state: TrainState) -> None:
     run, reports = session.run, session.reports
     if run.test is None:
         return
+    session.place.refresh()
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     folder = run_folder.checkpoints(run.workdir)
     params, saved = restoring.restore_params(
@@ -192,7 +196,8 @@ def _save(session: Session, state: TrainState, position: Position, loss: float |
         "held_out": dict(run.held_out),
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
-    checkpoint.save(session.checkpoints, state, record, loss=loss)
+    session.place.settle()
+    checkpoint.save(session.checkpoints, session.place.to_save(session.mesh, state), record, loss=loss)
     session.save_clock.restart()
 
 

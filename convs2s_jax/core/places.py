@@ -1,0 +1,51 @@
+"""Places that a user names: paths of the local file system, and addresses with a scheme such as gs://."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.config import check
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+STORES = ("gs", "s3")
+"""Schemes of object stores."""
+
+
+def scheme_of(place: str) -> str:
+    """The scheme of an address, in lower case: "gs" for gs://bucket/file; "" for a path."""
+    found = _SCHEME.match(place)
+    return found[1].lower() if found else ""
+
+
+def check_place(name: str, value: Any, *, stores: bool) -> None:
+    """Refuse an address with a scheme that is not supported.
+
+    Args:
+      name: what the user calls it, such as --output or data.dir.
+      value: a text or a collection of texts, also nested; other values are let through.
+      stores: whether it may be in an object store.
+
+    Raises:
+      UserError: a text has another scheme.
+    """
+    if isinstance(value, str):
+        scheme = scheme_of(value)
+        supported = STORES if stores else ()
+        others = f", {', '.join(f'{store}://' for store in supported)}" if supported else ""
+        check(
+            not scheme or scheme in supported,
+            f"{name} is {value}: {scheme}:// is not supported here; give a path on this machine{others}, or of a file "
+            "system mounted on it",
+        )
+        check(
+            not scheme or re.match(rf"{scheme}://[^/]", value) is not None,
+            f"{name} is {value}: write {scheme}://BUCKET/NAME",
+        )
+    elif isinstance(value, list | tuple):
+        for one in value:
+            check_place(name, one, stores=stores)
+
+
+def joined(folder: str, name: str) -> str:
+    """The path or address of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)

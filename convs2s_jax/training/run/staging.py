@@ -1,0 +1,113 @@
+"""A workdir as a folder of this machine: the folder itself, or the local copy of one in an object store."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.core import compiled_programs, stores
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run import distributed, mirror, store_lock
+from convs2s_jax.training.run.mirror import Mirror
+from convs2s_jax.training.run.store_copy import named
+from convs2s_jax.training.step import TrainState
+
+
+class Workdir:
+    """A workdir that is open for a training.
+
+    Attributes:
+      folder: where its files are on this machine.
+      mirror: writes them back into an object store; None where the folder is the workdir, and on all processes but
+        the primary one.
+      shared: whether all processes have one folder. Otherwise each has a copy of its own, and the primary one saves.
+    """
+
+    def __init__(self, folder: Path, *, address: str = "", mirror: Mirror | None = None, shared: bool = True) -> None:
+        self.folder, self.mirror, self.shared = folder, mirror, shared
+        self._address, self._settled = address, 0
+
+    def settle(self) -> None:
+        """Wait until the checkpoints before are where the workdir is. Raises UserError as `Mirror.settle`."""
+        if self._address:
+            self._settled += 1
+            distributed.primary_only(f"settled {self._settled}", self.mirror.settle if self.mirror else lambda: None)
+
+    def refresh(self) -> None:
+        """Let all processes have the checkpoints that are finished, to read them."""
+        self.settle()
+        if not self.shared:
+            _fetched_everywhere(self._address, self.folder)
+
+    def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
+        """A state as it is saved: with one folder each process writes its part; otherwise all of it, on the host."""
+        if self.shared:
+            return state
+        return jax.tree.map(lambda x: np.asarray(jax.device_get(distributed.local(mesh, x))), state)
+
+
+@contextlib.contextmanager
+def opened(workdir: Path | str) -> Iterator[Workdir]:
+    """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` begins to write back.
+
+    Raises:
+      UserError: the store cannot be used, or another process trains there.
+    """
+    address = str(workdir)
+    if not scheme_of(address):
+        yield Workdir(Path(workdir))
+        return
+    address = address.rstrip("/")
+    folder = folder_of(address, os.environ)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named(folder, address))
+        found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
+        shared = distributed.is_one_folder(folder)
+        if not shared:
+            _fetched_everywhere(address, folder)
+        yield Workdir(folder, address=address, mirror=found, shared=shared)
+
+
+def folder_of(address: str, environment: Mapping[str, str]) -> Path:
+    """The folder of the local copy of a workdir: in the user's folder of caches, which XDG_CACHE_HOME names."""
+    try:
+        caches = compiled_programs.folder_of(environment).with_name("convs2s_jax-stores")
+    except RuntimeError as error:
+        raise UserError(f"--workdir={address}: there is no home folder for a copy of it; set XDG_CACHE_HOME") from error
+    return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
+
+
+@contextlib.contextmanager
+def _held(address: str, folder: Path) -> Iterator[Mirror]:
+    """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
+    try:
+        with contextlib.ExitStack() as stack:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stores.names(address)  # says of a bucket that is not there
+            is_fresh = stack.enter_context(store_lock.held(address))
+            found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
+            stack.callback(found.close)
+            entered = stack.pop_all()
+    except OSError as error:
+        raise stores.unusable("--workdir", address, error) from error
+    with entered:
+        yield found
+
+
+def _fetched_everywhere(address: str, folder: Path) -> None:
+    """Copy a workdir on all processes but the primary one, which has it. All raise UserError if one cannot."""
+    refused = None
+    if not distributed.is_primary():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mirror.fetch(address, folder)
+        except OSError as error:
+            refused = stores.unusable("--workdir", address, error)
+    if not distributed.all_of(refused is None):
+        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which says why")

@@ -1,0 +1,161 @@
+"""Decoding with files in object stores: they are copied first, and the output is written back while it grows."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run import store_copy
+from convs2s_jax.translation import resuming
+from convs2s_jax.translation.job import Tell
+from convs2s_jax.translation.options import Options
+
+FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
+"""Options that name a file to read; --reference names several."""
+PERIOD = 15.0
+"""Seconds between two times that the output is written back, whole."""
+
+
+@contextlib.contextmanager
+def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
+    """Options that name local copies of what lies in object stores, and a `tell` that names the originals.
+
+    Raises:
+      UserError: a store cannot be used, a file is missing, or the output cannot be written back at the end.
+    """
+    with contextlib.ExitStack() as stack:
+        copies = _Copies(stack)
+        files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in FILES}
+        found = replace(
+            options,
+            **files,
+            reference=tuple(copies.file("reference", path) for path in options.reference),
+            workdir=tuple(copies.workdir("workdir", path) for path in options.workdir),
+            lm=copies.workdir("lm", options.lm),
+            output=copies.output(options.output, resume=options.resume),
+        )
+        yield found, lambda sentence: tell(copies.in_words_of_the_user(sentence))
+
+
+class _Copies:
+    """Local copies, which exist as long as the stack is open."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack, self._names = stack, dict[str, str]()
+
+    def file(self, flag: str, address: str) -> str:
+        """The path of a file to read."""
+        if not scheme_of(address):
+            return address
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="convs2s_jax-"))
+        path = Path(folder) / (address.rpartition("/")[2] or "file")
+        self._name(path, address)
+        try:
+            path.write_bytes(stores.read(address))
+        except FileNotFoundError as error:
+            raise UserError(f"--{flag}={address}: there is no such object") from error
+        except OSError as error:
+            raise stores.unusable(f"--{flag}", address, error) from error
+        return str(path)
+
+    def workdir(self, flag: str, address: str) -> str:
+        """The folder of a workdir."""
+        if not scheme_of(address):
+            return address
+        folder = self._stack.enter_context(store_copy.opened(address, flag=f"--{flag}"))
+        self._name(folder, address)
+        return str(folder)
+
+    def output(self, address: str, *, resume: bool) -> str:
+        """The path of the output file."""
+        if not scheme_of(address):
+            return address
+        path = self._stack.enter_context(_written_back(address, resume=resume))
+        self._name(path, address)
+        return str(path)
+
+    def in_words_of_the_user(self, sentence: str) -> str:
+        """A sentence with the addresses in place of the copies."""
+        for path, address in self._names.items():
+            sentence = sentence.replace(path, address)
+        return sentence
+
+    def _name(self, path: Path, address: str) -> None:
+        self._names[str(path)] = address
+        self._stack.enter_context(store_copy.named(path, address))
+
+
+@contextlib.contextmanager
+def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
+    """A local file that is written back into a store: now and then, and at the end, whatever ends it."""
+    folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
+    path = folder / (address.rpartition("/")[2] or "output")
+    try:
+        stores.check_object("--output", address)
+        for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
+            with contextlib.suppress(FileNotFoundError):
+                (folder / name.rpartition("/")[2]).write_bytes(stores.read(name))
+    except OSError as error:
+        raise stores.unusable("--output", address, error) from error
+    output = _Output(address, path)
+    stop = threading.Event()
+    thread = threading.Thread(target=output.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield path
+    finally:
+        stop.set()
+        thread.join()
+        try:
+            output.push()
+        except OSError as error:
+            raise UserError(
+                f"--output={address} cannot be written: {error.strerror}; the results so far are in {folder}"
+            ) from error
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Output:
+    """Writes an output, and the record of how far it got, back into a store."""
+
+    def __init__(self, address: str, path: Path) -> None:
+        self._address, self._path = address, path
+        self._record = path.with_name(path.name + resuming.SUFFIX)
+        self._written = self._state()
+
+    def push(self) -> None:
+        """Write both back if they have changed: the output first, of which the record then vouches for a beginning.
+
+        Raises:
+          OSError: they cannot be written.
+        """
+        state = self._state()
+        if state == self._written or not self._path.exists():
+            return
+        record = self._record.read_bytes()
+        stores.write(self._address, self._path.read_bytes())
+        stores.write(f"{self._address}{resuming.SUFFIX}", record)
+        self._written = state
+
+    def run(self, stop: threading.Event) -> None:
+        """Write back until the end. A failing store is tried again."""
+        while not stop.wait(PERIOD):
+            with contextlib.suppress(OSError):
+                self.push()
+
+    def _state(self) -> list[tuple[int, int]]:
+        """Sizes and times of the last changes."""
+        found = []
+        for path in (self._path, self._record):
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(path)
+                found.append((status.st_size, status.st_mtime_ns))
+        return found

@@ -1,0 +1,69 @@
+"""Addresses such as gs://bucket where a path belongs: refused by one sentence, before anything is written."""
+
+import pytest
+
+from convs2s_jax.commands import config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train
+from convs2s_jax.core import command_line
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import check_place, scheme_of
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
+from tests.processes import called
+
+ALL = {
+    module.__name__.rpartition(".")[2]: module.COMMAND
+    for module in (config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train)
+} | dict(FAIRSEQ)
+TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
+"""The types of flags that name files, and what stands before the address."""
+FLAGS = [
+    (name, field.name, before)
+    for name, command in ALL.items()
+    for group in command.groups
+    for field in group.fields
+    for kind, before in TEXTS.items()
+    if field.kind == kind
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "scheme"), [("gs://a/b", "gs"), ("HDFS://x", "hdfs"), ("/a/gs://b", ""), ("a:b", "")]
+)
+def test_a_scheme_is_what_stands_before_the_slashes(place, scheme):
+    assert scheme_of(place) == scheme
+
+
+@pytest.mark.parametrize(("name", "flag", "before"), FLAGS)
+def test_no_flag_takes_an_address_that_is_not_supported(name, flag, before, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [name, f"--{flag}={before}ftp://host/a"]
+    found = called(lambda given: command_line.run(ALL[name], arguments=given), *arguments)
+    assert found.returncode == 2
+    assert f"--{flag} is ftp://host/a: ftp:// is not supported here; give a path" in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_flag_that_names_a_file_was_tried():
+    assert {("train", "workdir", ""), ("decode", "reference", "here,"), ("export", "output", "")} <= set(FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("dir", {"dir": "ftp://b"}),
+        ("cache_dir", {"cache_dir": "gs://b"}),
+        ("tfds_dir", {"tfds_dir": "s3://b"}),
+        ("vocabulary.dir", {"vocabulary": {"dir": "ftp://b"}}),
+        ("files.test", {"files": {"test": [["a", "ftp://b"]]}}),
+    ],
+)
+def test_no_field_takes_an_address_that_is_not_supported(field, values):
+    with pytest.raises(UserError, match=rf"^data\.{field}\b.* is \w+://b: \w+:// is not supported here"):
+        build(DataConfig, {"tgt": "en", **values}, "data")
+
+
+@pytest.mark.parametrize("place", ["gs://", "gs:///a", "GS://a/b", "s3:///"])
+def test_an_address_in_a_store_has_a_bucket(place):
+    with pytest.raises(UserError, match=r"^--workdir is \S+: write (gs|s3)://BUCKET/NAME$"):
+        check_place("--workdir", place, stores=True)

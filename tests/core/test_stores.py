@@ -1,0 +1,61 @@
+"""Objects of a store, through TensorStore's driver for folders; `make drills` tries the real protocols."""
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+
+def test_what_is_written_is_read_listed_and_deleted(bucket):  # noqa: F811
+    stores.write("gs://bucket/run/a b/c+d.txt", b"one")
+    stores.write("gs://bucket/run/e", b"\x00two")
+    stores.write("gs://bucket/run2", b"three")
+    assert stores.read("gs://bucket/run/e") == (bucket / "run" / "e").read_bytes() == b"\x00two"
+    assert stores.names("gs://bucket/run") == stores.names("gs://bucket/run/") == ["a b/c+d.txt", "e"]
+    assert stores.names("gs://bucket/run", "a b/") == ["a b/c+d.txt"]
+    assert stores.names("gs://bucket") == ["run/a b/c+d.txt", "run/e", "run2"]
+    assert [stores.exists(f"gs://bucket/{name}") for name in ("run/e", "run", "run2", "ru")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    stores.delete_all("gs://bucket/run", ["e", "missing"])
+    assert stores.names("gs://bucket/run") == ["a b/c+d.txt"]
+    with pytest.raises(FileNotFoundError):
+        stores.read("gs://bucket/run/e")
+
+
+def test_a_listing_holds_nothing_that_was_not_asked_for(bucket, monkeypatch):  # noqa: F811
+    """gcp-storage-emulator lists other objects where none begins so; claims of other trainers would be deleted."""
+    stores.write("gs://bucket/run/checkpoint", b"1")
+    driver = stores._opened(("gs", "bucket"))
+
+    class All:
+        def list(self, _):
+            return driver.list()
+
+    monkeypatch.setattr(stores, "_opened", lambda _: All())
+    assert stores.names("gs://bucket/run", "lock-") == []
+
+
+def test_an_address_without_a_bucket_is_refused(bucket):  # noqa: F811
+    with pytest.raises(UserError, match=r"^gs:/// names no bucket: write gs://BUCKET/NAME$"):
+        stores.read("gs:///")
+
+
+def test_endpoints_and_keys_come_from_the_variables_of_other_programs(monkeypatch):
+    plain = {"driver": "s3", "bucket": "b", "s3_request_retries": stores.RETRIES}
+    own = {"AWS_ENDPOINT_URL": "http://h:1/", "AWS_ACCESS_KEY_ID": "k", "AWS_DEFAULT_REGION": "eu-1"}
+    assert stores.SPECS["s3"]("b", {}) == plain
+    assert stores.SPECS["s3"]("b", own) == plain | {
+        "endpoint": "http://h:1",
+        "aws_region": "eu-1",
+        "aws_credentials": {"type": "environment"},
+    }
+    monkeypatch.setenv(stores.GOOGLE, "unchanged")
+    stores.SPECS["gs"]("b", {"STORAGE_EMULATOR_HOST": "h:1", stores.GOOGLE: "unchanged"})
+    assert stores.os.environ[stores.GOOGLE] == "unchanged"
+    stores.SPECS["gs"]("b", {"STORAGE_EMULATOR_HOST": "h:1"})
+    assert stores.os.environ[stores.GOOGLE] == "http://h:1"

@@ -1,0 +1,55 @@
+"""Corpora and vocabularies in object stores."""
+
+import gzip
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import parallel_text, vocabulary
+from convs2s_jax.data.config import DataConfig, SplitFiles, VocabularyConfig
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+TEXT = {"train.de": b"eins\nzwei\n", "train.en": b"one\ntwo\n"}
+
+
+def upload():
+    stores.write("gs://bucket/text/train.de", TEXT["train.de"])
+    stores.write("gs://bucket/text/train.en.gz", gzip.compress(TEXT["train.en"]))
+
+
+def test_text_in_a_store_is_that_of_a_folder(bucket, tmp_path):  # noqa: F811
+    upload()
+    for name, content in TEXT.items():
+        (tmp_path / name).write_bytes(content)
+    here = parallel_text.read(DataConfig(src="de", tgt="en", dir=str(tmp_path)), "train")
+    there = DataConfig(src="de", tgt="en", dir="gs://bucket/text/")
+    assert parallel_text.read(there, "train") == here
+    assert len(parallel_text.read(there, "valid", optional=True)) == 0
+    listed = SplitFiles(train=[("gs://bucket/text/train.de", "gs://bucket/text/train.en.gz")])
+    assert parallel_text.read(DataConfig(src="de", tgt="en", files=listed), "train") == here
+
+
+def test_what_is_missing_in_a_store_is_named(bucket):  # noqa: F811
+    upload()
+    with pytest.raises(UserError, match=r"^data.dir is 'gs://bucket/none': there is no such folder$"):
+        parallel_text.read(DataConfig(src="de", tgt="en", dir="gs://bucket/none"), "train")
+    with pytest.raises(UserError, match=r"^there is no gs://bucket/text/valid\.de\[\.gz\], gs://bucket/text/valid\.en"):
+        parallel_text.read(DataConfig(src="de", tgt="en", dir="gs://bucket/text"), "valid")
+    with pytest.raises(UserError, match=r"^gs://bucket/a cannot be read: No such file or directory"):
+        parallel_text.read(
+            DataConfig(src="a", tgt="b", files=SplitFiles(train=[("gs://bucket/a", "gs://bucket/a")])), "train"
+        )
+
+
+def test_vocabularies_in_a_store_are_those_of_a_folder(bucket, tmp_path):  # noqa: F811
+    text = parallel_text.ParallelText(["eins zwei"] * 2, ["one two"] * 2, "train")
+    made = vocabulary.build(VocabularyConfig(kind="words"), text, 0, progress=False)
+    vocabulary.save(made, tmp_path / "vocab")
+    for path in (tmp_path / "vocab").iterdir():
+        stores.write(f"gs://bucket/vocab/{path.name}", path.read_bytes())
+    found = vocabulary.load_from("gs://bucket/vocab")
+    assert (found.src.fingerprint, found.tgt.fingerprint) == (made.src.fingerprint, made.tgt.fingerprint)
+    stores.delete("gs://bucket/vocab/src.txt")
+    with pytest.raises(UserError, match=r"^gs://bucket/vocab/src\.txt cannot be read"):
+        vocabulary.load_from("gs://bucket/vocab")

@@ -1,0 +1,111 @@
+"""One trainer in a workdir of an object store."""
+
+import dataclasses
+import json
+import threading
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import store_lock
+from convs2s_jax.training.run.holder import this_process
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+RUN = "gs://bucket/run"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(store_lock, "BEAT", 0.05)
+    monkeypatch.setattr(store_lock, "SILENCE", 0.5)
+
+
+def claim(name="lock-0", beats=0, **of_holder):
+    """A claim of another process."""
+    holder = dataclasses.replace(this_process(), **of_holder)
+    record = {"holder": json.loads(holder.to_bytes()), "over": [], "beats": beats}
+    stores.write(f"{RUN}/{name}", json.dumps(record).encode())
+
+
+def test_a_second_holder_is_refused_and_a_third_comes_after(bucket):  # noqa: F811
+    with store_lock.held(RUN) as is_fresh:
+        assert is_fresh()
+        with (
+            pytest.raises(UserError, match=rf"^--workdir={RUN} is in use: process \d+ on .* trains there"),
+            store_lock.held(RUN),
+        ):
+            pass
+        assert len(stores.names(RUN, "lock-")) == 1
+    assert stores.names(RUN) == []
+    with store_lock.held(RUN):
+        pass
+
+
+def test_the_claim_of_a_process_that_has_ended_is_over_at_once(bucket, capsys):  # noqa: F811
+    claim(process=2**22 + 1, started="1")
+    with store_lock.held(RUN):
+        assert "lock-0" not in stores.names(RUN)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_silent_claim_of_another_machine_is_over_and_its_holder_ends(bucket, capsys, monkeypatch):  # noqa: F811
+    claim(machine="another")
+    with store_lock.held(RUN):
+        assert "claims it; waiting 0 s for a sign of life" in capsys.readouterr().err
+        old = object.__new__(store_lock._Claim)  # the silent holder wakes, and beats
+        old._workdir, old._name, old._count, old._over, old._written = RUN, "lock-0", 0, {}, 0.0
+        ended = []
+        monkeypatch.setattr(store_lock.os, "_exit", lambda status: (ended.append(status), stop.set()))
+        stop = threading.Event()
+        old.beat(stop)
+        assert ended == [store_lock.LOST]
+    assert "has taken its place; it ends here" in capsys.readouterr().err
+
+
+def test_a_beating_claim_of_another_machine_is_respected(bucket):  # noqa: F811
+    claim(machine="another")
+    stop = threading.Event()
+
+    def beat():
+        count = 0
+        while not stop.wait(0.05):
+            count += 1
+            claim(machine="another", beats=count)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with pytest.raises(UserError, match="is in use"), store_lock.held(RUN):
+            pass
+    finally:
+        stop.set()
+        thread.join()
+    assert stores.names(RUN) == ["lock-0"]
+
+
+def test_of_two_that_claim_at_the_same_time_not_both_hold(bucket, monkeypatch):  # noqa: F811
+    """The other claim appears between our first look and our own claim: the moment in which both could believe."""
+    over = store_lock._over
+
+    def then_another(workdir):
+        found = over(workdir)
+        claim(machine="another")
+        return found
+
+    monkeypatch.setattr(store_lock, "_over", then_another)
+    with pytest.raises(UserError, match="is in use"), store_lock.held(RUN):
+        pass
+    assert stores.names(RUN) == ["lock-0"]  # ours is withdrawn
+
+
+def test_a_claim_that_is_renewed_may_write_and_one_that_is_not_may_not(bucket, monkeypatch):  # noqa: F811
+    def fails(*_):
+        raise OSError("no network")
+
+    with store_lock.held(RUN) as is_fresh:
+        threading.Event().wait(0.6)
+        assert is_fresh()
+        monkeypatch.setattr(stores, "write", fails)
+        threading.Event().wait(0.6)
+        assert not is_fresh()

@@ -1,0 +1,195 @@
+"""Runs whose workdir, text, vocabularies and outputs lie in object stores, with the real protocols on this machine."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.data import corpora
+from convs2s_jax.training.run import store_copy
+from tests import emulators, tiny
+from tests.processes import Process, free_port
+
+pytestmark = pytest.mark.drill
+KILLS = 10
+
+
+@pytest.fixture(params=["gs", "s3"], scope="module")
+def store(request):
+    with emulators.running(request.param) as found:
+        yield found
+
+
+@pytest.fixture
+def variables(store, monkeypatch, tmp_path):
+    """The environment of programs that use the store; that of this process too."""
+    found = {**store.variables, "XDG_CACHE_HOME": str(tmp_path / "caches")}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def run(program, *arguments):
+    command = [sys.executable, program, *map(str, arguments)]
+    return subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def trained(config, workdir, *more):
+    done = run("train.py", f"--config={config}", f"--workdir={workdir}", *more)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def arrays(address, step):
+    with store_copy.opened(address) as folder:
+        return {name: array.tobytes() for name, array in tiny.arrays(folder, step).items()}
+
+
+def local_arrays(workdir, step):
+    return {name: array.tobytes() for name, array in tiny.arrays(workdir, step).items()}
+
+
+def upload(folder, address):
+    for path in folder.iterdir():
+        stores.write(stores.join(address, path.name), path.read_bytes())
+
+
+def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_path, tally):
+    steps = {"training__max_steps": 240, "training__save_every": 5, "training__validate_every": 40}
+    config = tiny.config_file(tmp_path, **steps)
+    trained(config, tmp_path / "local")
+    workdir, draw, kills, starts = store.address("killed"), random.Random(7), 0, 0
+    while kills < KILLS:
+        # every second start is on what looks like another machine: nothing of the one before is there
+        own = {**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{starts // 2}")}
+        arguments = [f"--config={config}", f"--workdir={workdir}", f"--config.training.max_steps={20 * (kills + 2)}"]
+        process = Process(arguments, 8, tmp_path / f"{starts}.txt", own)
+        starts += 1
+        try:
+            status = process.wait(draw.uniform(3, 12))
+        except subprocess.TimeoutExpired:
+            process.popen.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        else:
+            assert status == 0, process.told
+            kills += 1 if starts > 4 * KILLS else 0
+    last = trained(config, workdir)
+    same = arrays(workdir, 240) == local_arrays(tmp_path / "local", 240)
+    assert "continuing at step" in last.stderr  # the kills left something to begin from
+    assert not [name for name in stores.names(workdir) if name.startswith("lock")]
+    tally(tries=KILLS, losses=0 if same else KILLS)
+
+
+def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for split, sides in {name: corpora.KINDS["cldr"].read(tiny.config().data, name) for name in corpora.SPLITS}.items():
+        (text / f"{split}.en").write_text("\n".join(sides.src) + "\n")
+        (text / f"{split}.de").write_text("\n".join(sides.tgt) + "\n")
+    upload(text, store.address("text"))
+    config = tiny.config_file(tmp_path, data__corpus="files", data__dir=str(text))
+    local, remote = tmp_path / "local", store.address("remote")
+    trained(config, local)
+    upload(local / "vocab", store.address("vocab"))
+    trained(config, remote, f"--config.data.dir={store.address('text')}", "--config.training.max_steps=4")
+    trained(config, remote, f"--config.data.dir={store.address('text')}")  # continues
+    assert arrays(remote, 8) == local_arrays(local, 8)
+    given = store.address("given")
+    trained(config, given, f"--config.data.dir={text}", f"--config.data.vocabulary.dir={store.address('vocab')}")
+    assert arrays(given, 8) == local_arrays(local, 8)
+
+    flags = ["--format=json", "--window=2"]
+    here = run("decode.py", f"--workdir={local}", f"--input={text}/test.en", f"--output={tmp_path}/out", *flags)
+    assert here.returncode == 0, here.stderr
+    output = store.address("out/a.json")
+    there = [f"--workdir={remote}", f"--input={store.address('text/test.en')}", f"--output={output}", *flags]
+    found = run("decode.py", *there, f"--reference={store.address('text/test.de')}")
+    assert found.returncode == 0, found.stderr
+    assert stores.read(output) == (tmp_path / "out").read_bytes()
+    assert [line for line in found.stderr.splitlines() if line.startswith("BLEU")]
+
+    stores.write(output, stores.read(output) + b"torn")
+    resumed = run("decode.py", *there, "--resume")
+    assert (resumed.returncode, stores.read(output)) == (0, (tmp_path / "out").read_bytes()), resumed.stderr
+    assert f"{output} has 8 of 8 lines: nothing is left to do" in resumed.stderr
+    other = run("decode.py", *there, "--resume", "--beam_size=1")
+    assert other.returncode == 2
+    assert f"--resume: {output} is the output of another command: --beam_size was 2 and is 1" in other.stderr
+
+
+def test_a_second_trainer_is_refused(store, variables, tmp_path):
+    config = tiny.config_file(tmp_path, training__max_steps=100_000)
+    workdir = store.address("twice")
+    first = Process([f"--config={config}", f"--workdir={workdir}"], 8, tmp_path / "first.txt", variables)
+    try:
+        while not [name for name in stores.names(workdir) if name == "config.json"]:
+            assert first.popen.poll() is None, first.told
+        second = run("train.py", f"--config={config}", f"--workdir={workdir}")
+    finally:
+        first.popen.send_signal(signal.SIGTERM)
+        assert first.wait() == 0, first.told
+    assert second.returncode == 2
+    last = second.stderr.splitlines()[-1]
+    assert last.startswith(f"train.py: --workdir={workdir} is in use: process {first.popen.pid} on ")
+    assert not [name for name in stores.names(workdir) if name.startswith("lock")]
+
+
+def two(config, workdir, tmp_path, each, *more):
+    """Two processes of one training to their end: the status of each, and what it told."""
+    common = [f"--config={config}", f"--workdir={workdir}", "--config.mesh.data=4", "--num_processes=2", *more]
+    common += [f"--coordinator_address=127.0.0.1:{free_port()}"]
+    processes = [
+        Process([*common, f"--process_id={i}"], 2, tmp_path / f"two{i}.txt", variables)
+        for i, variables in enumerate(each)
+    ]
+    try:
+        return [(process.wait(), process.told) for process in processes]
+    finally:
+        for process in processes:
+            process.popen.kill()
+            process.popen.wait()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one copy", "a copy each"])
+def test_two_processes_save_and_continue(store, variables, tmp_path, shared):
+    """With a folder of caches of their own, they are as on two machines without a shared file system."""
+    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{0 if shared else i}")} for i in range(2)]
+    config = tiny.config_file(tmp_path, training__save_every=2)
+    workdir = store.address(f"two-{shared}")
+    first = two(config, workdir, tmp_path, each, "--config.training.max_steps=4")
+    assert [status for status, _ in first] == [0, 0], first
+    again = two(config, workdir, tmp_path, each)
+    assert [status for status, _ in again] == [0, 0], again
+    assert "continuing at step 4" in again[0][1]
+    there = two(config, tmp_path / "local", tmp_path, each)
+    assert [status for status, _ in there] == [0, 0], there
+    assert arrays(workdir, 8) == local_arrays(tmp_path / "local", 8)
+    records = stores.read(f"{workdir}/metrics.jsonl").decode().splitlines()
+    assert [json.loads(line)["split"] for line in records].count("test") == 2
+
+
+def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
+    place = store.address("run", bucket="nowhere")
+    for program, arguments in {
+        "train.py": [f"--config={tiny.config_file(tmp_path)}", f"--workdir={place}"],
+        "decode.py": [f"--workdir={place}"],
+    }.items():
+        found = run(program, *arguments)
+        assert found.returncode == 2
+        assert found.stderr.splitlines()[-1].startswith(f"{program}: --workdir={place} cannot be used: ")
+        assert "Traceback" not in found.stderr
+
+
+def test_credentials_that_are_refused_are_one_sentence(tmp_path, monkeypatch):
+    with emulators.running("s3", INITIAL_NO_AUTH_ACTION_COUNT="2") as store:
+        for name, value in store.variables.items():
+            monkeypatch.setenv(name, value)
+        found = run("train.py", f"--config={tiny.config_file(tmp_path)}", f"--workdir={store.address('run')}")
+    assert found.returncode == 2
+    assert "cannot be used: PERMISSION_DENIED: " in found.stderr.splitlines()[-1]
+    assert "Traceback" not in found.stderr

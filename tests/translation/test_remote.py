@@ -1,0 +1,122 @@
+"""Decoding with files in object stores, and a training there; `make drills` tries the real protocols."""
+
+import pytest
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import store_copy
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import remote
+from convs2s_jax.translation.decoding import decode
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.resuming import SUFFIX
+from tests import tiny
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+LINES = "Norway\n5 kilowatts\nNorway and Spain\n"
+
+
+@pytest.fixture
+def here(trained, tmp_path):
+    """The output of a local command."""
+    (tmp_path / "in").write_text(LINES)
+    decode(Options(workdir=(str(trained),), input=f"{tmp_path}/in", output=f"{tmp_path}/out"), tell=print)
+    return (tmp_path / "out").read_bytes()
+
+
+def upload(workdir):
+    for path in workdir.rglob("*"):
+        if path.is_file():
+            stores.write(f"gs://bucket/run/{path.relative_to(workdir)}", path.read_bytes())
+    stores.write("gs://bucket/in", LINES.encode())
+
+
+def decoded(told=None, **options):
+    given = {"workdir": ("gs://bucket/run",), "input": "gs://bucket/in", "output": "gs://bucket/out", **options}
+    with remote.localised(Options(**given), print if told is None else told.append) as (local, tell):
+        decode(local, tell=tell)
+    return stores.read("gs://bucket/out")
+
+
+def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # noqa: F811
+    train(tiny.config(training__max_steps=3, training__save_every=1, training__keep=3), "gs://bucket/run")
+    with store_copy.opened("gs://bucket/run") as folder:
+        there = tiny.arrays(folder, 3)
+    own = tiny.arrays(trained, 3)
+    assert {name: array.tobytes() for name, array in there.items()} == {n: a.tobytes() for n, a in own.items()}
+    assert not [name for name in stores.names("gs://bucket/run") if name.startswith(("lock", "cache"))]
+
+
+def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  # noqa: F811
+    upload(trained)
+    before = {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")}
+    with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run holds a run of another configuration: model\.dro"):
+        train(tiny.config(model__dropout=0.5), "gs://bucket/run")
+    assert {name: stores.read(f"gs://bucket/run/{name}") for name in stores.names("gs://bucket/run")} == before
+
+
+def test_an_output_in_a_store_is_that_of_a_local_command_and_is_resumed(bucket, trained, here):  # noqa: F811
+    upload(trained)
+    told = []
+    assert decoded(told, reference=("gs://bucket/in",)) == here
+    assert [sentence for sentence in told if sentence.startswith("BLEU")]
+    stores.write("gs://bucket/out", here + b"torn")
+    told.clear()
+    assert decoded(told, resume=True) == here
+    assert told[0] == "gs://bucket/out has 3 of 3 lines: nothing is left to do"
+    with pytest.raises(UserError, match=r"^--resume: gs://bucket/out is the output of another command: --batch_size"):
+        decoded(resume=True, batch_size=2)
+    assert stores.read("gs://bucket/out") == here
+
+
+def test_what_is_written_so_far_is_in_the_store_when_an_interrupt_ends_it(bucket, trained, here, monkeypatch):  # noqa: F811
+    upload(trained)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("convs2s_jax.translation.decoding.report", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        decoded()
+    assert stores.read("gs://bucket/out") == here
+    assert stores.exists(f"gs://bucket/out{SUFFIX}")
+
+
+@pytest.mark.parametrize("flag", ["input", "prefix", "score"])
+def test_a_missing_object_is_named_by_its_flag(bucket, trained, flag):  # noqa: F811
+    upload(trained)
+    with pytest.raises(UserError, match=rf"^--{flag}=gs://bucket/none: there is no such object$"):
+        decoded(**{flag: "gs://bucket/none"})
+
+
+def test_mistakes_in_a_copied_file_are_told_of_its_address(bucket, trained):  # noqa: F811
+    upload(trained)
+    stores.write("gs://bucket/in", b"one\n\xff\n")
+    with pytest.raises(UserError, match=r"^gs://bucket/in, line 2: byte 0xff is not UTF-8"):
+        decoded()
+
+
+def test_an_output_that_cannot_be_written_is_kept_here(bucket, trained, here, monkeypatch):  # noqa: F811
+    upload(trained)
+
+    def fails(address, content):
+        raise OSError(5, "no network", address)
+
+    monkeypatch.setattr(stores, "write", fails)
+    with pytest.raises(
+        UserError, match=r"^--output=gs://bucket/out cannot be written: no network; .* are in "
+    ) as error:
+        decoded()
+    folder = str(error.value).rpartition(" ")[2]
+    assert stores.Path(folder, "out").read_bytes() == here
+
+
+def test_the_output_is_not_the_input(bucket):  # noqa: F811
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/in is the file of --input"):
+        decoded(output="gs://bucket/in")
+
+
+@pytest.mark.parametrize("output", ["gs://bucket", "gs://bucket/folder/"])
+def test_an_output_without_a_name_is_refused(bucket, output):  # noqa: F811
+    with pytest.raises(UserError, match=r"^--output=gs://.* names no object: write gs://BUCKET/NAME$"):
+        decoded(output=output, workdir=("nowhere",), input="-")
