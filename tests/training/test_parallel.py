@@ -56,12 +56,12 @@ def on_one_device():
     return state, compile_configured(MODEL, TRAINING), BATCHES
 
 
-def laid_out(way, sizes):
+def laid_out(way, sizes, *, once=False):
     mesh = mesh_of(sizes)
     state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way), batches
+    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way, accumulates=once), batches
 
 
 def three_updates(state, steps, batches):
@@ -85,6 +85,17 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     state, steps, batches = laid_out(way, sizes)
     gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
     assert_equal_each(gradients, expected[0])
+    layout = jax.tree.map(lambda x: x.sharding, state)
+    after, reports = three_updates(state, steps, batches)
+    assert_equal_each((after, reports), expected[1])
+    assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("way", "sizes"), [("jit", (8, 1, 1)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))], ids=str)
+def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way, sizes, expected):
+    """As test_by_device.py shows of a small loss."""
+    state, steps, batches = laid_out(way, sizes, once=True)
     layout = jax.tree.map(lambda x: x.sharding, state)
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])

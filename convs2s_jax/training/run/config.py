@@ -10,6 +10,7 @@ from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.gathering import SumDtype
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
@@ -38,6 +39,7 @@ class TrainingConfig:
       optimizer: kind of optimiser and its constants.
       schedule: kind of learning rate schedule and its constants.
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      sum_dtype: in which gradients are summed over devices, "float32" or "bfloat16", which sends half the bytes.
       label_smoothing: share of the target distribution that is spread over the vocabulary.
       max_steps: updates after which training ends; None for no limit.
       max_epochs: epochs after which training ends; None for no limit.
@@ -63,6 +65,7 @@ class TrainingConfig:
     optimizer: AnyOptimizer = NesterovConfig()
     schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
+    sum_dtype: SumDtype = "float32"
     label_smoothing: float = 0.0
     max_steps: int | None = None
     max_epochs: int | None = None
