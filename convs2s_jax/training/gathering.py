@@ -37,6 +37,8 @@ class Exchange(NamedTuple):
     once: bool = False
 
 
+EARLY = "data"
+"""The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
 EACH_BATCH = Exchange()
 """In float32, for each batch."""
 
@@ -117,10 +119,11 @@ class Waiting:
 def constrained(params: Tree, mesh: Mesh) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
     cut = sharding.state_axis(mesh)
+    early = cut == EARLY
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
         whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis) for axis in (None, cut))
-        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype)
+        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype, early)
 
     return jax.tree_util.tree_map_with_path(part, params)
 
@@ -140,12 +143,16 @@ def exchanges(specs: Tree, mesh: Mesh, dtype: SumDtype, over: tuple[str, ...] = 
 
 def exchanged(params: Tree, ways: Tree) -> Tree:
     """Merged parameters as parts, within a `shard_map`; `ways` as `exchanges` returns them."""
-    return jax.tree.map(lambda value, way: Part(value, way, value.dtype), params, ways)
+    return jax.tree.map(lambda value, way: Part(value, way, value.dtype, way.axis == EARLY), params, ways)
 
 
 def waiting(params: Tree, slots: Tree, ways: Tree) -> Tree:
     """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
-    return jax.tree.map(lambda value, slot, way: Part((value, slot), Waiting(way), value.dtype), params, slots, ways)
+
+    def part(value: Array, slot: Array, way: Exchanged) -> Part:
+        return Part((value, slot), Waiting(way), value.dtype, way.axis == EARLY)
+
+    return jax.tree.map(part, params, slots, ways)
 
 
 def slots(params: Tree, ways: Tree) -> Tree:
