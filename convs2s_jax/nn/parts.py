@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from convs2s_jax.nn.types import Array
 
 T = TypeVar("T")
-Gather = Callable[[Array, Any], Array]
+Gather = Callable[[Any, Any], Array]
 """(part of this device, dtype) -> the whole array in this dtype. Equal ones compare as equal, so that layers can be
 stacked; the gradient of the whole array comes back as that of the part, summed over devices."""
 
@@ -27,13 +27,13 @@ class Part:
     """A part of an array, and how the whole is made of it.
 
     Attributes:
-      value: the part that this device holds.
+      value: the part that this device holds, as `gather` takes it.
       gather: makes the whole array.
       dtype: of the whole array.
       early: whether it is made whole once, before the first layer, and not by the layer that uses it.
     """
 
-    value: Array
+    value: Any
     gather: Gather = flax.struct.field(pytree_node=False)
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
     early: bool = flax.struct.field(pytree_node=False, default=False)

@@ -21,8 +21,9 @@ from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import ROWS
 
-SumDtype = Literal["float32", "bfloat16"]
-"""The dtype in which gradients are summed over devices."""
+SumDtype = Literal["auto", "float32", "bfloat16"]
+"""The dtype in which gradients are summed over devices: "auto" leaves it to XLA in programs that XLA partitions, which
+sum in the dtype of the products, and is float32 where exchanges are named."""
 
 
 class Exchange(NamedTuple):
@@ -33,14 +34,14 @@ class Exchange(NamedTuple):
       once: whether devices add up the gradients of several batches, each its own, before they are exchanged.
     """
 
-    dtype: SumDtype = "float32"
+    dtype: SumDtype = "auto"
     once: bool = False
 
 
 EARLY = "data"
 """The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
 EACH_BATCH = Exchange()
-"""In float32, for each batch."""
+"""For each batch, in the dtype that the way chooses."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Exchanged:
 
     axis: str
     dim: int | None
-    dtype: SumDtype = "float32"
+    dtype: SumDtype = "auto"
     over: tuple[str, ...] = ROWS
 
     def __call__(self, value: Array, dtype: Any) -> Array:
@@ -168,7 +169,7 @@ def slots(params: Tree, ways: Tree) -> Tree:
 
 
 def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
-    """The dtype in which arrays of this dtype are summed over devices: that asked for, float64 for float64."""
+    """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
     return jnp.bfloat16 if asked == "bfloat16" else wide(dtype)
 
 

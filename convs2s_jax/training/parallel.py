@@ -83,8 +83,12 @@ def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH)
 
 
 def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
-    """Whether `jit` takes the program of `shard_map`: a program of the whole batch has no gradients of each device."""
-    return parallel == "jit" and exchange.once and mesh.shape["data"] == mesh.size > 1
+    """Whether `jit` takes the program of `shard_map`, whose exchanges are named.
+
+    A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums.
+    """
+    waits = exchange.once and mesh.shape["data"] == mesh.size
+    return parallel == "jit" and mesh.size > mesh.shape["tensor"] == 1 and (waits or exchange.dtype != "auto")
 
 
 def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
@@ -94,6 +98,9 @@ def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
 def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
     if mesh is not None and _by_device(mesh, "jit", exchange):
         return _shard_map(loss, finish, mesh, exchange)
+    named = exchange.dtype == "auto" or mesh is None or mesh.shape["tensor"] == 1
+    rule = "there XLA chooses the exchanges, and sums in the dtype of the model; use 1, or sum_dtype=auto"
+    check(named, f"mesh.tensor is more than 1 with training.sum_dtype={exchange.dtype}: {rule}")
 
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
         return loss(params if mesh is None else gathering.constrained(params, mesh), batch, key)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn import affine, weight_norm
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.scaling import collectives, hlo
@@ -117,7 +118,7 @@ def test_fsdp_scatters_each_batch_and_sums_over_data_once():
 @pytest.mark.parametrize(("asked", "other"), [("float32", "bf16"), ("bfloat16", "f32")])
 def test_gradients_are_summed_in_the_dtype_that_is_asked_for(asked, other, once):
     """In the program as it is handed to XLA, whose CPU compiler sums bfloat16 in float32."""
-    state, steps, given = laid_out("shard_map", (8, 1, 1), Exchange(asked, once))
+    state, steps, given = laid_out("jit", (8, 1, 1), Exchange(asked, once))
     first = steps.first.lower(state.params, given[0], KEY)
     program = steps.finish.lower(state, steps.first(state.params, given[0], KEY), None) if once else first
     operands = re.findall(
@@ -135,3 +136,8 @@ def test_sums_in_bfloat16_are_those_in_float32_up_to_its_rounding(way, once):
     assert_equal_each(ours, theirs, tolerance=8 * 2**-9)
     with pytest.raises(AssertionError):
         assert_equal_each(ours, theirs, tolerance=1e-5)
+
+
+def test_a_mesh_of_tensor_cannot_choose_the_dtype_of_sums():
+    with pytest.raises(UserError, match=r"^mesh\.tensor is more than 1 with training\.sum_dtype=bfloat16: there XLA"):
+        laid_out("jit", (4, 1, 2), Exchange("bfloat16"))
