@@ -26,7 +26,7 @@ from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
-from convs2s_jax.nn.parts import Part, in_parts, is_part, whole
+from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 
@@ -101,10 +101,10 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Parameters in the dtype of the computation. Those that are parts (`nn.parts`) are made whole, but for layers.
+    """Parameters in the dtype of the computation. Parts (`nn.parts`) are made whole, but for those that layers gather.
 
-    Embedding tables stay in float32, since gradients add up in them row by row. So do the scale and bias of layer
-    normalisation.
+    Embedding tables stay in float32, since gradients add up in them row by row; those in parts are sent in the dtype of
+    the computation. The scale and bias of layer normalisation stay in float32 too.
 
     Args:
       params: of any model.
@@ -114,9 +114,11 @@ def cast(params: T, cfg: Any) -> T:
         return params
 
     def convert(path: tuple[Any, ...], leaf: Array | Part) -> Array | Part:
-        kept = path[-1].name in ("table", "positions", "scale", "bias")
-        leaf = leaf if kept else leaf.astype(cfg.dtype)
-        return leaf if "/blocks/" in path_of(path) else whole(leaf)
+        name = path[-1].name
+        if name in ("table", "positions") and is_part(leaf):
+            return whole(leaf.astype(cfg.dtype)).astype(leaf.dtype)
+        leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
+        return whole_early(leaf) if "/blocks/" in path_of(path) else whole(leaf)
 
     converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_part)
     return converted

@@ -1,8 +1,9 @@
-"""Kernels of which each device holds a part: a layer makes them whole when it uses them, and keeps no whole one.
+"""Parameters of which each device holds a part: they are made whole before the first layer, or by the layers.
 
 On a mesh that shards parameters (fully sharded data parallelism, Zhao et al. 2023) the training step hands the layers
 `Part`s in place of arrays. Layers that run one after another call `whole` on their parameters first, so that only the
-kernels of the layers at work are in memory. Outside of such a step parameters are arrays, and `whole` changes nothing.
+kernels of the layers at work are in memory. `early` parts are whole before that: they cost memory, and save the second
+gather for the backward pass. Outside of such a step parameters are arrays, and `whole` changes nothing.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from jax.typing import DTypeLike
 from convs2s_jax.nn.types import Array
 
 T = TypeVar("T")
-Gather = Callable[[Array, Any], Array]
+Gather = Callable[[Any, Any], Array]
 """(part of this device, dtype) -> the whole array in this dtype. Equal ones compare as equal, so that layers can be
 stacked; the gradient of the whole array comes back as that of the part, summed over devices."""
 
@@ -26,14 +27,16 @@ class Part:
     """A part of an array, and how the whole is made of it.
 
     Attributes:
-      value: the part that this device holds.
+      value: the part that this device holds, as `gather` takes it.
       gather: makes the whole array.
       dtype: of the whole array.
+      early: whether it is made whole once, before the first layer, and not by the layer that uses it.
     """
 
-    value: Array
+    value: Any
     gather: Gather = flax.struct.field(pytree_node=False)
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
+    early: bool = flax.struct.field(pytree_node=False, default=False)
 
     def astype(self, dtype: DTypeLike) -> "Part":
         """The same part, whose whole array has this dtype: it is converted before it is gathered."""
@@ -48,6 +51,14 @@ def is_part(x: Any) -> bool:
 def whole(params: T) -> T:
     """The parameters with every `Part` made whole."""
     made: T = jax.tree.map(lambda x: x.gather(x.value, x.dtype) if is_part(x) else x, params, is_leaf=is_part)
+    return made
+
+
+def whole_early(params: T) -> T:
+    """The parameters with every early `Part` made whole."""
+    made: T = jax.tree.map(
+        lambda x: x.gather(x.value, x.dtype) if is_part(x) and x.early else x, params, is_leaf=is_part
+    )
     return made
 
 

@@ -166,8 +166,20 @@ def _trips(program: Program, where: str, loop: Operation) -> int:
             continue
         index = int((re.search(r"index=(\d+)", counter.rest) or [0, 0])[1])
         begin = _constant(program.computations[where], loop.operands[0], index)
-        return max(int(bound.rest.split(")")[0]) - begin, 0)
+        step = _step(program.computations.get(loop.called("body"), {}), index)
+        return max(-(-(int(bound.rest.split(")")[0]) - begin) // step), 0)
     return 1
+
+
+def _step(body: Mapping[str, Operation], index: int) -> int:
+    """What a loop adds to its counter, an element of its tuple, such as 2 in a loop that is unrolled; 1 if not told."""
+    root = next((operation for operation in body.values() if operation.root), None)
+    counter = body.get(root.operands[index]) if root is not None and root.kind == "tuple" else None
+    if counter is None or counter.kind != "add":
+        return 1
+    added = [body[name] for name in counter.operands if name in body and body[name].kind == "constant"]
+    value = added[0].rest.split(")")[0] if len(added) == 1 else ""
+    return max(int(value), 1) if value.isdigit() else 1
 
 
 def _constant(computation: Mapping[str, Operation], tuple_name: str, index: int) -> int:

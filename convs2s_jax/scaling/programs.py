@@ -114,7 +114,9 @@ def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
 
 def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
-    steps = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    steps = compile_configured(
+        cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=cfg.data.batch.accumulate > 1
+    )
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -142,15 +144,15 @@ def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapp
     for shape in shapes:
         batch = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
-        total = _total(steps, state, batch, key, mesh)
+        total = _total(steps, state, batch, key, found[-1])
         if more:
             found.append(_compiled("more gradients", shape, more, mesh, steps.add, total, state.params, batch, key))
     return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
 
 
-def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, mesh: Mesh) -> Tree:
-    grads, sums = jax.eval_shape(steps.first, state.params, batch, key)
-    return placed(grads, sharding.shardings(grads, mesh)), placed(sums, sharding.replicated(mesh))
+def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, compiled: Compiled) -> Tree:
+    """What the compiled program of `steps.first` gives, as shapes with their shardings."""
+    return placed(jax.eval_shape(steps.first, state.params, batch, key), compiled.program.output_shardings)
 
 
 def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: Any, *args: Any) -> Compiled:

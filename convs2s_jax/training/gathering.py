@@ -1,12 +1,13 @@
 """Parameters as parts that layers make whole: `nn.parts.Part`s with the exchanges of a mesh.
 
 The gradient of a whole kernel comes back as that of the part, summed over the rows of all devices: a reduce-scatter
-where the gather is an all-gather. There are two forms, for the two ways of `training.parallel` that cut parameters.
+where the gather is an all-gather. There are two forms, for the two ways of `training.parallel` that cut parameters, and
+one whose gradients stay on each device until those of several batches are added up.
 """
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,28 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import ROWS
+
+SumDtype = Literal["auto", "float32", "bfloat16"]
+"""The dtype in which gradients are summed over devices: "auto" leaves it to XLA in programs that XLA partitions, which
+sum in the dtype of the products, and is float32 where exchanges are named."""
+
+
+class Exchange(NamedTuple):
+    """How gradients are summed over devices.
+
+    Attributes:
+      dtype: of the sums.
+      once: whether devices add up the gradients of several batches, each its own, before they are exchanged.
+    """
+
+    dtype: SumDtype = "auto"
+    once: bool = False
+
+
+EARLY = "data"
+"""The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
+EACH_BATCH = Exchange()
+"""For each batch, in the dtype that the way chooses."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +76,14 @@ class Exchanged:
     Attributes:
       axis: mesh axis that cuts the parameter.
       dim: axis of the array that it cuts; None for an array that each device has whole.
+      dtype: of the sums of gradients.
+      over: mesh axes over which gradients are summed.
     """
 
     axis: str
     dim: int | None
+    dtype: SumDtype = "auto"
+    over: tuple[str, ...] = ROWS
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype, whole."""
@@ -67,35 +94,83 @@ class Exchanged:
         return value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True)
 
     def scatter(self, gradient: Array) -> Array:
-        """This device's part of the sum over devices."""
-        if self.dim is None:
-            return lax.psum(gradient, ROWS)
-        part = lax.psum_scatter(gradient, self.axis, scatter_dimension=self.dim, tiled=True)
-        return lax.psum(part, tuple(axis for axis in ROWS if axis != self.axis))
+        """This device's part of the sum over devices, in the dtype of the gradient."""
+        part, axes = gradient.astype(sum_dtype(gradient.dtype, self.dtype)), self.over
+        if self.dim is not None and self.axis in axes:
+            part = lax.psum_scatter(part, self.axis, scatter_dimension=self.dim, tiled=True)
+            axes = tuple(axis for axis in axes if axis != self.axis)
+        return (lax.psum(part, axes) if axes else part).astype(gradient.dtype)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """For gradients that wait on each device: those of a part (array, slot) go to the slot, not summed over `data`.
+
+    Attributes:
+      exchange: of everything else: the gather, and sums over `fsdp`.
+    """
+
+    exchange: Exchanged
+
+    def __call__(self, value: tuple[Array, Array], dtype: Any) -> Array:
+        """The array in this dtype, whole."""
+        return _gathered_beside(*value, self.exchange, dtype)
 
 
 def constrained(params: Tree, mesh: Mesh) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
     cut = sharding.state_axis(mesh)
+    early = cut == EARLY
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
         whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis) for axis in (None, cut))
-        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype)
+        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype, early)
 
     return jax.tree_util.tree_map_with_path(part, params)
 
 
-def exchanged(params: Tree, specs: Tree, mesh: Mesh) -> Tree:
-    """Merged parameters as parts, within a `shard_map` over the mesh that has cut them by these specs."""
+def exchanges(specs: Tree, mesh: Mesh, dtype: SumDtype, over: tuple[str, ...] = ROWS) -> Tree:
+    """For each array, how it is exchanged by name within a `shard_map` over the mesh that has cut it by these specs."""
     axis = sharding.state_axis(mesh)
 
-    def part(value: Array, spec: P) -> Part:
+    def way(spec: P) -> Exchanged:
         places = [
             dim for dim, names in enumerate(spec) if names == axis or (isinstance(names, tuple) and axis in names)
         ]
-        return Part(value, Exchanged(axis, places[0] if places else None), value.dtype)
+        return Exchanged(axis, places[0] if places else None, dtype, over)
 
-    return jax.tree.map(part, params, specs)
+    return jax.tree.map(way, specs, is_leaf=lambda x: isinstance(x, P))
+
+
+def exchanged(params: Tree, ways: Tree) -> Tree:
+    """Merged parameters as parts, within a `shard_map`; `ways` as `exchanges` returns them."""
+    return jax.tree.map(lambda value, way: Part(value, way, value.dtype, way.axis == EARLY), params, ways)
+
+
+def waiting(params: Tree, slots: Tree, ways: Tree) -> Tree:
+    """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
+
+    def part(value: Array, slot: Array, way: Exchanged) -> Part:
+        return Part((value, slot), Waiting(way), value.dtype, way.axis == EARLY)
+
+    return jax.tree.map(part, params, slots, ways)
+
+
+def slots(params: Tree, ways: Tree) -> Tree:
+    """Zeros in the shapes of gradients that are summed over the axes `over` of these ways only."""
+
+    def zeros(value: Array, way: Exchanged) -> Array:
+        shape = list(value.shape)
+        if way.dim is not None and way.axis not in way.over:
+            shape[way.dim] *= lax.axis_size(way.axis)
+        return jnp.zeros(shape, value.dtype)
+
+    return jax.tree.map(zeros, params, ways)
+
+
+def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
+    """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
+    return jnp.bfloat16 if asked == "bfloat16" else wide(dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -108,8 +183,25 @@ def _forward(value: Array, way: Constrained | Exchanged, dtype: Any) -> tuple[Ar
 
 
 def _backward(way: Constrained | Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
-    """Sums over devices are taken in float32 or better, also of gradients in bfloat16."""
+    """Of a gradient in bfloat16, each device's summand is that number whatever the dtype of the sum."""
     return (way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype),)
 
 
 _gathered.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _gathered_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> Array:
+    del slot  # takes the gradient
+    return way.gather(value.astype(dtype))
+
+
+def _forward_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> tuple[Array, Array]:
+    return _gathered_beside(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
+
+
+def _backward_beside(way: Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
+    return None, way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype)
+
+
+_gathered_beside.defvjp(_forward_beside, _backward_beside)

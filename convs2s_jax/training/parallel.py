@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import check
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import dispatch, gathering, sharding
-from convs2s_jax.training.mesh import ROWS, Parallel, row_shards
+from convs2s_jax.training import by_device, dispatch, gathering, sharding
+from convs2s_jax.training.gathering import EACH_BATCH, Exchange
+from convs2s_jax.training.mesh import Parallel, row_shards
 from convs2s_jax.training.step import (
     B,
     Loss,
@@ -32,7 +33,6 @@ from convs2s_jax.training.step import (
     TrainState,
     apply_gradients,
     gradients,
-    merged_gradients,
     through_kernels,
 )
 
@@ -48,6 +48,7 @@ def compile_steps(
     clip: float = 0.0,
     skip_bad_steps: bool = False,
     takes_parts: bool = False,
+    exchange: Exchange = EACH_BATCH,
 ) -> Step[B, S]:
     """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
@@ -60,6 +61,7 @@ def compile_steps(
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
         Others get whole parameters on a mesh too, all at once.
+      exchange: how gradients are summed over devices.
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
@@ -72,19 +74,34 @@ def compile_steps(
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
-    return _WAYS[parallel](loss, finish, mesh)
+    return _WAYS[parallel](loss, finish, mesh, exchange)
 
 
-def loss_shards(mesh: Mesh, parallel: Parallel) -> int:
+def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH) -> int:
     """Number of shards of the rows that one call of the loss sees."""
-    return row_shards(mesh) if parallel == "jit" else 1
+    return row_shards(mesh) if parallel == "jit" and not _by_device(mesh, parallel, exchange) else 1
+
+
+def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
+    """Whether `jit` takes the program of `shard_map`, whose exchanges are named.
+
+    A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums.
+    """
+    waits = exchange.once and mesh.shape["data"] == mesh.size
+    return parallel == "jit" and mesh.size > mesh.shape["tensor"] == 1 and (waits or exchange.dtype != "auto")
 
 
 def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
     return lambda params, batch, key: loss(whole(params), batch, key)
 
 
-def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+    if mesh is not None and _by_device(mesh, "jit", exchange):
+        return _shard_map(loss, finish, mesh, exchange)
+    named = exchange.dtype == "auto" or mesh is None or mesh.shape["tensor"] == 1
+    rule = "there XLA chooses the exchanges, and sums in the dtype of the model; use 1, or sum_dtype=auto"
+    check(named, f"mesh.tensor is more than 1 with training.sum_dtype={exchange.dtype}: {rule}")
+
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
         return loss(params if mesh is None else gathering.constrained(params, mesh), batch, key)
 
@@ -94,33 +111,39 @@ def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     return _of_cut_state(first, finish, mesh)
 
 
-def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
     if mesh is None:
-        return _jit(loss, finish, None)
+        return _jit(loss, finish, None, exchange)
     tensor = mesh.shape["tensor"]
     check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
+    if exchange.once and mesh.shape["data"] > 1:
+        return _waiting(loss, finish, mesh, exchange)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        def made(merged: Tree) -> tuple[Tree, S]:
-            specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh))
-
-            def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-                def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-                    return loss(gathering.exchanged(params, specs, mesh), batch, key)
-
-                begin = lax.axis_index(ROWS) * len(jax.tree.leaves(batch)[0])
-                grads, sums = merged_gradients(in_parts, merged, batch, first=begin, key=key)
-                return grads, lax.psum(sums, ROWS)
-
-            each = jax.shard_map(
-                local, mesh=mesh, in_specs=(specs, P(ROWS), P()), out_specs=(specs, P()), check_vma=False
-            )
-            found: tuple[Tree, S] = each(merged, batch, key)
-            return found
-
-        return through_kernels(params, made)
+        return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange.dtype))
 
     return _of_cut_state(first, finish, mesh)
+
+
+def _waiting(loss: Loss[B, S], finish: Finish, mesh: Mesh, exchange: Exchange) -> Step[B, S]:
+    """Totals are gradients of merged parameters, which wait on each device until `finish` sums them over `data`."""
+
+    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange.dtype)
+
+    def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        return _added(total, first(params, batch, key))
+
+    def finish_arrived(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
+        grads = through_kernels(state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange.dtype))
+        after, report = finish(state, grads, rate)
+        return lax.with_sharding_constraint(after, sharding.shardings(after, mesh)), report
+
+    return Step(
+        first=dispatch.jit_with_barriers(first, mesh),
+        add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
+        finish=dispatch.jit(finish_arrived, donate_argnums=0),
+    )
 
 
 def _of_cut_state(
@@ -149,7 +172,7 @@ def _of_cut_state(
     )
 
 
-def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
@@ -164,24 +187,45 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
         """Replicated results as arrays over all devices: those of pmap only cover the devices of this process."""
         return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
 
-    def summed(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def local(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
-        return lax.psum(gradients(loss, params, batch, first=begin, key=key), "data")
+        return gradients(loss, params, batch, first=begin, key=key)
 
-    cut_compiled, add_compiled = dispatch.jit(cut), dispatch.jit(_added, donate_argnums=0)
-    summed_compiled = each(summed, in_axes=(None, 0, None), out_axes=None)
+    def arrived(total: tuple[Tree, S]) -> tuple[Tree, S]:
+        way = gathering.Exchanged("data", None, exchange.dtype, ("data",))
+        return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
+    if exchange.once:
+        own = each(local, in_axes=(None, 0, None), out_axes=0)
+        more = each(_added, in_axes=0, out_axes=0, donate_argnums=0)
+        exchanged = each(arrived, in_axes=0, out_axes=None)
+
+        def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+            found: tuple[Tree, S] = own(params, cut_compiled(batch), key)
+            return found
+
+        return Step(
+            first=first,
+            add=lambda total, params, batch, key: more(total, first(params, batch, key)),
+            finish=lambda state, total, rate: finish_compiled(state, public(exchanged(total)), rate),
+        )
+    summed_compiled = each(
+        lambda params, batch, key: arrived(local(params, batch, key)), in_axes=(None, 0, None), out_axes=None
+    )
+    add_compiled = dispatch.jit(_added, donate_argnums=0)
+
+    def first_summed(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return public(summed_compiled(params, cut_compiled(batch), key))
 
     return Step(
-        first=first,
-        add=lambda total, params, batch, key: add_compiled(total, first(params, batch, key)),
-        finish=dispatch.jit(finish, donate_argnums=0),  # its inputs are the same on all devices
+        first=first_summed,
+        add=lambda total, params, batch, key: add_compiled(total, first_summed(params, batch, key)),
+        finish=finish_compiled,
     )
 
 
-_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None], Step[Any, Any]]] = {
+_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None, Exchange], Step[Any, Any]]] = {
     "jit": _jit,
     "shard_map": _shard_map,
     "pmap": _pmap,

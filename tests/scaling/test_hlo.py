@@ -78,6 +78,19 @@ def test_trips_that_a_tpu_program_does_not_note_are_read_from_the_condition():
     assert hlo.runs(hlo.parse(LOOP))["body"].times == 7
 
 
+def test_an_unrolled_loop_adds_more_than_one_to_its_counter():
+    """A TPU's loops of products and permutations add 2; 2, 4, 6, 8 are below 9."""
+    body = """  %b = (s32[], f32[4]{0}) parameter(0)
+  %old = s32[]{:T(128)} get-tuple-element(%b), index=0
+  %x = f32[4]{0} get-tuple-element(%b), index=1
+  %two = s32[]{:T(128)} constant(2)
+  %new = s32[]{:T(128)} add(%old, %two)
+  ROOT %r = (s32[], f32[4]{0}) tuple(%new, %x)
+"""
+    text = LOOP.replace("  ROOT %b = (s32[], f32[4]{0}) parameter(0)\n", body)
+    assert hlo.runs(hlo.parse(text))["body"].times == 4
+
+
 def test_trips_that_are_noted_are_believed():
     noted = LOOP.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"4"}}')
     assert hlo.runs(hlo.parse(noted))["body"].times == 4

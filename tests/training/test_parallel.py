@@ -1,5 +1,6 @@
 """One update on any mesh: the loss, each parameter's gradient and the updates of one device."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
 from convs2s_jax.training.optimizer import AdamConfig
@@ -56,12 +58,12 @@ def on_one_device():
     return state, compile_configured(MODEL, TRAINING), BATCHES
 
 
-def laid_out(way, sizes):
+def laid_out(way, sizes, *, once=False):
     mesh = mesh_of(sizes)
     state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way), batches
+    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way, accumulates=once), batches
 
 
 def three_updates(state, steps, batches):
@@ -85,6 +87,42 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     state, steps, batches = laid_out(way, sizes)
     gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
     assert_equal_each(gradients, expected[0])
+    layout = jax.tree.map(lambda x: x.sharding, state)
+    after, reports = three_updates(state, steps, batches)
+    assert_equal_each((after, reports), expected[1])
+    assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+@pytest.mark.parametrize(("sizes", "times"), [((8, 1, 1), 1), ((1, 8, 1), 2)], ids=str)
+def test_data_gathers_kernels_once_and_fsdp_again_for_the_backward_pass(sizes, times):
+    """In the program as it is handed to XLA. Kernels of layers are gathered in both passes, the others in the first."""
+    state, steps, batches = laid_out("shard_map", sizes)
+    text = steps.first.lower(state.params, batches[0], KEY).as_text()
+    merged = jax.eval_shape(weight_norm.merge, state.params)
+    names = [path_of(path) for path, leaf in jax.tree_util.tree_leaves_with_path(merged) if leaf.ndim > 1]
+    assert text.count('"stablehlo.all_gather"') == sum(times if "/blocks/" in name else 1 for name in names)
+
+
+@pytest.mark.drill
+def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
+    """Tables are gathered in bfloat16, and each device's summand is rounded to it."""
+    model = dataclasses.replace(MODEL, dtype="bfloat16", dropout=0.0)
+    mesh = mesh_of((8, 1, 1))
+    params = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES).params
+    expected, _ = compile_configured(model, TRAINING).first(params, BATCHES[0], None)
+    params = jax.device_put(params, sharding.shardings(params, mesh))
+    given = jax.device_put(BATCHES[0], sharding.batch_sharding(mesh))
+    for way in ("jit", "shard_map"):
+        found, _ = compile_configured(model, TRAINING, mesh, parallel=way).first(params, given, None)
+        assert found.encoder.embedding.table.dtype == jnp.float32
+        assert_equal_each(jax.device_get(found), jax.device_get(expected), tolerance=0.03, least=0.01)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("way", "sizes"), [("jit", (8, 1, 1)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))], ids=str)
+def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way, sizes, expected):
+    """As test_by_device.py shows of a small loss."""
+    state, steps, batches = laid_out(way, sizes, once=True)
     layout = jax.tree.map(lambda x: x.sharding, state)
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])

@@ -10,6 +10,7 @@ from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.gathering import SumDtype
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
 from convs2s_jax.training.run.trackers import TRACKERS
@@ -39,6 +40,8 @@ class TrainingConfig:
       optimizer: kind of optimiser and its constants.
       schedule: kind of learning rate schedule and its constants.
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
+      sum_dtype: in which gradients are summed over devices: "float32", or "bfloat16", which sends half the bytes.
+        "auto" is float32 with `parallel` "shard_map" and "pmap", and the dtype of the model with "jit".
       label_smoothing: share of the target distribution that is spread over the vocabulary.
       max_steps: updates after which training ends; None for no limit.
       max_epochs: epochs after which training ends; None for no limit.
@@ -65,6 +68,7 @@ class TrainingConfig:
     optimizer: AnyOptimizer = NesterovConfig()
     schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
+    sum_dtype: SumDtype = "auto"
     label_smoothing: float = 0.0
     max_steps: int | None = None
     max_epochs: int | None = None

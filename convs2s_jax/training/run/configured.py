@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import Parallel
 from convs2s_jax.training.parallel import compile_steps, loss_shards
 from convs2s_jax.training.run.config import AnyModel, TrainingConfig
@@ -39,10 +40,24 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
 
 
 def compile_configured(
-    model: AnyModel, training: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
+    model: AnyModel,
+    training: TrainingConfig,
+    mesh: Mesh | None = None,
+    *,
+    parallel: Parallel = "jit",
+    accumulates: bool = False,
 ) -> Step[Batch, LossSums]:
-    """The compiled update of a configuration; see `parallel.compile_steps`."""
-    shards = 1 if mesh is None else loss_shards(mesh, parallel)
+    """The compiled update of a configuration; see `parallel.compile_steps`.
+
+    Args:
+      model: its configuration.
+      training: the optimiser, and how gradients are summed and clipped.
+      mesh: the devices; None for one.
+      parallel: the way the update is spread.
+      accumulates: whether updates have several batches, whose gradients are exchanged once.
+    """
+    exchange = Exchange(dtype=training.sum_dtype, once=accumulates)
+    shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing, shards=shards),
         optimizer.transformation(training.optimizer),
@@ -51,4 +66,5 @@ def compile_configured(
         clip=training.clip,
         skip_bad_steps=training.skip_bad_steps > 0,
         takes_parts=True,
+        exchange=exchange,
     )

@@ -56,7 +56,9 @@ def open_run(
     trackers.check_installed(cfg.training.trackers)
     clock, workdir = WallClock(), place.folder
     mesh, primary = make(cfg.mesh), distributed.is_primary()
-    step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    step = compile_configured(
+        cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=cfg.data.batch.accumulate > 1
+    )
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
