@@ -1,8 +1,7 @@
 """Experiment trackers: services that collect the metrics of many runs, beside metrics.jsonl and TensorBoard.
 
 Without settings of their own they write into the workdir and reach no network: Weights & Biases in its offline mode,
-MLflow into a database file. Their environment variables, such as WANDB_MODE, WANDB_PROJECT and MLFLOW_TRACKING_URI, work
-as ever.
+MLflow into a database file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, work as ever.
 """
 
 import hashlib
