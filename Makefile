@@ -7,7 +7,7 @@ FOR_TESTS := $(VENV)/.installed-test
 FOR_DRILLS := $(VENV)/.installed-drills
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test drills lint types floors install clean
+.PHONY: browser demo test drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
@@ -46,6 +46,11 @@ test: lint types floors
 # Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.
 drills: $(FOR_DRILLS)
 	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile -p tests.drills --drill-report=docs/reliability.md
+
+# For the tests of pages, which are skipped without: Debian's Chromium and what drives it.
+browser: $(FOR_TESTS)
+	command -v chromium >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium)
+	$(PIP) install --quiet playwright
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

@@ -69,11 +69,15 @@ class Running:
             return json.load(answer)
 
 
+def unpacked(folder):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "convs2s"
+
+
 @pytest.fixture
 def server(tmp_path):
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    running = Running(tmp_path / "convs2s", "--max_tokens=32", "--batch_size=8", "--drain=20")
+    running = Running(unpacked(tmp_path), "--max_tokens=32", "--batch_size=8", "--drain=20")
     yield running
     running.end()
 
