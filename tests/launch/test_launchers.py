@@ -177,7 +177,8 @@ def test_a_jobset_has_the_fields_of_its_api(programs, kind, chips, tmp_path):
     assert train["resources"] == {"limits": {chips: 4}}
     assert [mount["name"] for mount in train["volumeMounts"]] == [volume["name"] for volume in pod["volumes"]]
     joins = ["--distributed"] if kind == "tpu" else []
-    assert [*train["command"], *train["args"]] == ["launch/run.sh", "python", *TRAINING, *joins, FLAG, odd]
+    assert f"WORKDIR {Path(train['command'][0]).parents[1]}\n" in (LAUNCH / "Dockerfile").read_text()
+    assert [*train["command"], *train["args"]] == ["/app/launch/run.sh", "python", *TRAINING, *joins, FLAG, odd]
     known = {variable["name"]: variable.get("value") for variable in train["env"]}
     assert known["RETRIES"] == "0"
     if kind == "gpu":
