@@ -2,7 +2,7 @@
 # A training on a TPU slice, by gcloud alone. In this order:
 #
 #   launch/gcloud_tpu.sh create     request the slice, and wait until it is there
-#   launch/gcloud_tpu.sh install    copy this checkout to all workers, and install it there
+#   launch/gcloud_tpu.sh install    copy the last commit of this checkout to all workers, and install it there
 #   launch/gcloud_tpu.sh run CONFIG WORKDIR [train.py's flags]
 #   launch/gcloud_tpu.sh log        the end of the log of worker 0, and what each worker's training does
 #   launch/gcloud_tpu.sh stop       save and end; `run` continues

@@ -88,6 +88,22 @@ def test_a_request_that_gcloud_gives_up_is_told(programs, state):
     assert (found.returncode, found.stderr) == (1, f"the request is {state}: delete it and create it again\n")
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
+def test_gcloud_installs_the_checkout_on_all_workers(programs, tmp_path):
+    """What is sent has the training and its script; what runs there unpacks and installs it."""
+    programs.add("gcloud", f'[[ $4 != scp ]] || tar -tzf "$5" >{tmp_path}/sent')
+    found = programs.call("gcloud_tpu.sh", "install", ZONE="z")
+    assert found.returncode == 0, found.stderr
+    copied, *installed = programs.calls()
+    assert copied[:5] == ["gcloud", "compute", "tpus", "tpu-vm", "scp"]
+    assert copied[6:] == ["convs2s:convs2s_jax.tar.gz", "--worker=all", "--zone=z"]
+    command = " ".join(" ".join(line) for line in installed)  # it has two lines
+    assert "tpu-vm ssh convs2s --worker=all --command=mkdir -p convs2s_jax && tar -xzf convs2s_jax.tar.gz -C" in command
+    assert ".venv/bin/pip install --quiet '.[tpu]'" in command
+    assert not Path(copied[5]).exists()
+    assert {"train.py", "setup.cfg", "convs2s_jax/commands/train.py"} <= set((tmp_path / "sent").read_text().split())
+
+
 def test_gcloud_runs_logs_and_stops_on_the_workers(programs, tmp_path):
     """The stand-in runs what it is told on a worker, in the worker's home folder."""
     home, ready = tmp_path / "home", tmp_path / "ready"
@@ -177,7 +193,8 @@ def test_a_jobset_has_the_fields_of_its_api(programs, kind, chips, tmp_path):
     assert train["resources"] == {"limits": {chips: 4}}
     assert [mount["name"] for mount in train["volumeMounts"]] == [volume["name"] for volume in pod["volumes"]]
     joins = ["--distributed"] if kind == "tpu" else []
-    assert [*train["command"], *train["args"]] == ["launch/run.sh", "python", *TRAINING, *joins, FLAG, odd]
+    assert f"WORKDIR {Path(train['command'][0]).parents[1]}\n" in (LAUNCH / "Dockerfile").read_text()
+    assert [*train["command"], *train["args"]] == ["/app/launch/run.sh", "python", *TRAINING, *joins, FLAG, odd]
     known = {variable["name"]: variable.get("value") for variable in train["env"]}
     assert known["RETRIES"] == "0"
     if kind == "gpu":
