@@ -23,7 +23,7 @@ from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_run, fresh_state
 from convs2s_jax.training.step import Step, TrainState
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
@@ -114,9 +114,7 @@ def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
 
 def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
-    steps = compile_configured(
-        cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=cfg.data.batch.accumulate > 1
-    )
+    steps = compile_run(cfg, mesh)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"

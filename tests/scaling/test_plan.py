@@ -9,6 +9,7 @@ import pytest
 from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import check, plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
@@ -33,6 +34,18 @@ def test_a_plan_has_the_programs_of_an_update(made):
     assert made.mesh == {"data": 2, "fsdp": 4, "tensor": 1}
     assert made.shapes == ((16, 16, 16),)
     assert made.tokens == (3 * 16 * 16,)
+
+
+@pytest.mark.parametrize(("batches", "leading"), [(2, (8,)), (1, ())])
+def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
+    """As in a run, which compiles the same steps."""
+    cfg = tiny.config(mesh={"data": 8}, data__batch={"tokens": 256, "accumulate": batches})
+    mesh = meshes.make(cfg.mesh)
+    params = programs.abstract_state(cfg, mesh, {"source": 150, "target": 150}).params
+    batch, key = programs.abstract_batch(mesh, Shape(16, 16, 16)), jax.eval_shape(lambda: jax.random.key(0))
+    grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
+    table = params.encoder.embedding.table
+    assert grads.encoder.embedding.table.shape == leading + table.shape
 
 
 def test_state_and_arguments_have_the_bytes_of_the_arrays(made):

@@ -9,7 +9,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import Parallel
 from convs2s_jax.training.parallel import compile_steps, loss_shards
-from convs2s_jax.training.run.config import AnyModel, TrainingConfig
+from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Loss, Step, TrainState, init_state
 
@@ -68,3 +68,9 @@ def compile_configured(
         takes_parts=True,
         exchange=exchange,
     )
+
+
+def compile_run(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
+    """The compiled update of a run on its mesh."""
+    accumulates = cfg.data.batch.accumulate > 1
+    return compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=accumulates)

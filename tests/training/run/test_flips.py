@@ -85,7 +85,7 @@ def continued(workdir, told):
         raise ReachedError
 
     tell = mock.patch.object(opening, "show", lambda sentence: told.append(sentence) or "")
-    fast = mock.patch.object(opening, "compile_configured", return_value=Step(None, None, None))  # is not reached
+    fast = mock.patch.object(opening, "compile_run", return_value=Step(None, None, None))  # is not reached
     with (
         mock.patch.object(opening, "prepare", preparing),
         mock.patch.object(restoring, "restore", restored),
