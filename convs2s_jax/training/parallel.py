@@ -8,11 +8,8 @@ All give the same update as one device with the whole batch, dropout included.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import Mesh
@@ -21,22 +18,22 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_device, dispatch, gathering, sharding
+from convs2s_jax.training import by_device, by_pmap, dispatch, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
 from convs2s_jax.training.mesh import Parallel, row_shards
 from convs2s_jax.training.step import (
     B,
+    Finish,
     Loss,
     S,
     Step,
     StepSums,
     TrainState,
+    added,
     apply_gradients,
     gradients,
     through_kernels,
 )
-
-Finish = Callable[[TrainState, tuple[Tree, Any], Array | None], tuple[TrainState, StepSums[Any]]]
 
 
 def compile_steps(
@@ -95,7 +92,7 @@ def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
     return lambda params, batch, key: loss(whole(params), batch, key)
 
 
-def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+def _jit(loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
     if mesh is not None and _by_device(mesh, "jit", exchange):
         return _shard_map(loss, finish, mesh, exchange)
     named = exchange.dtype == "auto" or mesh is None or mesh.shape["tensor"] == 1
@@ -111,7 +108,7 @@ def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange
     return _of_cut_state(first, finish, mesh)
 
 
-def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+def _shard_map(loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
     if mesh is None:
         return _jit(loss, finish, None, exchange)
     tensor = mesh.shape["tensor"]
@@ -125,14 +122,14 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Ex
     return _of_cut_state(first, finish, mesh)
 
 
-def _waiting(loss: Loss[B, S], finish: Finish, mesh: Mesh, exchange: Exchange) -> Step[B, S]:
+def _waiting(loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange) -> Step[B, S]:
     """Totals are gradients of merged parameters, which wait on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange.dtype)
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return _added(total, first(params, batch, key))
+        return added(total, first(params, batch, key))
 
     def finish_arrived(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         grads = through_kernels(state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange.dtype))
@@ -147,7 +144,7 @@ def _waiting(loss: Loss[B, S], finish: Finish, mesh: Mesh, exchange: Exchange) -
 
 
 def _of_cut_state(
-    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]], finish: Finish, mesh: Mesh | None
+    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]], finish: Finish[S], mesh: Mesh | None
 ) -> Step[B, S]:
     """The programs of an update whose state lies as `sharding.shardings` says."""
 
@@ -159,7 +156,7 @@ def _of_cut_state(
         return placed(grads), sums
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return _added(total, first(params, batch, key))
+        return added(total, first(params, batch, key))
 
     def finish_placed(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         after, report = finish(state, total, rate)
@@ -172,70 +169,8 @@ def _of_cut_state(
     )
 
 
-def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
-    devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
-    for axis in ("fsdp", "tensor"):
-        size = 1 if mesh is None else mesh.shape[axis]
-        check(size == 1, f"mesh.{axis} is {size} with parallel=pmap: it only spreads data; use 1, or parallel=jit")
-    each = partial(dispatch.pmap, axis_name="data", devices=devices)
-
-    def cut(batch: B) -> B:
-        """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
-        return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
-
-    def public(tree: Tree) -> Tree:
-        """Replicated results as arrays over all devices: those of pmap only cover the devices of this process."""
-        return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
-
-    def local(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
-        return gradients(loss, params, batch, first=begin, key=key)
-
-    def arrived(total: tuple[Tree, S]) -> tuple[Tree, S]:
-        way = gathering.Exchanged("data", None, exchange.dtype, ("data",))
-        return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
-
-    cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
-    if exchange.once:
-        own = each(local, in_axes=(None, 0, None), out_axes=0)
-        more = each(_added, in_axes=0, out_axes=0, donate_argnums=0)
-        exchanged = each(arrived, in_axes=0, out_axes=None)
-
-        def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-            found: tuple[Tree, S] = own(params, cut_compiled(batch), key)
-            return found
-
-        return Step(
-            first=first,
-            add=lambda total, params, batch, key: more(total, first(params, batch, key)),
-            finish=lambda state, total, rate: finish_compiled(state, public(exchanged(total)), rate),
-        )
-    summed_compiled = each(
-        lambda params, batch, key: arrived(local(params, batch, key)), in_axes=(None, 0, None), out_axes=None
-    )
-    add_compiled = dispatch.jit(_added, donate_argnums=0)
-
-    def first_summed(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return public(summed_compiled(params, cut_compiled(batch), key))
-
-    return Step(
-        first=first_summed,
-        add=lambda total, params, batch, key: add_compiled(total, first_summed(params, batch, key)),
-        finish=finish_compiled,
-    )
-
-
-_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None, Exchange], Step[Any, Any]]] = {
+_WAYS: dict[str, Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange], Step[Any, Any]]] = {
     "jit": _jit,
     "shard_map": _shard_map,
-    "pmap": _pmap,
+    "pmap": by_pmap.steps,
 }
-
-
-def _added(total: Tree, more: Tree) -> Tree:
-    return jax.tree.map(jnp.add, total, more)
-
-
-def _of_all(mesh: Mesh, x: Array) -> Array:
-    shards = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(x.shape, sharding.replicated(mesh), shards)

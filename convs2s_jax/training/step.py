@@ -167,6 +167,15 @@ class Step(NamedTuple, Generic[B, S]):
     finish: Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
 
 
+Finish = Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
+"""`Step.finish` before it is compiled."""
+
+
+def added(total: Tree, more: Tree) -> Tree:
+    """The sum of two trees, leaf by leaf."""
+    return jax.tree.map(jnp.add, total, more)
+
+
 def update(
     step: Step[B, S], state: TrainState, batches: Sequence[B], rate: Array | None, key: Key | None
 ) -> tuple[TrainState, StepSums[S]]:
