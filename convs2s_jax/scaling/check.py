@@ -21,7 +21,7 @@ from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run.configured import fresh_state, vocabularies
 from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2
@@ -88,7 +88,7 @@ def measure(
       vocabulary: entries of both vocabularies; None for those that the configuration asks for.
     """
     mesh = meshes.make(cfg.mesh, topology.devices)
-    sizes = programs.vocabularies(cfg, vocabulary)
+    sizes = vocabularies(cfg, vocabulary)
     state = new_state(cfg, mesh, sizes)
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]
@@ -120,7 +120,7 @@ def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
     """A state of training, each part made where it lies."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     key = jax.random.key(0)
-    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel)
+    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel, rules=cfg.mesh.rules)
     return dispatch.jit_with_barriers(init, mesh, out_shardings=layout)(key)
 
 

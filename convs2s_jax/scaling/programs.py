@@ -20,7 +20,7 @@ from convs2s_jax.scaling.collectives import Collective
 from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
-from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.mesh import ShardingRule, row_shards
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import Step, TrainState
@@ -96,16 +96,9 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
     return Shape(source, target, round_up(rows_within(tokens, length), row_shards(mesh)))
 
 
-def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
-    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
-    asked = cfg.data.vocabulary
-    source = size or asked.src_size
-    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
-
-
 def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
-    steps = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel)
+    steps = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel, rules=cfg.mesh.rules)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -117,7 +110,7 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     """The state of training as shapes with their shardings."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     state = jax.eval_shape(init, jax.random.key(0))
-    return placed(state, sharding.shardings(state, mesh, cfg.parallel))
+    return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
 
 
 def abstract_batch(mesh: Mesh, shape: Shape) -> Batch:
@@ -146,15 +139,17 @@ def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapp
     for shape in shapes:
         batch = abstract_batch(mesh, shape)
         found.append(_compiled("gradients", shape, 1, mesh, steps.first, state.params, batch, key))
-        total = _total(steps, state, batch, key, mesh)
+        total = _total(steps, state, batch, key, mesh, cfg.mesh.rules)
         if more:
             found.append(_compiled("more gradients", shape, more, mesh, steps.add, total, state.params, batch, key))
     return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
 
 
-def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, mesh: Mesh) -> Tree:
+def _total(
+    steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, mesh: Mesh, rules: Sequence[ShardingRule]
+) -> Tree:
     grads, sums = jax.eval_shape(steps.first, state.params, batch, key)
-    return placed(grads, sharding.shardings(grads, mesh)), placed(sums, sharding.replicated(mesh))
+    return placed(grads, sharding.shardings(grads, mesh, rules=rules)), placed(sums, sharding.replicated(mesh))
 
 
 def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: Any, *args: Any) -> Compiled:

@@ -4,6 +4,7 @@ The gradient of a whole kernel comes back as that of the part, summed over the r
 where the gather is an all-gather. There are two forms, for the two ways of `training.parallel` that cut parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
-from convs2s_jax.training.mesh import ROWS
+from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class Exchanged:
         return lax.psum(part, tuple(axis for axis in ROWS if axis != self.axis))
 
 
-def constrained(params: Tree, mesh: Mesh) -> Tree:
+def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
     cut = sharding.state_axis(mesh)
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
-        whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis) for axis in (None, cut))
+        whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
         return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype)
 
     return jax.tree_util.tree_map_with_path(part, params)

@@ -7,7 +7,7 @@
 All give the same update as one device with the whole batch, dropout included.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
-from convs2s_jax.training.mesh import ROWS, Parallel, row_shards
+from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of, row_shards
 from convs2s_jax.training.step import (
     B,
     Loss,
@@ -48,6 +48,7 @@ def compile_steps(
     clip: float = 0.0,
     skip_bad_steps: bool = False,
     takes_parts: bool = False,
+    rules: Sequence[ShardingRule] = (),
 ) -> Step[B, S]:
     """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
@@ -60,6 +61,7 @@ def compile_steps(
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
         Others get whole parameters on a mesh too, all at once.
+      rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` compares them with parameters.
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
@@ -72,7 +74,7 @@ def compile_steps(
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
-    return _WAYS[parallel](loss, finish, mesh)
+    return _WAYS[parallel](loss, finish, mesh, rules)
 
 
 def loss_shards(mesh: Mesh, parallel: Parallel) -> int:
@@ -84,25 +86,33 @@ def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
     return lambda params, batch, key: loss(whole(params), batch, key)
 
 
-def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[ShardingRule]) -> Step[B, S]:
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-        return loss(params if mesh is None else gathering.constrained(params, mesh), batch, key)
+        return loss(params if mesh is None else gathering.constrained(params, mesh, rules), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return gradients(in_parts, params, batch, key=key)
 
-    return _of_cut_state(first, finish, mesh)
+    return _of_cut_state(first, finish, mesh, rules)
 
 
-def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[ShardingRule]) -> Step[B, S]:
     if mesh is None:
-        return _jit(loss, finish, None)
+        return _jit(loss, finish, None, rules)
     tensor = mesh.shape["tensor"]
     check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
+    other = "data" if sharding.state_axis(mesh) == "fsdp" else "fsdp"
+    for number, rule in enumerate(rules):
+        named = [name for axes in rule.axes for name in names_of(axes)]
+        check(
+            other not in named or mesh.shape[other] == 1,
+            f"mesh.rules[{number}].axes has {other} with parallel=shard_map, which gathers over "
+            f"{sharding.state_axis(mesh)} only; drop it, or use parallel=jit",
+        )
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         def made(merged: Tree) -> tuple[Tree, S]:
-            specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh))
+            specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
 
             def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
                 def in_parts(params: Tree, batch: B, key: Key | None) -> S:
@@ -120,16 +130,19 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S
 
         return through_kernels(params, made)
 
-    return _of_cut_state(first, finish, mesh)
+    return _of_cut_state(first, finish, mesh, rules)
 
 
 def _of_cut_state(
-    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]], finish: Finish, mesh: Mesh | None
+    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]],
+    finish: Finish,
+    mesh: Mesh | None,
+    rules: Sequence[ShardingRule],
 ) -> Step[B, S]:
     """The programs of an update whose state lies as `sharding.shardings` says."""
 
     def placed(tree: Tree) -> Tree:
-        return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh))
+        return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         grads, sums = gradients(params, batch, key)
@@ -149,7 +162,8 @@ def _of_cut_state(
     )
 
 
-def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
+def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[ShardingRule]) -> Step[B, S]:
+    check(not rules, "mesh.rules is given with parallel=pmap: each device has all parameters; drop it, or use jit")
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]
@@ -181,7 +195,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None) -> Step[B, S]:
     )
 
 
-_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None], Step[Any, Any]]] = {
+_WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None, Sequence[ShardingRule]], Step[Any, Any]]] = {
     "jit": _jit,
     "shard_map": _shard_map,
     "pmap": _pmap,

@@ -1,14 +1,17 @@
-"""How parameters are sharded over the mesh: one table of rules, by parameter name."""
+"""How parameters are sharded over the mesh: rules of the configuration, then one table, by parameter name."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from convs2s_jax.core.config import check
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.mesh import ROWS, Parallel
+from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", None)),  # [V, E]
@@ -38,7 +41,7 @@ WHOLE = ("taps/w", "taps/scores")
 of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 
-def state_axis(mesh: Mesh) -> str:
+def state_axis(mesh: Mesh | AbstractMesh) -> str:
     """The mesh axis that cuts parameters and optimiser state between updates.
 
     `fsdp` if it has several devices, else `data`: then each device updates its part only, and kernels are gathered for
@@ -47,26 +50,38 @@ def state_axis(mesh: Mesh) -> str:
     return "fsdp" if mesh.shape["fsdp"] > 1 else "data"
 
 
-def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = None) -> P:
+def spec(
+    name: str,
+    shape: tuple[int, ...],
+    mesh: Mesh | AbstractMesh,
+    *,
+    cut: str | None = None,
+    rules: Sequence[ShardingRule] = (),
+) -> P:
     """The partition spec of a parameter, or of an optimiser's state for it.
 
     Args:
       name: its path, such as "encoder/blocks/0/conv/w/v".
       shape: shape of the array; scalars are not sharded.
       mesh: as `mesh.make` returns it.
-      cut: a mesh axis that also cuts arrays of two and more axes, along the last of them that it divides: norms of a
-        kernel go over the others.
+      cut: None for an array in use. Between updates the mesh axis that also cuts arrays of two and more axes, along the
+        last of them that it divides: norms of a kernel go over the others.
+      rules: of the configuration, which come before RULES, and say alone how an array is cut.
 
     Raises:
       ValueError: no rule matches; a new kind of parameter needs a line in RULES.
     """
     if not shape:
         return P()
-    stem = name.removesuffix("/v").removesuffix("/g")
-    rule = next((axes for end, axes in RULES if f"/{stem}".endswith(f"/{end}")), None)
-    if rule is None or len(rule) != len(shape):
+    number = given(name, rules)
+    if number is not None:
+        use = ("tensor",) if cut is None else ("tensor", "fsdp", "data")
+        pairs = zip(rules[number].axes, shape, strict=True)
+        return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
+    stem, rule = stem_of(name), built_in(name)
+    if rule is None or len(rule[1]) != len(shape):
         raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
-    axes: list[Any] = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule, shape, strict=True)]
+    axes: list[Any] = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
         for i in reversed(range(len(shape))):
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
@@ -76,12 +91,71 @@ def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = Non
     return P(*axes)
 
 
-def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit") -> Tree:
+def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
+    """The first of these mesh axes that together divide the length, as an entry of a spec."""
+    names = [name for name in names if mesh.shape[name] > 1]
+    while length % math.prod(mesh.shape[name] for name in names):
+        names.pop()
+    return tuple(names) if len(names) > 1 else names[0] if names else None
+
+
+def stem_of(name: str) -> str:
+    """The path of a kernel, of which `name` may be the direction or the length."""
+    return name.removesuffix("/v").removesuffix("/g")
+
+
+def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
+    """The rule of RULES for a parameter."""
+    return next((rule for rule in RULES if f"/{stem_of(name)}".endswith(f"/{rule[0]}")), None)
+
+
+def given(name: str, rules: Sequence[ShardingRule]) -> int | None:
+    """Number of the first of these rules that is for a parameter, None if none is."""
+    stem = stem_of(name).split("/")
+
+    def matches(rule: ShardingRule) -> bool:
+        path = stem_of(rule.path).split("/")
+        pairs = zip(reversed(path), reversed(stem), strict=False)
+        return len(path) <= len(stem) and all(ours in ("*", theirs) for ours, theirs in pairs)
+
+    return next((number for number, rule in enumerate(rules) if matches(rule)), None)
+
+
+def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
+    """Refuse rules of the configuration that do not fit these trained parameters, of which shapes are enough.
+
+    Raises:
+      UserError: a rule is for no parameter, or has another number of axes, or cuts what stays whole.
+    """
+    arrays = [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    numbers = [given(name, rules) for name, _ in arrays]
+    for number, rule in enumerate(rules):
+        where = f"mesh.rules[{number}]"
+        check(
+            number in numbers,
+            f"{where}.path is '{rule.path}': no parameter's path ends so that an earlier rule does not match; convs2s "
+            "config --config=NAME --shardings lists them",
+        )
+        for (name, shape), used in zip(arrays, numbers, strict=True):
+            if used != number:
+                continue
+            check(
+                len(rule.axes) == len(shape),
+                f"{where}.axes has {len(rule.axes)} entries, and {name} has {len(shape)} axes: give one for each",
+            )
+            rows = [axis for text in rule.axes for axis in names_of(text) if axis in ROWS]
+            check(
+                not (rows and stem_of(name).endswith(WHOLE)),
+                f"{where}.axes has {rows[0] if rows else ''}, and {name} stays whole between updates: use tensor only",
+            )
+
+
+def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:
     """A NamedSharding for each leaf of a tree of trained parameters or of a training state. pmap has them whole."""
     cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut))
+        return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut, rules=rules))
 
     return jax.tree_util.tree_map_with_path(each, abstract)
 

@@ -1,14 +1,17 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training import optimizer
+from convs2s_jax.training import optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import Parallel
+from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import compile_steps, loss_shards
-from convs2s_jax.training.run.config import AnyModel, TrainingConfig
+from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Loss, Step, TrainState, init_state
 
@@ -20,6 +23,27 @@ def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: 
     params = jax.lax.optimization_barrier(task.init(key, model, source=source, target=target))
     params = task.split(params, model)
     return init_state(params, optimizer.transformation(training.optimizer))
+
+
+def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
+    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
+    asked = cfg.data.vocabulary
+    source = size or asked.src_size
+    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
+
+
+def abstract_state(cfg: Config, size: int | None = None) -> TrainState:
+    """Shapes of the state before the first update, with `vocabularies(cfg, size)`."""
+    sizes = vocabularies(cfg, size)
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
+    state: TrainState = jax.eval_shape(init, jax.random.key(0))
+    return state
+
+
+def check_rules(cfg: Config) -> None:
+    """Refuse `mesh.rules` that do not fit the model. Raises UserError."""
+    if cfg.mesh.rules:
+        sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
@@ -39,7 +63,12 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
 
 
 def compile_configured(
-    model: AnyModel, training: TrainingConfig, mesh: Mesh | None = None, *, parallel: Parallel = "jit"
+    model: AnyModel,
+    training: TrainingConfig,
+    mesh: Mesh | None = None,
+    *,
+    parallel: Parallel = "jit",
+    rules: Sequence[ShardingRule] = (),
 ) -> Step[Batch, LossSums]:
     """The compiled update of a configuration; see `parallel.compile_steps`."""
     shards = 1 if mesh is None else loss_shards(mesh, parallel)
@@ -51,4 +80,5 @@ def compile_configured(
         clip=training.clip,
         skip_bad_steps=training.skip_bad_steps > 0,
         takes_parts=True,
+        rules=rules,
     )
