@@ -15,7 +15,7 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
 """The axes over which the rows of a batch are sharded."""
-Parallel = Literal["jit", "shard_map", "pmap"]
+Parallel = Literal["jit", "explicit", "shard_map", "pmap"]
 """How an update is spread over devices; see `training.parallel`."""
 
 

@@ -1,6 +1,7 @@
-"""An update on any mesh, compiled in one of three ways.
+"""An update on any mesh, compiled in one of four ways.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
+`explicit`: types of arrays say how they are sharded, and JAX derives the exchanges; the axes `data` and `fsdp`.
 `shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients by name; the axes
 `data` and `fsdp`.
 `pmap`: each device runs the program on its rows with all parameters; the axis `data`.
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import dispatch, gathering, sharding
+from convs2s_jax.training import dispatch, explicit, gathering, sharding
 from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of, row_shards
 from convs2s_jax.training.step import (
     B,
@@ -56,7 +57,7 @@ def compile_steps(
       loss: (params, batch, key) -> sums; see `step.Loss`.
       optimizer: any optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
       mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
-      parallel: "jit", "shard_map" or "pmap".
+      parallel: "jit", "explicit", "shard_map" or "pmap".
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
@@ -133,6 +134,22 @@ def _shard_map(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Seque
     return _of_cut_state(first, finish, mesh, rules)
 
 
+def _explicit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[ShardingRule]) -> Step[B, S]:
+    if mesh is None or mesh.size == 1:
+        return _jit(loss, finish, mesh, rules)
+    explicit.check_mesh(mesh)
+    in_parts = explicit.in_parts(loss, mesh)
+
+    def of_merged(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        return merged_gradients(in_parts, merged, batch, key=key)
+
+    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        made = explicit.typed(of_merged, mesh, rules)
+        return through_kernels(params, lambda merged: made(merged, batch, key))
+
+    return _of_cut_state(first, finish, mesh, rules)
+
+
 def _of_cut_state(
     gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]],
     finish: Finish,
@@ -197,6 +214,7 @@ def _pmap(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[S
 
 _WAYS: dict[str, Callable[[Loss[Any, Any], Finish, Mesh | None, Sequence[ShardingRule]], Step[Any, Any]]] = {
     "jit": _jit,
+    "explicit": _explicit,
     "shard_map": _shard_map,
     "pmap": _pmap,
 }

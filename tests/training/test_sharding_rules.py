@@ -9,6 +9,7 @@ import pytest
 from convs2s_jax.commands.config import shardings as table_of
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.embedding import rows
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding, sharding_table
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
@@ -104,7 +105,7 @@ def test_ways_refuse_rules_that_they_cannot_follow(way, rule, message):
 def lookup_loss(params, batch, key):
     """A table of which rows are looked up, several of them often, and the same table as a softmax layer."""
     del key
-    z = jnp.tanh(params["table"][batch["x"]] @ params["w"]) @ params["table"].T
+    z = jnp.tanh(rows(params["table"], batch["x"]) @ params["w"]) @ params["table"].T
     return SquaredSums(loss=jnp.sum(z * batch["c"]), tokens=jnp.asarray(batch["x"].size))
 
 
@@ -115,6 +116,7 @@ def lookup_loss(params, batch, key):
         ("jit", (2, 2, 2), ("fsdp+data", "tensor")),
         ("jit", (4, 1, 2), ("tensor", "data")),
         ("shard_map", (4, 2, 1), ("fsdp", None)),
+        ("explicit", (4, 2, 1), ("fsdp", "data")),
     ],
     ids=str,
 )
@@ -144,14 +146,14 @@ def test_the_table_says_what_a_device_holds():
         mesh__data=2, mesh__fsdp=2, mesh__tensor=2, mesh__rules=[(RULES[0].path, RULES[0].axes)], **LAYERS
     )
     mesh = mesh_of((2, 2, 2))
-    rows = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
+    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
     state = fresh_state(jax.random.key(0), cfg.model, cfg.training, **vocabularies(cfg))
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    assert sum(row.number for row in rows) == len(leaves)
-    assert sum(row.bytes_here for row in rows) == sum(x.addressable_shards[0].data.nbytes for x in leaves.values())
-    assert sum(row.bytes_whole for row in rows) == sum(x.nbytes for x in leaves.values())
-    found = {row.name: row for row in rows}
+    assert sum(row.number for row in table) == len(leaves)
+    assert sum(row.bytes_here for row in table) == sum(x.addressable_shards[0].data.nbytes for x in leaves.values())
+    assert sum(row.bytes_whole for row in table) == sum(x.nbytes for x in leaves.values())
+    found = {row.name: row for row in table}
     assert found["encoder/embedding/table"].rule == "mesh.rules[0]"
     assert found["decoder/embedding/table"].rule == "embedding/table"
     assert found["encoder/blocks/0-2/conv/w/v"][1:4] == (3, (3, 16, 32), ((), (), ("tensor", "fsdp")))
@@ -160,16 +162,16 @@ def test_the_table_says_what_a_device_holds():
     text = table_of(cfg, 8)
     assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
     assert "encoder/blocks/0-2/conv/w/v" in text
-    assert f"{sharding_table.size_text(sum(row.bytes_here for row in rows))} on a device of" in text
-    one_line = sharding_table.summary(rows)
+    assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} on a device of" in text
+    one_line = sharding_table.summary(table)
     assert "; conv/w [-, -, tensor+fsdp]: 12; " in one_line
     assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line
 
 
 def test_pmap_holds_everything():
     cfg = tiny.config(mesh__data=8, parallel="pmap")
-    rows = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
-    assert all(row.bytes_here == row.bytes_whole for row in rows)
+    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
+    assert all(row.bytes_here == row.bytes_whole for row in table)
 
 
 def test_the_table_wants_a_number_of_devices_that_fits():

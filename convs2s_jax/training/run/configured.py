@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import Parallel, ShardingRule
+from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.parallel import compile_steps, loss_shards
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
@@ -44,6 +46,14 @@ def check_rules(cfg: Config) -> None:
     """Refuse `mesh.rules` that do not fit the model. Raises UserError."""
     if cfg.mesh.rules:
         sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
+
+
+def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
+    """Refuse a model that `parallel=explicit` cannot train, by tracing a small batch. Raises UserError."""
+    if cfg.parallel != "explicit":
+        return
+    tokens: Any = jax.ShapeDtypeStruct((2 * row_shards(mesh), 2), jnp.int32)
+    jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:

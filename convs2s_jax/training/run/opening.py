@@ -21,7 +21,7 @@ from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threa
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import check_rules, compile_configured, fresh_state, loss_of
+from convs2s_jax.training.run.configured import check_rules, check_types, compile_configured, fresh_state, loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
@@ -56,6 +56,7 @@ def open_run(
     mesh, primary = make(cfg.mesh), distributed.is_primary()
     check_rules(cfg)
     step = compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel, rules=cfg.mesh.rules)
+    check_types(cfg, mesh, step)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
