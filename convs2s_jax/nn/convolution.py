@@ -81,8 +81,11 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
       form: how it is computed, one of `DENSE_FORMS`.
 
     Returns:
-      [B, T, D], in the dtype of w.
+      [B, T, D], in the dtype of w; [B, T, n, D / n] for w [K, C, n, D / n] and b [n, D / n], in n groups.
     """
+    if params.w.ndim > 3:
+        y = dense(Affine(w=params.w.reshape(*params.w.shape[:2], -1), b=params.b.reshape(-1)), x, form)
+        return y.reshape(*y.shape[:2], *params.b.shape)
     width, inputs, outputs = params.w.shape
     x = x.astype(params.w.dtype)
     if x.shape[1] == width:

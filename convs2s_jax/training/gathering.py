@@ -19,6 +19,7 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
+from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 
@@ -80,8 +81,15 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) ->
     cut = sharding.state_axis(mesh)
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
-        whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
-        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype)
+        name = path_of(path)
+        whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
+        if sharding.in_halves(name, value.shape, mesh, rules):
+            whole, own = (P(*spec, None) for spec in (whole, own))
+            return Part(value, Paired(mesh, placed(whole, own)), value.dtype)
+        return Part(value, placed(whole, own), value.dtype)
+
+    def placed(whole: P, own: P) -> Constrained:
+        return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own))
 
     return jax.tree_util.tree_map_with_path(part, params)
 

@@ -89,7 +89,10 @@ def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
 
 def _jit(loss: Loss[B, S], finish: Finish, mesh: Mesh | None, rules: Sequence[ShardingRule]) -> Step[B, S]:
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-        return loss(params if mesh is None else gathering.constrained(params, mesh, rules), batch, key)
+        if mesh is None:
+            return loss(params, batch, key)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for `nn.placing`
+            return loss(gathering.constrained(params, mesh, rules), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return gradients(in_parts, params, batch, key=key)

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import halves
 from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
@@ -20,6 +21,12 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("taps/w", (None, None)),  # [K, C]
     ("taps/scores", (None, "tensor")),  # [K, H]
     ("taps/maker", (None, None, "tensor")),  # [C, K, H]
+    ("blocks/*/attention/query/w", ("tensor", None)),  # [C, E], sums over channels that are cut
+    ("blocks/*/attention/query/b", (None,)),  # [E]
+    ("encoder/map_out/w", ("tensor", None)),  # [C, E], sums as well
+    ("encoder/map_out/b", (None,)),  # [E]
+    ("decoder/map_out/w", ("tensor", None)),  # [C, O]
+    ("decoder/map_out/b", (None,)),  # [O]
     ("w", (None, "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("attention/key", (None, "tensor")),  # [E, A], of a recurrent decoder
@@ -29,8 +36,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
 )
-"""The end of a parameter's path, and for each of its axes whether `tensor` shards it. The first rule that matches is
-used.
+"""The end of a parameter's path, in which * is any one component, and for each of its axes whether `tensor` shards it.
+The first rule that matches is used.
 
 The parts of a weight-normalised kernel, .../w/v and .../w/g, follow the kernel's rule. An optimiser's state follows the
 rule of its parameter. An axis whose length the mesh axis does not divide is not sharded.
@@ -39,6 +46,11 @@ rule of its parameter. An axis whose length the mesh axis does not divide is not
 WHOLE = ("taps/w", "taps/scores")
 """Ends of paths of arrays that are small and that the state's axis does not cut. XLA's partitioner gave wrong gradients
 of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
+
+
+HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
+"""Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
+for use (`training.halves`), and the state's axis cuts C, so that this is done with parts."""
 
 
 def state_axis(mesh: Mesh | AbstractMesh) -> str:
@@ -83,12 +95,21 @@ def spec(
         raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
     axes: list[Any] = [a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        for i in reversed(range(len(shape))):
+        order = (1, 2, 0) if len(shape) == 3 and in_halves(name, shape, mesh) else reversed(range(len(shape)))
+        for i in order:
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:
                 axes[i] = (axes[i], cut) if axes[i] else cut
                 break
     return P(*axes)
+
+
+def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
+    """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both."""
+    size, stem = mesh.shape["tensor"], stem_of(name)
+    both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias lie alike
+    named = any(_ends(stem, path) for path in HALVES) and all(given(each, rules) is None for each in both)
+    return named and size > 1 and halves.fits(shape[-1], size)
 
 
 def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
@@ -106,19 +127,19 @@ def stem_of(name: str) -> str:
 
 def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
     """The rule of RULES for a parameter."""
-    return next((rule for rule in RULES if f"/{stem_of(name)}".endswith(f"/{rule[0]}")), None)
+    return next((rule for rule in RULES if _ends(stem_of(name), rule[0])), None)
 
 
 def given(name: str, rules: Sequence[ShardingRule]) -> int | None:
     """Number of the first of these rules that is for a parameter, None if none is."""
-    stem = stem_of(name).split("/")
+    matching = (number for number, rule in enumerate(rules) if _ends(stem_of(name), stem_of(rule.path)))
+    return next(matching, None)
 
-    def matches(rule: ShardingRule) -> bool:
-        path = stem_of(rule.path).split("/")
-        pairs = zip(reversed(path), reversed(stem), strict=False)
-        return len(path) <= len(stem) and all(ours in ("*", theirs) for ours, theirs in pairs)
 
-    return next((number for number, rule in enumerate(rules) if matches(rule)), None)
+def _ends(name: str, path: str) -> bool:
+    """Whether a name ends with a path, in which * is any component."""
+    names, parts = name.split("/")[::-1], path.split("/")[::-1]
+    return len(parts) <= len(names) and all(part in ("*", own) for part, own in zip(parts, names, strict=False))
 
 
 def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:

@@ -158,10 +158,11 @@ def test_every_parameter_has_its_rule():
     P = jax.sharding.PartitionSpec
     for prefix in ("params", "optimizer/trace"):
         assert found[f"{prefix}/encoder/embedding/table"] == P("tensor", "fsdp")
-        assert found[f"{prefix}/encoder/blocks/0/conv/w/v"] == P(None, None, ("tensor", "fsdp"))
+        assert found[f"{prefix}/encoder/blocks/0/conv/w/v"] == P(None, "fsdp", "tensor")
         assert found[f"{prefix}/encoder/blocks/0/conv/w/g"] == P(None, None, ("tensor", "fsdp"))
         assert found[f"{prefix}/decoder/output/w/v"] == P(None, ("tensor", "fsdp"))
-        assert found[f"{prefix}/decoder/blocks/0/attention/query/b"] == P("tensor")
+        assert found[f"{prefix}/decoder/blocks/0/attention/query/w/v"] == P("tensor", "fsdp")
+        assert found[f"{prefix}/decoder/blocks/0/attention/query/b"] == P(None)
     assert found["step"] == P()
     assert sharding.spec("decoder/output", (20,), mesh) == P("tensor")
     assert sharding.spec("decoder/output/b", (7,), mesh) == P(None)  # 7 words on 2 devices

@@ -40,7 +40,7 @@ def test_rules_of_the_configuration_come_before_the_built_in_ones():
         ("optimizer/trace/decoder/blocks/1/conv/w/g", (1, 1, 16), P(None, None, None), P(None, None, None)),
         ("encoder/blocks/0/conv/w/v", (3, 8, 16), P(None, "fsdp", "tensor"), P(None, None, "tensor")),
         ("decoder/map_out/w/v", (8, 16), P(None, None), P(None, None)),
-        ("encoder/map_out/w/v", (8, 16), P(None, ("tensor", "fsdp")), P(None, "tensor")),  # the built-in rule
+        ("encoder/map_in/w/v", (8, 16), P(None, ("tensor", "fsdp")), P(None, "tensor")),  # the built-in rule
     ]
     for name, shape, between, in_use in cases:
         assert sharding.spec(name, shape, mesh, cut="fsdp", rules=RULES) == between, name
@@ -156,7 +156,7 @@ def test_the_table_says_what_a_device_holds():
     found = {row.name: row for row in table}
     assert found["encoder/embedding/table"].rule == "mesh.rules[0]"
     assert found["decoder/embedding/table"].rule == "embedding/table"
-    assert found["encoder/blocks/0-2/conv/w/v"][1:4] == (3, (3, 16, 32), ((), (), ("tensor", "fsdp")))
+    assert found["encoder/blocks/0-2/conv/w/v"][1:4] == (3, (3, 16, 32), ((), ("fsdp",), ("tensor",)))
     assert found["encoder/blocks/3/conv/b"].number == 1
     assert found["decoder/blocks/*/conv/w/v"].number == 2
     text = table_of(cfg, 8)
@@ -164,7 +164,7 @@ def test_the_table_says_what_a_device_holds():
     assert "encoder/blocks/0-2/conv/w/v" in text
     assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} on a device of" in text
     one_line = sharding_table.summary(table)
-    assert "; conv/w [-, -, tensor+fsdp]: 12; " in one_line
+    assert "; conv/w [-, fsdp, tensor]: 6; " in one_line
     assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line
 
 

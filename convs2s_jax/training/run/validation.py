@@ -47,7 +47,8 @@ def evaluator(cfg: AnyModel, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> 
     loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        return loss(gathering.constrained(params, mesh, rules), batch, None)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return loss(gathering.constrained(params, mesh, rules), batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 
