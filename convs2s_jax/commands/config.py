@@ -12,12 +12,16 @@ from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line, presets
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.scaling.tables import table
+from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training import sharding_table
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import abstract_state, check_rules
 
 ABOUT = """
 Show configurations:
 
-  {program} [--config=NAME [--source] [--config.path.to.field=value ...]] [--reference]
+  {program} [--config=NAME [--source | --shardings] [--config.path.to.field=value ...]] [--reference]
 
 Without a flag it lists the configurations that come with the package.
 """
@@ -30,15 +34,23 @@ class ConfigOptions:
     Attributes:
       config: print this configuration as JSON with every field, as a run writes it into its workdir.
       source: print the Python file of that configuration instead, to be saved and edited.
+      shardings: print how each of its parameters is sharded over devices, which need not be there, and by which rule;
+        the layout is that of its mesh.
+      devices: number of devices of --shardings.
       reference: print every field with its type, default and description, in Markdown (docs/configuration.md).
     """
 
     config: str = ""
     source: bool = False
+    shardings: bool = False
+    devices: int = 8
     reference: bool = False
 
     def __post_init__(self) -> None:
-        check(not self.source or self.config != "", "--source without --config: name a configuration")
+        for name in ("source", "shardings"):
+            check(not getattr(self, name) or self.config != "", f"--{name} without --config: name a configuration")
+        check(not (self.source and self.shardings), "--source with --shardings: they print different things; drop one")
+        check(self.devices >= 1, f"--devices={self.devices}: use 1 or more")
         check(not (self.reference and self.config), "--reference with --config: it is of all configurations; drop one")
 
 
@@ -59,8 +71,34 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
         return presets.read(options.config)
     if options.config:
         cfg = build(Config, command_line.read_config(options.config, overrides))
+        if options.shardings:
+            return shardings(cfg, options.devices)
         return json.dumps(to_dict(cfg), indent=2) + "\n"
     return "".join(f"{name:30} {_subject(name)}\n" for name in presets.names())
+
+
+def shardings(cfg: Config, devices: int) -> str:
+    """How each parameter is sharded over so many devices, as a table.
+
+    Raises:
+      UserError: the mesh does not fit that number, or its rules do not fit the model.
+    """
+    mesh = meshes.abstract(cfg.mesh, devices)
+    check_rules(cfg)
+    state = abstract_state(cfg)
+    found, all_rows = (sharding_table.rows(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
+    head = ["parameter", "number", "shape", "cut along", "on a device", "rule"]
+    cells = [
+        [row.name, str(row.number), str(list(row.shape)), row.cut, sharding_table.size_text(row.bytes_here), row.rule]
+        for row in found
+    ]
+    sums = [
+        f"{name}: {sharding_table.size_text(sum(row.bytes_here for row in rows))} on a device of "
+        f"{sharding_table.size_text(sum(row.bytes_whole for row in rows))}"
+        for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
+    ]
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    return "\n".join([f"{devices} devices as {axes}; {cfg.parallel}", "", *table(head, cells), "", *sums, ""])
 
 
 def _subject(name: str) -> str:

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, placing
 from convs2s_jax.nn.affine import Affine, bias, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, wide
 
@@ -55,11 +55,11 @@ def attend(
     Returns:
       [N, T, C] and the weights a [N, T, S] in float32, whose rows sum to one over real positions.
     """
-    d = (linear(params.query, h) + g) * SQRT_HALF
+    d = (placing.whole(linear(params.query, h)) + g) * SQRT_HALF
     scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=wide(d.dtype))
     c, a = fetch(scores_BQS, values, mask)
-    c, a = c.reshape(g.shape), a.reshape(*g.shape[:2], -1)
-    return (linear(params.context, c) + h) * SQRT_HALF, a
+    c, a = placing.whole(c.reshape(g.shape)), a.reshape(*g.shape[:2], -1)
+    return placing.cut((linear(params.context, c) + h) * SQRT_HALF), a
 
 
 @flax.struct.dataclass

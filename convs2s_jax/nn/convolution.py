@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn.affine import Affine, bias
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
 
 DenseForm = Literal["xla", "products"]
 
@@ -81,8 +81,11 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
       form: how it is computed, one of `DENSE_FORMS`.
 
     Returns:
-      [B, T, D], in the dtype of w.
+      [B, T, D], in the dtype of w; [B, T, n, D / n] for w [K, C, n, D / n] and b [n, D / n], in n groups.
     """
+    if params.w.ndim > 3:
+        y = dense(Affine(w=params.w.reshape(*params.w.shape[:2], -1), b=params.b.reshape(-1)), x, form)
+        return y.reshape(*y.shape[:2], *params.b.shape)
     width, inputs, outputs = params.w.shape
     x = x.astype(params.w.dtype)
     if x.shape[1] == width:
@@ -90,7 +93,8 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     elif width == 1:
         y = jnp.einsum("BTC,CD->BTD", x, params.w[0])
     else:
-        y = DENSE_FORMS[form](params.w, x)
+        # jax 0.10 to 0.12 have no type for the gradient of XLA's convolution (decision 0027)
+        y = DENSE_FORMS["products" if shardings_in_types() else form](params.w, x)
     return y + bias(params.b, 3)
 
 

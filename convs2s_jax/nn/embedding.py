@@ -3,9 +3,10 @@
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn.types import Array, Key
+from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
 """Standard deviation of newly initialised embeddings (section 4.2 of the paper)."""
@@ -55,8 +56,13 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     Returns:
       [B, U, E]; zero at PAD.
     """
-    e = params.table[tokens]
-    return e if params.positions is None else e + params.positions[places(tokens, start)]
+    e = rows(params.table, tokens)
+    return e if params.positions is None else e + rows(params.positions, places(tokens, start))
+
+
+def rows(table: Array, indices: Array) -> Array:
+    """table[indices]. Where types have shardings, rows lie as indices do, which JAX wants to be told."""
+    return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
 
 
 def places(tokens: Array, start: Array) -> Array:

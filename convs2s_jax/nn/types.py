@@ -23,3 +23,8 @@ SQRT_HALF = 0.5**0.5
 def wide(dtype: Any) -> Any:
     """The dtype in which softmax and sums are computed: float64 for float64, float32 for all others."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
+
+
+def shardings_in_types() -> bool:
+    """Whether types of arrays say how they are sharded, as in an update with `parallel=explicit`."""
+    return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.scaling import chips, programs
+from convs2s_jax.scaling import chips
 from convs2s_jax.scaling.plan import Plan
 from convs2s_jax.scaling.programs import Compiled
 from convs2s_jax.scaling.topology import Topology
@@ -22,7 +22,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run.configured import fresh_state, vocabularies
 from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2
@@ -89,7 +89,7 @@ def measure(
       vocabulary: entries of both vocabularies; None for those that the configuration asks for.
     """
     mesh = meshes.make(cfg.mesh, topology.devices)
-    sizes = programs.vocabularies(cfg, vocabulary)
+    sizes = vocabularies(cfg, vocabulary)
     state = new_state(cfg, mesh, sizes)
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]
@@ -121,7 +121,7 @@ def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
     """A state of training, each part made where it lies."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     key = jax.random.key(0)
-    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel)
+    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel, rules=cfg.mesh.rules)
     return dispatch.jit_with_barriers(init, mesh, out_shardings=layout)(key)
 
 

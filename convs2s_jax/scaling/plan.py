@@ -19,6 +19,7 @@ from convs2s_jax.scaling.roofline import Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import check_rules, vocabularies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,11 +99,12 @@ def make(
       UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
     """
     mesh = meshes.make(cfg.mesh, topology.devices)
+    check_rules(cfg)
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, length, tokens or cfg.data.batch.tokens, mesh) for length in lengths]
-    sizes = programs.vocabularies(cfg, vocabulary)
+    sizes = vocabularies(cfg, vocabulary)
     state = programs.abstract_state(cfg, mesh, sizes)
     plan = Plan(
         topology=topology.name,

@@ -105,13 +105,6 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
     return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
 
 
-def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
-    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
-    asked = cfg.data.vocabulary
-    source = size or asked.src_size
-    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
-
-
 def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
     steps = compile_run(cfg, mesh)
@@ -126,7 +119,7 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     """The state of training as shapes with their shardings."""
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     state = jax.eval_shape(init, jax.random.key(0))
-    return placed(state, sharding.shardings(state, mesh, cfg.parallel))
+    return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
 
 
 def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:

@@ -203,4 +203,5 @@ def _mesh(text: str, devices: int) -> tuple[int, int, int]:
         len(axes) == len(AXES) and all(size.lstrip("-").isdigit() for size in axes),
         f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1 where -1 takes the rest",
     )
-    return shape(MeshConfig(**dict(zip(AXES, map(int, axes), strict=True))), devices)
+    data, fsdp, tensor = map(int, axes)
+    return shape(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), devices)

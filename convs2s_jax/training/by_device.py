@@ -6,6 +6,7 @@ and an array as large as all gradients on each device meanwhile: where `fsdp` cu
 `fsdp` at once, and only those over `data` wait.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import gathering, sharding
 from convs2s_jax.training.gathering import SumDtype
-from convs2s_jax.training.mesh import ROWS
+from convs2s_jax.training.mesh import ROWS, ShardingRule
 from convs2s_jax.training.step import B, Loss, S, merged_gradients
 
 T = TypeVar("T")
@@ -24,7 +25,15 @@ LATE = "data"
 """The mesh axis over which gradients may wait to be summed."""
 
 
-def summed(loss: Loss[B, S], merged: Tree, batch: B, key: Key | None, mesh: Mesh, dtype: SumDtype) -> tuple[Tree, S]:
+def summed(
+    loss: Loss[B, S],
+    merged: Tree,
+    batch: B,
+    key: Key | None,
+    mesh: Mesh,
+    dtype: SumDtype,
+    rules: Sequence[ShardingRule] = (),
+) -> tuple[Tree, S]:
     """Gradients with respect to merged parameters, and the sums of the loss, added up over all devices.
 
     Args:
@@ -34,8 +43,9 @@ def summed(loss: Loss[B, S], merged: Tree, batch: B, key: Key | None, mesh: Mesh
       key: for dropout.
       mesh: whose axis `tensor` is 1.
       dtype: of sums of gradients over devices.
+      rules: of `sharding.shardings`.
     """
-    specs = _specs(merged, mesh)
+    specs = _specs(merged, mesh, rules)
     ways = gathering.exchanges(specs, mesh, dtype)
 
     def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
@@ -50,9 +60,17 @@ def summed(loss: Loss[B, S], merged: Tree, batch: B, key: Key | None, mesh: Mesh
     return found
 
 
-def waiting(loss: Loss[B, S], merged: Tree, batch: B, key: Key | None, mesh: Mesh, dtype: SumDtype) -> tuple[Tree, S]:
+def waiting(
+    loss: Loss[B, S],
+    merged: Tree,
+    batch: B,
+    key: Key | None,
+    mesh: Mesh,
+    dtype: SumDtype,
+    rules: Sequence[ShardingRule] = (),
+) -> tuple[Tree, S]:
     """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it."""
-    specs = _specs(merged, mesh)
+    specs = _specs(merged, mesh, rules)
     ways = _early(specs, mesh, dtype)
 
     def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
@@ -74,9 +92,11 @@ def waiting(loss: Loss[B, S], merged: Tree, batch: B, key: Key | None, mesh: Mes
     return found
 
 
-def arrived(total: tuple[Tree, S], merged: Tree, mesh: Mesh, dtype: SumDtype) -> tuple[Tree, S]:
+def arrived(
+    total: tuple[Tree, S], merged: Tree, mesh: Mesh, dtype: SumDtype, rules: Sequence[ShardingRule] = ()
+) -> tuple[Tree, S]:
     """The sum over `data` of what `waiting` returned, or of several of those added up; `merged` for its shapes."""
-    specs = _specs(merged, mesh)
+    specs = _specs(merged, mesh, rules)
     ways = gathering.exchanges(specs, mesh, dtype, over=(LATE,))
 
     def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
@@ -94,8 +114,8 @@ def arrived(total: tuple[Tree, S], merged: Tree, mesh: Mesh, dtype: SumDtype) ->
     return found
 
 
-def _specs(merged: Tree, mesh: Mesh) -> Tree:
-    return jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh))
+def _specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule]) -> Tree:
+    return jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
 
 
 def _early(specs: Tree, mesh: Mesh, dtype: SumDtype) -> Tree:

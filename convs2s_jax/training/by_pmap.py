@@ -1,5 +1,6 @@
 """An update by `jax.pmap`: each device runs the program on its rows, with all parameters; the axis `data`."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -10,15 +11,19 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.gathering import Exchange
+from convs2s_jax.training.mesh import ShardingRule
 from convs2s_jax.training.step import B, Finish, Loss, S, Step, added, gradients
 
 
-def steps(loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+def steps(
+    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[B, S]:
     """The programs of an update; arguments as for `parallel.compile_steps`.
 
     Raises:
       UserError: a mesh that cuts parameters.
     """
+    check(not rules, "mesh.rules is given with parallel=pmap: each device has all parameters; drop it, or use jit")
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     for axis in ("fsdp", "tensor"):
         size = 1 if mesh is None else mesh.shape[axis]

@@ -5,6 +5,7 @@ where the gather is an all-gather. There are two forms, for the two ways of `tra
 one whose gradients stay on each device until those of several batches are added up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,8 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
-from convs2s_jax.training.mesh import ROWS
+from convs2s_jax.training.halves import Paired
+from convs2s_jax.training.mesh import ROWS, ShardingRule
 
 SumDtype = Literal["auto", "float32", "bfloat16"]
 """The dtype in which gradients are summed over devices: "auto" leaves it to XLA in programs that XLA partitions, which
@@ -117,14 +119,21 @@ class Waiting:
         return _gathered_beside(*value, self.exchange, dtype)
 
 
-def constrained(params: Tree, mesh: Mesh) -> Tree:
+def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
     cut = sharding.state_axis(mesh)
     early = cut == EARLY
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
-        whole, own = (sharding.spec(path_of(path), value.shape, mesh, cut=axis) for axis in (None, cut))
-        return Part(value, Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own)), value.dtype, early)
+        name = path_of(path)
+        whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
+        if sharding.in_halves(name, value.shape, mesh, rules):
+            whole, own = (P(*spec, None) for spec in (whole, own))
+            return Part(value, Paired(mesh, placed(whole, own)), value.dtype, early)
+        return Part(value, placed(whole, own), value.dtype, early)
+
+    def placed(whole: P, own: P) -> Constrained:
+        return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own))
 
     return jax.tree_util.tree_map_with_path(part, params)
 

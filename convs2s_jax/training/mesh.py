@@ -7,16 +7,46 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, did_you_mean
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")
 """The axes over which the rows of a batch are sharded."""
-Parallel = Literal["jit", "shard_map", "pmap"]
+Parallel = Literal["jit", "explicit", "shard_map", "pmap"]
 """How an update is spread over devices; see `training.parallel`."""
+
+
+@record(kw_only=False)
+class ShardingRule:
+    """How parameters are sharded whose path ends so. Written (path, axes) in configs.
+
+    Attributes:
+      path: end of a parameter's path, such as "conv/w" or "encoder/blocks/*/conv/w", where * is any one name or number.
+        The parts of a weight-normalised kernel, w/v and w/g, and the optimiser's state follow it.
+      axes: for each axis of the array the mesh axes that shard it: "tensor", "fsdp", "data", several as "tensor+fsdp",
+        None for none. `tensor` shards the array in use too; `fsdp` and `data` between updates only.
+    """
+
+    path: str
+    axes: tuple[str | None, ...]
+
+    def __post_init__(self) -> None:
+        check(
+            self.path != "" and all(self.path.split("/")),
+            f"path is '{self.path}': give the end of a parameter's path, such as conv/w",
+        )
+        named = [name for text in self.axes for name in names_of(text)]
+        for name in named:
+            check(name in AXES, f"axes has '{name}'{did_you_mean(name, AXES)}")
+            check(named.count(name) == 1, f"axes has {name} {named.count(name)} times: it can shard one axis only")
+
+
+def names_of(axes: str | None) -> tuple[str, ...]:
+    """The mesh axes in an entry of a `ShardingRule`."""
+    return tuple(axes.split("+")) if axes else ()
 
 
 @record
@@ -29,11 +59,14 @@ class MeshConfig:
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
         data parallelism, Zhao et al. 2023). The kernels of a layer are whole while it is computed.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
+      rules: how some parameters are sharded, in place of the built-in rules; the first rule that matches is used. See
+        `convs2s config --config=NAME --shardings`.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    rules: tuple[ShardingRule, ...] = ()
 
     def __post_init__(self) -> None:
         for axis in AXES:
@@ -85,6 +118,15 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         within = (sizes[0] // len(slices), *sizes[1:])
         return Mesh(mesh_utils.create_hybrid_device_mesh(within, (len(slices), 1, 1), devices=devices), AXES)
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
+
+
+def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
+    """The axes of `make` for so many devices, which need not be there.
+
+    Raises:
+      UserError: the sizes do not fit the number of devices.
+    """
+    return AbstractMesh(shape(cfg, devices), AXES)
 
 
 def row_shards(mesh: Mesh) -> int:

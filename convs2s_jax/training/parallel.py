@@ -1,15 +1,17 @@
-"""An update on any mesh, compiled in one of three ways.
+"""An update on any mesh, compiled in one of four ways.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
+`explicit`: types of arrays say how they are sharded, and JAX derives the exchanges; the axes `data` and `fsdp`.
 `shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients by name; the axes
 `data` and `fsdp`.
 `pmap`: each device runs the program on its rows with all parameters; the axis `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import optax
 from jax import lax
 from jax.sharding import Mesh
@@ -18,9 +20,9 @@ from convs2s_jax.core.config import check
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import by_device, by_pmap, dispatch, gathering, sharding
+from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import Parallel, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule, names_of, row_shards
 from convs2s_jax.training.step import (
     B,
     Finish,
@@ -32,6 +34,7 @@ from convs2s_jax.training.step import (
     added,
     apply_gradients,
     gradients,
+    merged_gradients,
     through_kernels,
 )
 
@@ -46,6 +49,7 @@ def compile_steps(
     skip_bad_steps: bool = False,
     takes_parts: bool = False,
     exchange: Exchange = EACH_BATCH,
+    rules: Sequence[ShardingRule] = (),
 ) -> Step[B, S]:
     """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
@@ -53,12 +57,13 @@ def compile_steps(
       loss: (params, batch, key) -> sums; see `step.Loss`.
       optimizer: any optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
       mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
-      parallel: "jit", "shard_map" or "pmap".
+      parallel: "jit", "explicit", "shard_map" or "pmap".
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
       takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
         Others get whole parameters on a mesh too, all at once.
       exchange: how gradients are summed over devices.
+      rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` compares them with parameters.
 
     Raises:
       UserError: a mesh with axes that `parallel` cannot use.
@@ -71,7 +76,7 @@ def compile_steps(
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
-    return _WAYS[parallel](loss, finish, mesh, exchange)
+    return _WAYS[parallel](loss, finish, mesh, exchange, rules)
 
 
 def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH) -> int:
@@ -92,49 +97,95 @@ def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
     return lambda params, batch, key: loss(whole(params), batch, key)
 
 
-def _jit(loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+def _jit(
+    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[B, S]:
     if mesh is not None and _by_device(mesh, "jit", exchange):
-        return _shard_map(loss, finish, mesh, exchange)
+        return _shard_map(loss, finish, mesh, exchange, rules)
     named = exchange.dtype == "auto" or mesh is None or mesh.shape["tensor"] == 1
     rule = "there XLA chooses the exchanges, and sums in the dtype of the model; use 1, or sum_dtype=auto"
     check(named, f"mesh.tensor is more than 1 with training.sum_dtype={exchange.dtype}: {rule}")
 
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-        return loss(params if mesh is None else gathering.constrained(params, mesh), batch, key)
+        if mesh is None:
+            return loss(params, batch, key)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for `nn.placing`
+            return loss(gathering.constrained(params, mesh, rules), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return gradients(in_parts, params, batch, key=key)
 
-    return _of_cut_state(first, finish, mesh)
+    return _of_cut_state(first, finish, mesh, rules)
 
 
-def _shard_map(loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange) -> Step[B, S]:
+def _shard_map(
+    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[B, S]:
     if mesh is None:
-        return _jit(loss, finish, None, exchange)
-    tensor = mesh.shape["tensor"]
-    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
+        return _jit(loss, finish, None, exchange, rules)
+    _check_for_shard_map(mesh, rules)
     if exchange.once and mesh.shape["data"] > 1:
-        return _waiting(loss, finish, mesh, exchange)
+        return _waiting(loss, finish, mesh, exchange, rules)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange.dtype))
+        return through_kernels(
+            params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange.dtype, rules)
+        )
 
-    return _of_cut_state(first, finish, mesh)
+    return _of_cut_state(first, finish, mesh, rules)
 
 
-def _waiting(loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange) -> Step[B, S]:
+def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
+    tensor = mesh.shape["tensor"]
+    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
+    other = "data" if sharding.state_axis(mesh) == "fsdp" else "fsdp"
+    for number, rule in enumerate(rules):
+        named = [name for axes in rule.axes for name in names_of(axes)]
+        check(
+            other not in named or mesh.shape[other] == 1,
+            f"mesh.rules[{number}].axes has {other} with parallel=shard_map, which gathers over "
+            f"{sharding.state_axis(mesh)} only; drop it, or use parallel=jit",
+        )
+
+
+def _explicit(
+    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[B, S]:
+    if mesh is None or mesh.size == 1:
+        return _jit(loss, finish, mesh, exchange, rules)
+    explicit.check_mesh(mesh)
+    named = exchange.dtype == "auto"
+    rule = "JAX chooses the exchanges, and sums in the dtype of the model; use auto, or parallel=shard_map"
+    check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
+    in_parts = explicit.in_parts(loss, mesh)
+
+    def of_merged(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        return merged_gradients(in_parts, merged, batch, key=key)
+
+    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        made = explicit.typed(of_merged, mesh, rules)
+        return through_kernels(params, lambda merged: made(merged, batch, key))
+
+    return _of_cut_state(first, finish, mesh, rules)
+
+
+def _waiting(
+    loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[B, S]:
     """Totals are gradients of merged parameters, which wait on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange.dtype)
+        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange.dtype, rules)
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return added(total, first(params, batch, key))
 
     def finish_arrived(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
-        grads = through_kernels(state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange.dtype))
+        grads = through_kernels(
+            state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange.dtype, rules)
+        )
         after, report = finish(state, grads, rate)
-        return lax.with_sharding_constraint(after, sharding.shardings(after, mesh)), report
+        return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
 
     return Step(
         first=dispatch.jit_with_barriers(first, mesh),
@@ -144,12 +195,15 @@ def _waiting(loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange
 
 
 def _of_cut_state(
-    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]], finish: Finish[S], mesh: Mesh | None
+    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]],
+    finish: Finish[S],
+    mesh: Mesh | None,
+    rules: Sequence[ShardingRule],
 ) -> Step[B, S]:
     """The programs of an update whose state lies as `sharding.shardings` says."""
 
     def placed(tree: Tree) -> Tree:
-        return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh))
+        return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         grads, sums = gradients(params, batch, key)
@@ -169,8 +223,10 @@ def _of_cut_state(
     )
 
 
-_WAYS: dict[str, Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange], Step[Any, Any]]] = {
+Way = Callable[[Loss[Any, Any], Finish[Any], Mesh | None, Exchange, Sequence[ShardingRule]], Step[Any, Any]]
+_WAYS: dict[str, Way] = {
     "jit": _jit,
+    "explicit": _explicit,
     "shard_map": _shard_map,
     "pmap": by_pmap.steps,
 }

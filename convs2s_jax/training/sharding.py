@@ -1,14 +1,18 @@
-"""How parameters are sharded over the mesh: one table of rules, by parameter name."""
+"""How parameters are sharded over the mesh: rules of the configuration, then one table, by parameter name."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from convs2s_jax.core.config import check
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.mesh import ROWS, Parallel
+from convs2s_jax.training import halves
+from convs2s_jax.training.mesh import ROWS, Parallel, ShardingRule, names_of
 
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embedding/table", ("tensor", None)),  # [V, E]
@@ -17,6 +21,12 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("taps/w", (None, None)),  # [K, C]
     ("taps/scores", (None, "tensor")),  # [K, H]
     ("taps/maker", (None, None, "tensor")),  # [C, K, H]
+    ("blocks/*/attention/query/w", ("tensor", None)),  # [C, E], sums over channels that are cut
+    ("blocks/*/attention/query/b", (None,)),  # [E]
+    ("encoder/map_out/w", ("tensor", None)),  # [C, E], sums as well
+    ("encoder/map_out/b", (None,)),  # [E]
+    ("decoder/map_out/w", ("tensor", None)),  # [C, O]
+    ("decoder/map_out/b", (None,)),  # [O]
     ("w", (None, "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
     ("attention/key", (None, "tensor")),  # [E, A], of a recurrent decoder
@@ -26,8 +36,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("norm/scale", (None,)),  # [C]
     ("norm/bias", (None,)),  # [C]
 )
-"""The end of a parameter's path, and for each of its axes whether `tensor` shards it. The first rule that matches is
-used.
+"""The end of a parameter's path, in which * is any one component, and for each of its axes whether `tensor` shards it.
+The first rule that matches is used.
 
 The parts of a weight-normalised kernel, .../w/v and .../w/g, follow the kernel's rule. An optimiser's state follows the
 rule of its parameter. An axis whose length the mesh axis does not divide is not sharded.
@@ -38,7 +48,12 @@ WHOLE = ("taps/w", "taps/scores")
 of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)."""
 
 
-def state_axis(mesh: Mesh) -> str:
+HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
+"""Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
+for use (`training.halves`), and the state's axis cuts C, so that this is done with parts."""
+
+
+def state_axis(mesh: Mesh | AbstractMesh) -> str:
     """The mesh axis that cuts parameters and optimiser state between updates.
 
     `fsdp` if it has several devices, else `data`: then each device updates its part only, and kernels are gathered for
@@ -47,30 +62,43 @@ def state_axis(mesh: Mesh) -> str:
     return "fsdp" if mesh.shape["fsdp"] > 1 else "data"
 
 
-def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = None) -> P:
+def spec(
+    name: str,
+    shape: tuple[int, ...],
+    mesh: Mesh | AbstractMesh,
+    *,
+    cut: str | None = None,
+    rules: Sequence[ShardingRule] = (),
+) -> P:
     """The partition spec of a parameter, or of an optimiser's state for it.
 
     Args:
       name: its path, such as "encoder/blocks/0/conv/w/v".
       shape: shape of the array; scalars are not sharded.
       mesh: as `mesh.make` returns it.
-      cut: a mesh axis that also cuts arrays of two and more axes, along the last of them that it divides: norms of a
-        kernel go over the others.
+      cut: None for an array in use. Between updates the mesh axis that also cuts arrays of two and more axes, along the
+        last of them that it divides: norms of a kernel go over the others.
+      rules: of the configuration, which come before RULES, and say alone how an array is cut.
 
     Raises:
       ValueError: no rule matches; a new kind of parameter needs a line in RULES.
     """
     if not shape:
         return P()
-    stem = name.removesuffix("/v").removesuffix("/g")
-    rule = next((axes for end, axes in RULES if f"/{stem}".endswith(f"/{end}")), None)
-    if rule is None or len(rule) != len(shape):
+    number = given(name, rules)
+    if number is not None:
+        use = ("tensor",) if cut is None else ("tensor", "fsdp", "data")
+        pairs = zip(rules[number].axes, shape, strict=True)
+        return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
+    stem, rule = stem_of(name), built_in(name)
+    if rule is None or len(rule[1]) != len(shape):
         raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
     # no axis of one device: programs leave it out of what they return, and arrays that name it have other programs
-    divides = {a: mesh.shape[a] for a in set(rule) if a and mesh.shape[a] > 1}
-    axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule, shape, strict=True)]
+    divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
+    axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        for i in reversed(range(len(shape))):
+        order = (1, 2, 0) if len(shape) == 3 and in_halves(name, shape, mesh) else reversed(range(len(shape)))
+        for i in order:
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:
                 axes[i] = (axes[i], cut) if axes[i] else cut
@@ -78,12 +106,79 @@ def spec(name: str, shape: tuple[int, ...], mesh: Mesh, *, cut: str | None = Non
     return P(*axes)
 
 
-def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit") -> Tree:
+def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
+    """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both."""
+    size, stem = mesh.shape["tensor"], stem_of(name)
+    both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias lie alike
+    named = any(_ends(stem, path) for path in HALVES) and all(given(each, rules) is None for each in both)
+    return named and size > 1 and halves.fits(shape[-1], size)
+
+
+def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
+    """The first of these mesh axes that together divide the length, as an entry of a spec."""
+    names = [name for name in names if mesh.shape[name] > 1]
+    while length % math.prod(mesh.shape[name] for name in names):
+        names.pop()
+    return tuple(names) if len(names) > 1 else names[0] if names else None
+
+
+def stem_of(name: str) -> str:
+    """The path of a kernel, of which `name` may be the direction or the length."""
+    return name.removesuffix("/v").removesuffix("/g")
+
+
+def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
+    """The rule of RULES for a parameter."""
+    return next((rule for rule in RULES if _ends(stem_of(name), rule[0])), None)
+
+
+def given(name: str, rules: Sequence[ShardingRule]) -> int | None:
+    """Number of the first of these rules that is for a parameter, None if none is."""
+    matching = (number for number, rule in enumerate(rules) if _ends(stem_of(name), stem_of(rule.path)))
+    return next(matching, None)
+
+
+def _ends(name: str, path: str) -> bool:
+    """Whether a name ends with a path, in which * is any component."""
+    names, parts = name.split("/")[::-1], path.split("/")[::-1]
+    return len(parts) <= len(names) and all(part in ("*", own) for part, own in zip(parts, names, strict=False))
+
+
+def check_rules(params: Tree, rules: Sequence[ShardingRule]) -> None:
+    """Refuse rules of the configuration that do not fit these trained parameters, of which shapes are enough.
+
+    Raises:
+      UserError: a rule is for no parameter, or has another number of axes, or cuts what stays whole.
+    """
+    arrays = [(path_of(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    numbers = [given(name, rules) for name, _ in arrays]
+    for number, rule in enumerate(rules):
+        where = f"mesh.rules[{number}]"
+        check(
+            number in numbers,
+            f"{where}.path is '{rule.path}': no parameter's path ends so that an earlier rule does not match; convs2s "
+            "config --config=NAME --shardings lists them",
+        )
+        for (name, shape), used in zip(arrays, numbers, strict=True):
+            if used != number:
+                continue
+            check(
+                len(rule.axes) == len(shape),
+                f"{where}.axes has {len(rule.axes)} entries, and {name} has {len(shape)} axes: give one for each",
+            )
+            rows = [axis for text in rule.axes for axis in names_of(text) if axis in ROWS]
+            check(
+                not (rows and stem_of(name).endswith(WHOLE)),
+                f"{where}.axes has {rows[0] if rows else ''}, and {name} stays whole between updates: use tensor only",
+            )
+
+
+def shardings(abstract: Tree, mesh: Mesh, parallel: Parallel = "jit", *, rules: Sequence[ShardingRule] = ()) -> Tree:
     """A NamedSharding for each leaf of a tree of trained parameters or of a training state. pmap has them whole."""
     cut = None if parallel == "pmap" else state_axis(mesh)
 
     def each(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut))
+        return NamedSharding(mesh, spec(path_of(path), leaf.shape, mesh, cut=cut, rules=rules))
 
     return jax.tree_util.tree_map_with_path(each, abstract)
 

@@ -150,7 +150,7 @@ def _totals(
 
 def _chunks(x: Array, shards: int) -> Array:
     """[B, T, ...] to chunks of rows: [count, N, ...], or [count, shards, N, ...]. Targets of PAD fill the last one."""
-    x = x.reshape(shards, -1, *x.shape[2:])
+    x = x.reshape(-1, *x.shape[2:])[None] if shards == 1 else x.reshape(shards, -1, *x.shape[2:])
     count = max(1, -(-x.shape[1] // ROWS))
     missing = -x.shape[1] % count
     if missing:
@@ -164,4 +164,5 @@ def _whole(x: Array, shape: tuple[int, ...]) -> Array:
     x = x[:, None] if x.ndim == len(shape) else x
     count, shards, each = x.shape[:3]
     x = jnp.moveaxis(x, 0, 1).reshape(shards, count * each, shape[-1])
-    return x[:, : shape[0] * shape[1] // shards].reshape(shape)
+    x = x[:, : shape[0] * shape[1] // shards]
+    return x[0].reshape(shape) if shards == 1 else x.reshape(shape)

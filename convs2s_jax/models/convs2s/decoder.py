@@ -19,6 +19,7 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
+    gated,
     init_layers,
     residual,
     sizes,
@@ -27,13 +28,12 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import affine, attention, convolution, embedding
+from convs2s_jax.nn import affine, attention, convolution, embedding, placing
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.types import Array, Key
 
@@ -228,7 +228,8 @@ def advance(
       Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 2)
-    g = dropout(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype), rate, keys[0])
+    g = placing.whole(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
+    g = dropout(g, rate, keys[0])
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
     def attend(maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
@@ -236,7 +237,7 @@ def advance(
 
     def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
         block, own, history, k = item
-        x = dropout(outputs[-1], rate, k)
+        x = placing.gathered(dropout(outputs[-1], rate, k))
         y, after = convolution.causal(convolve(block.conv, own, x, form), history, x)
         x, a = after_convolution(block, layer, y, outputs, attend)
         return x, (after, a)
@@ -245,8 +246,8 @@ def advance(
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
     items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
-    x, made = through(apply, cfg.layers, items, linear(params.map_in, g), execution)
-    features = dropout(linear(params.map_out, x), rate, keys[1])
+    x, made = through(apply, cfg.layers, items, placing.cut(linear(params.map_in, g)), execution)
+    features = dropout(placing.whole(linear(params.map_out, x)), rate, keys[1])
     attended = mean_attention([a for _, a in made], tokens, memory.mask)
     after = ConvDecoderCache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
     return features, attended, after
@@ -271,7 +272,7 @@ def after_convolution(
     Returns:
       The layer's output [N, T, D], and the weights, None without attention.
     """
-    h, a = glu(y), None
+    h, a = gated(y), None
     if block.attention is not None:
         h, a = attend(block.attention, h)
     return add_residual(h, residual(outputs, layer, block.projection)), a

@@ -15,6 +15,7 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
+    gated,
     init_layers,
     residual,
 )
@@ -22,12 +23,11 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import affine, convolution, embedding
+from convs2s_jax.nn import affine, convolution, embedding, placing
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.pooling import mean
@@ -136,20 +136,21 @@ def encode(
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], src.dtype)
-    e = dropout(embed(params.embedding, src, start).astype(params.map_in.w.dtype), rate, keys[0])
+    e = placing.whole(embed(params.embedding, src, start).astype(params.map_in.w.dtype))
+    e = dropout(e, rate, keys[0])
 
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
     def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
         block, own, k = item
         r = residual(outputs, layer, block.projection)
-        x = dropout(zero_padding(outputs[-1], mask), rate, k)
+        x = placing.gathered(dropout(zero_padding(outputs[-1], mask), rate, k))
         y = convolution.centred(convolve(block.conv, own, x, form), x, (layer.width - 1) * own.dilation)
-        return add_residual(glu(y), r), None
+        return add_residual(gated(y), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
     ]
-    x, _ = through(apply, cfg.layers, items, linear(params.map_in, e), execution)
-    z = scale_gradient(zero_padding(linear(params.map_out, x), mask), gradient_scale)
+    x, _ = through(apply, cfg.layers, items, placing.cut(linear(params.map_in, e)), execution)
+    z = scale_gradient(zero_padding(placing.whole(linear(params.map_out, x)), mask), gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))

@@ -133,9 +133,9 @@ def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Emb
 def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> Array:
     """e = sqrt(E) w + p; arguments and result as in `nn.embedding.embed`."""
     E = params.table.shape[1]
-    e = params.table[tokens] * E**0.5
+    e = embedding.rows(params.table, tokens) * E**0.5
     table = jnp.asarray(sinusoidal(cfg.max_positions, E)) if params.positions is None else params.positions
-    return e + table[places(tokens, start)].astype(e.dtype)
+    return e + embedding.rows(table, places(tokens, start)).astype(e.dtype)
 
 
 def init_norm_after(cfg: LightConfig, dim: int) -> LayerNorm | None:

@@ -1,13 +1,18 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training import optimizer
+from convs2s_jax.training import optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
-from convs2s_jax.training.mesh import Parallel
+from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.parallel import compile_steps, loss_shards
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
@@ -21,6 +26,35 @@ def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: 
     params = jax.lax.optimization_barrier(task.init(key, model, source=source, target=target))
     params = task.split(params, model)
     return init_state(params, optimizer.transformation(training.optimizer))
+
+
+def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
+    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
+    asked = cfg.data.vocabulary
+    source = size or asked.src_size
+    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
+
+
+def abstract_state(cfg: Config, size: int | None = None) -> TrainState:
+    """Shapes of the state before the first update, with `vocabularies(cfg, size)`."""
+    sizes = vocabularies(cfg, size)
+    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
+    state: TrainState = jax.eval_shape(init, jax.random.key(0))
+    return state
+
+
+def check_rules(cfg: Config) -> None:
+    """Refuse `mesh.rules` that do not fit the model. Raises UserError."""
+    if cfg.mesh.rules:
+        sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
+
+
+def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
+    """Refuse a model that `parallel=explicit` cannot train, by tracing a small batch. Raises UserError."""
+    if cfg.parallel != "explicit":
+        return
+    tokens: Any = jax.ShapeDtypeStruct((2 * row_shards(mesh), 2), jnp.int32)
+    jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
@@ -46,6 +80,7 @@ def compile_configured(
     *,
     parallel: Parallel = "jit",
     accumulates: bool = False,
+    rules: Sequence[ShardingRule] = (),
 ) -> Step[Batch, LossSums]:
     """The compiled update of a configuration; see `parallel.compile_steps`.
 
@@ -55,6 +90,7 @@ def compile_configured(
       mesh: the devices; None for one.
       parallel: the way the update is spread.
       accumulates: whether updates have several batches, whose gradients are exchanged once.
+      rules: how parameters are sharded, before those of `training.sharding`.
     """
     exchange = Exchange(dtype=training.sum_dtype, once=accumulates)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
@@ -67,10 +103,13 @@ def compile_configured(
         skip_bad_steps=training.skip_bad_steps > 0,
         takes_parts=True,
         exchange=exchange,
+        rules=rules,
     )
 
 
 def compile_run(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The compiled update of a run on its mesh."""
     accumulates = cfg.data.batch.accumulate > 1
-    return compile_configured(cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=accumulates)
+    return compile_configured(
+        cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=accumulates, rules=cfg.mesh.rules
+    )

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import dispatch, schedule, sharding
+from convs2s_jax.training import dispatch, schedule, sharding, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, trackers, validation
@@ -21,7 +21,7 @@ from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threa
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_run, fresh_state, loss_of
+from convs2s_jax.training.run.configured import check_rules, check_types, compile_run, fresh_state, loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
@@ -56,7 +56,9 @@ def open_run(
     trackers.check_installed(cfg.training.trackers)
     clock, workdir = WallClock(), place.folder
     mesh, primary = make(cfg.mesh), distributed.is_primary()
+    check_rules(cfg)
     step = compile_run(cfg, mesh)
+    check_types(cfg, mesh, step)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
     distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
@@ -74,7 +76,7 @@ def open_run(
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
-    evaluate = validation.evaluator(cfg.model, mesh)
+    evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules)
     state, position, damaged = _begin(run, mesh, tell)
 
     def commit() -> Reports:
@@ -128,7 +130,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     abstract = jax.eval_shape(init, key)
     merged = jax.eval_shape(weight_norm.merge, abstract.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
-    layout = sharding.shardings(abstract, mesh, run.cfg.parallel)
+    layout = sharding.shardings(abstract, mesh, run.cfg.parallel, rules=run.cfg.mesh.rules)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
         jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
@@ -147,6 +149,8 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
+    if mesh.devices.size > 1:
+        tell(sharding_table.summary(sharding_table.rows(abstract.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
     return state, position, damaged
 
 

@@ -1,7 +1,7 @@
 """Validation: loss over every line, and a sample of what the model makes of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.mesh import ShardingRule, row_shards
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.configured import loss_of
@@ -42,12 +42,13 @@ class Evaluation(NamedTuple):
     tokens: int
 
 
-def evaluator(cfg: AnyModel, mesh: Mesh) -> Callable[[Tree, Batch], LossSums]:
+def evaluator(cfg: AnyModel, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing."""
     loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        return loss(gathering.constrained(params, mesh), batch, None)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return loss(gathering.constrained(params, mesh, rules), batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
 

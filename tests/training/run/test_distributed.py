@@ -72,8 +72,21 @@ def test_two_processes_equal_one(two, whole):
     assert len((two / "samples" / f"{STEPS}.jsonl").read_text().splitlines()) == 12
 
 
+CUT = {"mesh__data": 4, "mesh__fsdp": 2}
+EACH = {
+    "four": (4, 1, DATA),
+    "pmap": (2, 2, PMAP),
+    "pmap in four": (4, 1, PMAP),
+    **{
+        f"{way} in {count}": (count, 8 // count, {**CUT, "parallel": way})
+        for way in ("jit", "explicit", "shard_map")
+        for count in (2, 4)
+    },
+}
+
+
 @pytest.mark.drill
-@pytest.mark.parametrize(("count", "devices", "options"), [(4, 1, DATA), (2, 2, PMAP)], ids=["four", "pmap"])
+@pytest.mark.parametrize(("count", "devices", "options"), EACH.values(), ids=EACH)
 def test_other_numbers_and_ways_equal_one(tmp_path, whole, count, devices, options):
     processes.run(config_file(tmp_path, **options), tmp_path / "run", count, devices)
     assert_same(tmp_path / "run", whole)

@@ -1,0 +1,91 @@
+"""Gradients with shardings in types: `jax.sharding.AxisType.Explicit` over the axes that spread rows.
+
+Within `typed` every array's type says along which mesh axes it is sharded, and JAX refuses operations for which that
+does not determine the result. Batches get an axis in front, of the parts of the rows, which is sharded and over which
+`jax.vmap` maps the loss. So the loss sees the rows of a part, as on one device, and types follow by themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.training import sharding
+from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
+
+B = TypeVar("B")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """For `explicit`: makes an array whole by a change of its type, whose transpose cuts the gradient."""
+
+    def __call__(self, value: Array, dtype: Any) -> Array:
+        """The array in this dtype, whole."""
+        return jax.sharding.reshard(value.astype(dtype), P())
+
+
+def check_mesh(mesh: Mesh) -> None:
+    """Refuse a mesh whose layers are cut. Raises UserError."""
+    tensor = mesh.shape["tensor"]
+    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=explicit: it spreads rows; use 1, or parallel=jit")
+
+
+def in_parts(loss: Callable[[Tree, B, Key | None], S], mesh: Mesh) -> Callable[[Tree, B, Key | None], S]:
+    """The loss of a batch within `typed`: of cut parameters, mapped over the parts of the rows."""
+    count = row_shards(mesh)
+
+    def cut(x: Array) -> Array:
+        """[B, ...] -> [parts, B / parts, ...]: no data moves between devices."""
+        return lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), out_sharding=P(ROWS))
+
+    def summed(params: Tree, batch: B, key: Key | None) -> S:
+        parts = jax.tree.map(lambda x: Part(x, Typed(), x.dtype), params)
+        if key is None:
+            each = jax.vmap(lambda rows: loss(parts, rows, None))(jax.tree.map(cut, batch))
+        else:  # reshaping typed keys has no `out_sharding`
+            words = cut(jax.sharding.reshard(jax.random.key_data(key), P(ROWS)))
+            mapped = jax.vmap(lambda rows, words: loss(parts, rows, jax.random.wrap_key_data(words)))
+            each = mapped(jax.tree.map(cut, batch), words)
+        total: S = jax.tree.map(partial(jnp.sum, axis=0), each)
+        return total
+
+    return summed
+
+
+def typed(
+    function: Callable[[Tree, B, Key | None], tuple[Tree, S]], mesh: Mesh, rules: Sequence[ShardingRule]
+) -> Callable[[Tree, B, Key | None], tuple[Tree, S]]:
+    """A function of merged parameters, a batch and a key with shardings in types, called from a program without.
+
+    Raises:
+      UserError: at tracing, where JAX finds no sharding for a result of the function.
+    """
+
+    def called(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+        specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
+        places = (specs, jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
+        try:
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                found: tuple[Tree, S] = jax.sharding.explicit_axes(function, in_sharding=places)(merged, batch, key)
+                return found
+        except Exception as error:
+            if type(error).__name__ != "ShardingTypeError":  # JAX does not export it
+                raise
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"parallel is 'explicit', which cannot train this model; use jit. JAX says: {reason}"
+            ) from error
+
+    return called

@@ -1,0 +1,70 @@
+"""Kernels before a gated linear unit, whose halves are brought side by side where `tensor` cuts them.
+
+v([A B]) = A * sigmoid(B) needs column i of A and of B on one device. A kernel [..., 2D] that is cut into n equal parts
+has A on the first half of the devices and B on the second. So devices exchange half of their part before it is
+gathered, and layers see the kernel in n groups, [..., n, 2D / n], of which each device has one: columns of A, and the
+same columns of B. The state itself stays as it is.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.nn.parts import Gather
+from convs2s_jax.nn.types import Array
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Makes a kernel [..., n, 2D / n] of a part of [..., 2D].
+
+    Attributes:
+      mesh: the devices; an even number of them along `tensor`.
+      gather: makes the whole of the paired part.
+    """
+
+    mesh: Mesh
+    gather: Gather
+
+    def __call__(self, value: Array, dtype: Any) -> Array:
+        """The kernel in this dtype."""
+        return self.gather(paired(value, self.mesh), dtype)
+
+
+def fits(length: int, size: int) -> bool:
+    """Whether an axis of 2D = `length` can be paired on so many devices."""
+    return size % 2 == 0 and length % (2 * size) == 0
+
+
+def paired(x: Array, mesh: Mesh) -> Array:
+    """[..., 2D] to [..., n, 2D / n], each part to one group: each device sends two halves of its part."""
+    size, free = mesh.shape["tensor"], [None] * (x.ndim - 1)
+    low = range(size // 2)
+    even = [(j, 2 * j) for j in low] + [(j + size // 2, 2 * j + 1) for j in low]
+    odd = [(j, 2 * j + 1) for j in low] + [(j + size // 2, 2 * j) for j in low]
+
+    def local(x: Array, numbers: Array) -> Array:
+        """Parts of A come from the first half of the devices: to even ones in the first exchange, to odd ones later."""
+        number = numbers[0]  # libtpu 0.0.42 compiles no `lax.axis_index` where other axes are the partitioner's
+        first, second = jnp.split(x, 2, axis=-1)
+        of_a, is_even = number < size // 2, number % 2 == 0
+        one = lax.ppermute(jnp.where(of_a, first, second), "tensor", even)
+        other = lax.ppermute(jnp.where(of_a, second, first), "tensor", odd)
+        halves = [jnp.where(is_even, one, other), jnp.where(is_even, other, one)]
+        return jnp.concatenate(halves, axis=-1)[..., None, :]
+
+    exchange = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(P(*free, "tensor"), P("tensor")),
+        out_specs=P(*free, "tensor", None),
+        axis_names={"tensor"},
+        check_vma=False,
+    )
+    result: Array = exchange(x, jnp.arange(size))
+    return result

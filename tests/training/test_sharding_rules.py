@@ -1,0 +1,196 @@
+"""Sharding rules of the configuration, and the table of what they resolve to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from convs2s_jax.commands.config import shardings as table_of
+from convs2s_jax.core.config import build, override
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.nn.embedding import rows
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.training import sharding, sharding_table
+from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run.configured import abstract_state, fresh_state, vocabularies
+from convs2s_jax.training.run.loop import train
+from tests import tiny
+from tests.meshes import assert_equal_each, mesh_of
+from tests.training.test_own_update import SquaredSums
+
+P = jax.sharding.PartitionSpec
+RULES = (
+    ShardingRule("encoder/embedding/table", (None, "fsdp+tensor")),
+    ShardingRule("decoder/blocks/*/conv/w", ("data", None, None)),
+    ShardingRule("conv/w/v", (None, "fsdp", "tensor")),
+    ShardingRule("decoder/map_out/w", (None, None)),
+)
+LAYERS = {"model__encoder__layers": [[16, 3]] * 3 + [[32, 3]], "model__decoder__layers": [[16, 2]] * 2}
+
+
+def test_rules_of_the_configuration_come_before_the_built_in_ones():
+    """And say alone how an array is cut: the state's axis is not added."""
+    mesh = mesh_of((2, 2, 2))
+    cases = [
+        ("encoder/embedding/table", (20, 8), P(None, ("tensor", "fsdp")), P(None, "tensor")),
+        ("encoder/embedding/table", (20, 6), P(None, "tensor"), P(None, "tensor")),  # 4 devices do not divide 6
+        ("decoder/blocks/1/conv/w/v", (4, 8, 16), P("data", None, None), P(None, None, None)),
+        ("optimizer/trace/decoder/blocks/1/conv/w/g", (1, 1, 16), P(None, None, None), P(None, None, None)),
+        ("encoder/blocks/0/conv/w/v", (3, 8, 16), P(None, "fsdp", "tensor"), P(None, None, "tensor")),
+        ("decoder/map_out/w/v", (8, 16), P(None, None), P(None, None)),
+        ("encoder/map_in/w/v", (8, 16), P(None, ("tensor", "fsdp")), P(None, "tensor")),  # the built-in rule
+    ]
+    for name, shape, between, in_use in cases:
+        assert sharding.spec(name, shape, mesh, cut="fsdp", rules=RULES) == between, name
+        assert sharding.spec(name, shape, mesh, rules=RULES) == in_use, name
+
+
+def test_rules_are_read_from_a_command_line_and_from_json():
+    text = "[('conv/w', (None, 'fsdp', 'tensor')), ['b', [None]]]"
+    cfg = build(MeshConfig, override({}, "rules", text))
+    assert cfg.rules == (ShardingRule("conv/w", (None, "fsdp", "tensor")), ShardingRule("b", (None,)))
+    assert build(MeshConfig, {"rules": [{"path": "b", "axes": [None]}]}).rules == cfg.rules[1:]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([("b", ("tensr",))], r"^config\.mesh\.rules\[0\]\.axes has 'tensr'; did you mean 'tensor'\?"),
+        (
+            [("conv/w", (None, "fsdp", "tensor+fsdp"))],
+            r"^config\.mesh\.rules\[0\]\.axes has fsdp 2 times: it can shard",
+        ),
+        ([("conv//w", (None,))], r"^config\.mesh\.rules\[0\]\.path is 'conv//w': give the end of a parameter's path"),
+        ([("conv/x", (None,))], r"^mesh\.rules\[0\]\.path is 'conv/x': no parameter's path ends so"),
+        ([("b", ("tensor",)), ("conv/b", (None,))], r"^mesh\.rules\[1\]\.path is 'conv/b': .* an earlier rule"),
+        ([("conv/w", (None, "tensor"))], r"rules\[0\]\.axes has 2 entries, and encoder/blocks/0/conv/w/v has 3 axes"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused_before_anything_is_written(rules, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train(tiny.config(mesh__rules=rules), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_taps_stay_whole_between_updates():
+    params = {"taps": {"scores": jax.ShapeDtypeStruct((3, 8), jnp.float32)}}
+    sharding.check_rules(params, [ShardingRule("taps/scores", (None, "tensor"))])
+    with pytest.raises(UserError, match=r"axes has fsdp, and taps/scores stays whole between updates: use tensor only"):
+        sharding.check_rules(params, [ShardingRule("scores", (None, "fsdp"))])
+
+
+@pytest.mark.parametrize(
+    ("way", "rule", "message"),
+    [
+        ("pmap", ShardingRule("b", ("data",)), r"^mesh\.rules is given with parallel=pmap: each device has all"),
+        ("shard_map", ShardingRule("b", ("fsdp",)), None),
+        ("shard_map", ShardingRule("b", ("data",)), r"axes has data with parallel=shard_map, which gathers over fsdp"),
+    ],
+)
+def test_ways_refuse_rules_that_they_cannot_follow(way, rule, message):
+    mesh = mesh_of((8, 1, 1) if way == "pmap" else (4, 2, 1))
+
+    def compiled():
+        return compile_steps(lookup_loss, optax.sgd(0.1), mesh, parallel=way, rules=[rule])
+
+    if message is None:
+        compiled()
+    else:
+        with pytest.raises(UserError, match=message):
+            compiled()
+
+
+def lookup_loss(params, batch, key):
+    """A table of which rows are looked up, several of them often, and the same table as a softmax layer."""
+    del key
+    z = jnp.tanh(rows(params["table"], batch["x"]) @ params["w"]) @ params["table"].T
+    return SquaredSums(loss=jnp.sum(z * batch["c"]), tokens=jnp.asarray(batch["x"].size))
+
+
+@pytest.mark.parametrize(
+    ("way", "sizes", "axes"),
+    [
+        ("jit", (2, 2, 2), ("tensor+fsdp", None)),
+        ("jit", (2, 2, 2), ("fsdp+data", "tensor")),
+        ("jit", (4, 1, 2), ("tensor", "data")),
+        ("shard_map", (4, 2, 1), ("fsdp", None)),
+        ("explicit", (4, 2, 1), ("fsdp", "data")),
+    ],
+    ids=str,
+)
+def test_gradients_of_cut_tables_are_those_of_whole_ones(way, sizes, axes):
+    """Against numpy, which adds the gradient of each lookup in turn: an exchange too many or too few would show."""
+    rng = np.random.default_rng(3)
+    table, w = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
+    x, c = rng.integers(0, 16, (8, 40)) // rng.integers(1, 9, (8, 40)), rng.normal(size=(8, 40, 16))
+    h = np.tanh(table[x] @ w)
+    dz = (c @ table) * (1 - h**2)
+    expected = {"table": np.einsum("BTV,BTE->VE", c, h), "w": np.einsum("BTE,BTF->EF", table[x], dz)}
+    np.add.at(expected["table"], x, dz @ w.T)
+    rules = [ShardingRule("table", axes), ShardingRule("w", (None, "tensor"))]
+    mesh = mesh_of(sizes)
+    params = {"table": np.float32(table), "w": np.float32(w)}
+    params = jax.device_put(params, sharding.shardings(params, mesh, rules=rules))
+    batch = jax.device_put({"x": x.astype(np.int32), "c": np.float32(c)}, sharding.batch_sharding(mesh))
+    step = compile_steps(lookup_loss, optax.sgd(0.1), mesh, parallel=way, rules=rules)
+    gradients, _ = step.first(params, batch, None)
+    assert_equal_each(gradients, expected)
+    spec = sharding.spec("table", (16, 8), mesh, cut=sharding.state_axis(mesh), rules=rules)
+    assert gradients["table"].sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, spec), 2)
+
+
+def test_the_table_says_what_a_device_holds():
+    cfg = tiny.config(
+        mesh__data=2, mesh__fsdp=2, mesh__tensor=2, mesh__rules=[(RULES[0].path, RULES[0].axes)], **LAYERS
+    )
+    mesh = mesh_of((2, 2, 2))
+    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
+    state = fresh_state(jax.random.key(0), cfg.model, cfg.training, **vocabularies(cfg))
+    params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
+    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    assert sum(row.number for row in table) == len(leaves)
+    assert sum(row.bytes_here for row in table) == sum(x.addressable_shards[0].data.nbytes for x in leaves.values())
+    assert sum(row.bytes_whole for row in table) == sum(x.nbytes for x in leaves.values())
+    found = {row.name: row for row in table}
+    assert found["encoder/embedding/table"].rule == "mesh.rules[0]"
+    assert found["decoder/embedding/table"].rule == "embedding/table"
+    assert found["encoder/blocks/0-2/conv/w/v"][1:4] == (3, (3, 16, 32), ((), ("fsdp",), ("tensor",)))
+    assert found["encoder/blocks/3/conv/b"].number == 1
+    assert found["decoder/blocks/*/conv/w/v"].number == 2
+    text = table_of(cfg, 8)
+    assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
+    assert "encoder/blocks/0-2/conv/w/v" in text
+    assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} on a device of" in text
+    one_line = sharding_table.summary(table)
+    assert "; conv/w [-, fsdp, tensor]: 6; " in one_line
+    assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line
+
+
+def test_pmap_holds_everything():
+    cfg = tiny.config(mesh__data=8, parallel="pmap")
+    table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel)
+    assert all(row.bytes_here == row.bytes_whole for row in table)
+
+
+def test_the_table_wants_a_number_of_devices_that_fits():
+    with pytest.raises(UserError, match=r"^mesh: data 1 \* fsdp 1 \* tensor 16 is 16 devices, and there are 8"):
+        table_of(tiny.config(mesh__tensor=16), 8)
+
+
+@pytest.mark.drill
+def test_rules_may_change_when_a_run_continues(tmp_path):
+    """The log has the table in a line, and the parameters are those of a run without rules."""
+    mesh = {"mesh__data": 2, "mesh__tensor": 2, "training__max_steps": 2}
+    for folder in ("a", "b"):
+        train(tiny.config(**mesh), tmp_path / folder)
+    more = {**mesh, "training__max_steps": 4}
+    train(tiny.config(**more), tmp_path / "a")
+    rules = [("encoder/embedding/table", (None, "data+tensor")), ("conv/w", (None, "tensor", None))]
+    train(tiny.config(**more, mesh__rules=rules), tmp_path / "b")
+    ours, theirs = (tiny.arrays(tmp_path / folder, 4) for folder in ("b", "a"))
+    assert_equal_each(ours, theirs)
+    log = (tmp_path / "b" / "train.log").read_text()
+    assert "embedding/table [tensor, data]: 2; " in log
+    assert "mesh.rules[0] [-, tensor+data]: 1; " in log
