@@ -45,6 +45,7 @@ def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # 
     own = tiny.arrays(trained, 3)
     assert {name: array.tobytes() for name, array in there.items()} == {n: a.tobytes() for n, a in own.items()}
     assert not [name for name in stores.names("gs://bucket/run") if name.startswith(("lock", "cache"))]
+    assert b"stopped at step 3" in stores.read("gs://bucket/run/train.log")  # written at the very end
 
 
 def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  # noqa: F811

@@ -5,12 +5,13 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.data import corpora
-from convs2s_jax.training.run import store_copy
+from convs2s_jax.training.run import mirror, store_copy
 from tests import emulators, tiny
 from tests.processes import Process, free_port
 
@@ -59,29 +60,28 @@ def upload(folder, address):
 
 
 def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_path, tally):
-    steps = {"training__max_steps": 240, "training__save_every": 5, "training__validate_every": 40}
-    config = tiny.config_file(tmp_path, **steps)
-    trained(config, tmp_path / "local")
-    workdir, draw, kills, starts = store.address("killed"), random.Random(7), 0, 0
-    while kills < KILLS:
+    """Each run is killed a moment after a random line of its log: while it starts, trains, saves or writes back."""
+    config = tiny.config_file(tmp_path, training__save_every=5, training__validate_every=40)
+    workdir, draw = store.address("killed"), random.Random(7)
+    for start in range(KILLS):
         # every second start is on what looks like another machine: nothing of the one before is there
-        own = {**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{starts // 2}")}
-        arguments = [f"--config={config}", f"--workdir={workdir}", f"--config.training.max_steps={20 * (kills + 2)}"]
-        process = Process(arguments, 8, tmp_path / f"{starts}.txt", own)
-        starts += 1
-        try:
-            status = process.wait(draw.uniform(3, 12))
-        except subprocess.TimeoutExpired:
-            process.popen.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        else:
-            assert status == 0, process.told
-            kills += 1 if starts > 4 * KILLS else 0
-    last = trained(config, workdir)
-    same = arrays(workdir, 240) == local_arrays(tmp_path / "local", 240)
-    assert "continuing at step" in last.stderr  # the kills left something to begin from
+        own = {**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{start // 2}")}
+        arguments = [f"--config={config}", f"--workdir={workdir}", "--config.training.max_steps=100000"]
+        process = Process(arguments, 8, tmp_path / f"{start}.txt", own)
+        lines = draw.randrange(20)
+        while process.told.count("\n") < lines:
+            assert process.popen.poll() is None, process.told
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.5))
+        process.popen.send_signal(signal.SIGKILL)
+        process.wait()
+    steps = [int(step) for step, names in mirror.steps_of(stores.names(workdir)).items() if mirror.MARK in names]
+    end = max(steps) + 10
+    last = trained(config, workdir, f"--config.training.max_steps={end}")
+    assert f"continuing at step {max(steps)}" in last.stderr
     assert not [name for name in stores.names(workdir) if name.startswith("lock")]
+    trained(config, tmp_path / "local", f"--config.training.max_steps={end}")
+    same = arrays(workdir, end) == local_arrays(tmp_path / "local", end)
     tally(tries=KILLS, losses=0 if same else KILLS)
 
 
