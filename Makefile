@@ -21,7 +21,7 @@ $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	touch $(INSTALLED) $@
 
 $(FOR_DRILLS): $(FOR_TESTS)
-	$(PIP) install --quiet -e '.[test,emulators]'
+	$(PIP) install --quiet -e '.[test,emulators,mlflow,wandb]'
 	touch $@
 
 install: $(FOR_TESTS)
