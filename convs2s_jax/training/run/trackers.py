@@ -45,7 +45,7 @@ class WandB:
             id=os.environ.get("WANDB_RUN_ID", run_id(workdir)),
             name=os.environ.get("WANDB_NAME", workdir.name),
             resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]  # its own check has a sentence
+            mode=os.environ.get("WANDB_MODE", "offline"),
             config=dict(fields),
             settings=wandb.Settings(silent=True, disable_git=True, x_disable_stats=True),
         )
