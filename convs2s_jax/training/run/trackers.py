@@ -39,13 +39,14 @@ class WandB:
         """Open the run that belongs to the workdir."""
         import wandb
 
+        mode: Any = os.environ.get("WANDB_MODE", "offline")  # its own check has a sentence
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(workdir),
             id=os.environ.get("WANDB_RUN_ID", run_id(workdir)),
             name=os.environ.get("WANDB_NAME", workdir.name),
             resume="allow",
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=mode,
             config=dict(fields),
             settings=wandb.Settings(silent=True, disable_git=True, x_disable_stats=True),
         )
