@@ -1,4 +1,4 @@
-"""An update by `jax.pmap`: each device runs the program on its rows, with all parameters; the axis `data`."""
+"""An update by pmap: each device runs the program on its rows, with all parameters; the axis `data`."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -9,10 +9,10 @@ import pytest
 from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import check, plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
+from convs2s_jax.training.run import abstract
 from convs2s_jax.training.run.config import Config
 from tests import tiny
 from tests.helpers import drills_but
@@ -42,7 +42,7 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     cfg = tiny.config(mesh={"data": 8}, data__batch={"tokens": 256, "accumulate": batches})
     mesh = meshes.make(cfg.mesh)
     params = programs.abstract_state(cfg, mesh, {"source": 150, "target": 150}).params
-    batch, key = programs.abstract_batch(mesh, Shape(16, 16, 16)), jax.eval_shape(lambda: jax.random.key(0))
+    batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
     grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
     table = params.encoder.embedding.table
     assert grads.encoder.embedding.table.shape == leading + table.shape

@@ -164,9 +164,9 @@ class Interrupts:
 
 
 def _collecting(frame: FrameType | None) -> bool:
-    """Whether a callback of the garbage collector is at work (JAX has one): Python ignores what is raised there."""
+    """Whether Python ignores what is raised here: in callbacks of its garbage collector (JAX has one) and finalisers."""
     codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None and frame.f_code not in codes:
+    while frame is not None and frame.f_code not in codes and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
 

@@ -41,6 +41,21 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
 
 
+def test_a_signal_within_a_finaliser_is_not_lost():
+    class Dying:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            sum(range(1000))  # the handler is called here, and what it raises is ignored
+
+    def drop_and_wait():
+        Dying()
+        time.sleep(5)
+
+    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
+        drop_and_wait()
+    assert interrupts.received == "SIGTERM"
+
+
 def test_a_signal_within_a_garbage_collection_is_not_lost(request):
     """Python ignores what a callback of the collector raises, and JAX has such a callback."""
     sent = []
