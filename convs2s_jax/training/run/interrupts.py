@@ -164,7 +164,7 @@ class Interrupts:
 
 
 def _collecting(frame: FrameType | None) -> bool:
-    """Whether Python ignores what is raised here: in callbacks of its garbage collector (JAX has one) and finalisers."""
+    """Whether Python ignores what is raised: in callbacks of its garbage collector (JAX has one) and in finalisers."""
     codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None and frame.f_code not in codes and frame.f_code.co_name != "__del__":
         frame = frame.f_back
