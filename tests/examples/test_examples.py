@@ -92,6 +92,7 @@ def test_both_flax_modules_train_as_the_pure_functions():
     close(in_nnx, pure)
 
 
+@pytest.mark.drill
 def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
     module = example("own_loss_and_optimizer")
     batch = module.pairs(0, rows=3)

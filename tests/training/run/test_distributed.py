@@ -161,6 +161,7 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path, two):
     assert tiny.digests(workdir, STEPS) == tiny.digests(two, STEPS)
 
 
+@pytest.mark.drill  # test_peers has a lost process
 def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
     workdir, config = tmp_path / "run", config_file(tmp_path, **DATA, **SILENT)
     with processes.running(config, workdir, 2, 1, heartbeat=10) as both:
