@@ -56,7 +56,7 @@ class Batcher:
     Attributes:
       run: the results of lines with equal keys, in their order; called in a thread.
       rows: most lines of a batch with this key.
-      wait: seconds that a line waits for others.
+      wait: seconds that a line waits for others while a batch is in progress.
       most: lines that may wait.
       ran: called with the number of lines of each batch.
     """
@@ -111,14 +111,17 @@ class Batcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _next(self) -> list[Item]:
-        """The next batch, once its oldest line has waited for others or enough lines are there."""
+        """The next batch, once its oldest line has waited for others or enough lines are there.
+
+        Nothing waits where no batch is in progress: lines that come meanwhile share the next one.
+        """
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
             if not self._waiting:
                 self._arrival.clear()
                 return []
             chosen = choose(self._waiting, self.rows(self._waiting[0].key))
-            rest = chosen[0].arrived + self.wait - time.monotonic()
+            rest = chosen[0].arrived + (self.wait if self._tasks else 0.0) - time.monotonic()
             if rest <= 0 or len(chosen) == self.rows(chosen[0].key):
                 taken = set(map(id, chosen))
                 self._waiting = [item for item in self._waiting if id(item) not in taken]

@@ -97,8 +97,8 @@ class Engine:
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""
-        sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size)
-        return tuple(sorted({min(size, self.batch_size) for size in sizes}))
+        sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size // 2, self.batch_size)
+        return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
     def run(self, key: Key, width: int, lines: Sequence[str]) -> list[Result]:
         """Translate lines that need at most this width, in one batch of a known shape."""

@@ -45,23 +45,36 @@ def upper(items):
 
 def test_lines_that_arrive_together_share_batches_and_keep_their_answers():
     async def work(batcher):
+        alone = batcher.submit("k", [(16, "x")])
+        await asyncio.sleep(0.01)  # nothing was in progress: it has not waited
         first = batcher.submit("k", [(16, "a"), (16, "b")])
         await asyncio.sleep(0.005)
         second = batcher.submit("k", [(16, "c"), (16, "d"), (16, "e")])
-        return await asyncio.gather(*first, *second)
+        return await asyncio.gather(*alone, *first, *second)
 
-    answers, ran = batches(work, run=upper)
-    assert answers == ["A", "B", "C", "D", "E"]
-    assert ran == [["a", "b", "c", "d"], ["e"]]
+    def run(items):
+        if items[0].line == "x":
+            time.sleep(0.1)
+        return upper(items)
+
+    answers, ran = batches(work, run=run)
+    assert answers == ["X", "A", "B", "C", "D", "E"]
+    assert ran == [["x"], ["a", "b", "c", "d"], ["e"]]
 
 
 def test_a_full_batch_does_not_wait():
     async def work(batcher):
+        batcher.submit("k", [(16, "x")])
+        await asyncio.sleep(0.01)
         before = time.monotonic()
         await asyncio.gather(*batcher.submit("k", [(16, "a")] * 4))
         return time.monotonic() - before
 
-    seconds, _ = batches(work, run=upper, wait=30.0)
+    def run(items):
+        time.sleep(0.1)
+        return upper(items)
+
+    seconds, _ = batches(work, run=run, wait=30.0)
     assert seconds < 10
 
 
