@@ -167,7 +167,7 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
         while time.monotonic() < end:
             kind = rng.random()
             if kind < 0.2:
-                answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]
+                answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
                 counts["refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"] += 1
                 continue
             chosen = rng.sample(range(len(lines)), rng.randint(1, 8))

@@ -1,16 +1,14 @@
 """The command that exports a run: `convs2s export`, as programs or as a checkpoint of fairseq."""
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.command import COMMANDS
 
 ABOUT = """
@@ -63,8 +61,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Export programs."""
     options = command_line.options_of(ExportOptions, values)
     search = search_options(values, overrides)
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise UserError(f"exporting needs {', '.join(missing)}: pip install 'convs2s_jax[export]'")
+    extras.check_installed("exporting", NEEDED, "export")
     from convs2s_jax.interop.programs.exporting import Export, export_programs
 
     order = Export(

@@ -1,14 +1,12 @@
 """The command that serves translations over HTTP: `convs2s serve`."""
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from convs2s_jax.commands.decode import SEARCH, search_options, tell
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.options import ServeOptions
 
 ABOUT = """
@@ -25,8 +23,7 @@ NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Serve until a signal."""
     options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise UserError(f"serving needs {', '.join(missing)}: pip install 'convs2s_jax[serve]'")
+    extras.check_installed("serving", NEEDED, "serve")
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.serving import server
 

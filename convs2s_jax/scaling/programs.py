@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -21,9 +20,9 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run import configured
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_run, fresh_state
 from convs2s_jax.training.step import Step, TrainState
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)
@@ -107,7 +106,7 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
 
 def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
     """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
-    steps = compile_run(cfg, mesh)
+    steps = configured.compile_run(cfg, mesh)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -117,8 +116,7 @@ def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
 
 def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
     """The state of training as shapes with their shardings."""
-    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
-    state = jax.eval_shape(init, jax.random.key(0))
+    state = configured.abstract_state(cfg, sizes)
     return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
 
 

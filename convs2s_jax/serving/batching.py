@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +21,14 @@ class Item:
     """A line that waits for its translation.
 
     Attributes:
-      key: lines with equal keys can share a batch.
+      key: lines with equal keys can share a batch; hashable.
       width: columns that its source needs.
       line: the text.
       answer: its result.
       arrived: when it came, in seconds of the clock.
     """
 
-    key: Hashable
+    key: Any
     width: int
     line: str
     answer: "asyncio.Future[Any]"
@@ -62,7 +62,7 @@ class Batcher:
     """
 
     run: Callable[[Sequence[Item]], Sequence[Any]]
-    rows: Callable[[Hashable], int]
+    rows: Callable[[Any], int]
     wait: float
     most: int
     ran: Callable[[int], None] = lambda _lines: None
@@ -79,7 +79,7 @@ class Batcher:
         """Lines that wait for a batch."""
         return len(self._waiting)
 
-    def submit(self, key: Hashable, lines: Sequence[tuple[int, str]]) -> "list[asyncio.Future[Any]]":
+    def submit(self, key: Any, lines: Sequence[tuple[int, str]]) -> "list[asyncio.Future[Any]]":
         """Add the lines (width, text) of a request; their results arrive in the futures. A cancelled one is not run.
 
         Raises:

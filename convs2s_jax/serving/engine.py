@@ -63,7 +63,7 @@ class Engine:
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",
         )
-        own = structure_of(build(SearchConfig, to_dict(self.search) | {"beam_size": search.beam_size}, "search"))
+        own = structure_of(with_beam(self.search, search.beam_size))
         check(
             structure_of(search) == own,
             "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
@@ -119,7 +119,7 @@ class Engine:
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
         """(key, width, lines) of every program: batches of one search differ in size, width, and attention."""
         for beam_size in self.beam_sizes:
-            search = build(SearchConfig, to_dict(self.search) | {"beam_size": beam_size}, "search")
+            search = with_beam(self.search, beam_size)
             for attention in (False, True) if self.translator.attends else (False,):
                 key = Key(search, attention=attention)
                 for width in self.widths:
@@ -131,6 +131,11 @@ class Engine:
         for key, width, rows in self.shapes():
             self.run(key, width, ["1"] * rows)
             yield
+
+
+def with_beam(search: SearchConfig, size: int) -> SearchConfig:
+    """The same search with another beam. Raises UserError where it cannot have that."""
+    return build(SearchConfig, to_dict(search) | {"beam_size": size}, "search")
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
@@ -159,9 +164,9 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     )
     sizes = options.beam_sizes or (search.beam_size,)
     for size in sizes:
-        one = build(SearchConfig, to_dict(search) | {"beam_size": size}, "search")
+        one = with_beam(search, size)
         inputs.check_memory(model, one, options.batch_size)
-    search = build(SearchConfig, to_dict(search) | {"beam_size": sizes[0]}, "search")
+    search = with_beam(search, sizes[0])
     return Engine(
         translator=translator.precomputed(model),
         search=search,

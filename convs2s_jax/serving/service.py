@@ -34,8 +34,8 @@ class Service:
         self.engine, self.options = engine, options
         self.programs, self.compiled = sum(1 for _ in engine.shapes()), 0
         self.batcher = Batcher(
-            run=lambda items: engine.run(items[0].key, max(item.width for item in items), [i.line for i in items]),  # type: ignore[arg-type]  # keys are those of `translate`
-            rows=lambda key: engine.rows_of(key)[-1],  # type: ignore[arg-type]
+            run=lambda items: engine.run(items[0].key, max(item.width for item in items), [i.line for i in items]),
+            rows=lambda key: engine.rows_of(key)[-1],
             wait=options.wait_ms / 1000,
             most=options.max_waiting,
             ran=lambda lines: self.metrics.batch_lines.observe(lines),

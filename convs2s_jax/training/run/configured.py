@@ -1,6 +1,6 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,9 +35,9 @@ def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
     return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
 
 
-def abstract_state(cfg: Config, size: int | None = None) -> TrainState:
-    """Shapes of the state before the first update, with `vocabularies(cfg, size)`."""
-    sizes = vocabularies(cfg, size)
+def abstract_state(cfg: Config, sizes: Mapping[str, int] | None = None) -> TrainState:
+    """Shapes of the state before the first update, for vocabularies of these sizes, by default `vocabularies(cfg)`."""
+    sizes = vocabularies(cfg) if sizes is None else sizes
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     state: TrainState = jax.eval_shape(init, jax.random.key(0))
     return state

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -129,19 +130,21 @@ class Trackers:
         """Open them; `config` is the configuration as nested dictionaries."""
         self._tell = tell
         self._open: dict[str, Tracker] = {}
-        fields = dict(flat(config))
         for name in names:
-            self._try(name, lambda name=name: self._open.update({name: TRACKERS[name].open(workdir, fields)}))  # type: ignore[misc]
+            self._try(name, partial(self._begin, name, workdir, dict(flat(config))))
 
     def log(self, values: Values, step: int) -> None:
         """Write numbers to all of them."""
         for name, tracker in list(self._open.items()):
-            self._try(name, lambda tracker=tracker: tracker.log(values, step))  # type: ignore[misc]
+            self._try(name, partial(tracker.log, values, step))
 
     def close(self) -> None:
         """Close all of them."""
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
+
+    def _begin(self, name: str, workdir: Path, fields: Mapping[str, Any]) -> None:
+        self._open[name] = TRACKERS[name].open(workdir, fields)
 
     def _try(self, name: str, action: Callable[[], None]) -> None:
         try:
