@@ -25,9 +25,7 @@ from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.step import update
-from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 
@@ -224,15 +222,6 @@ def test_the_wrong_gradient_of_a_sharded_convolution_is_still_there():
 def test_ways_that_spread_rows_refuse_the_axis_tensor(way):
     with pytest.raises(UserError, match=rf"^mesh\.tensor is 2 with parallel={way}: it spreads rows; use 1, or"):
         compile_configured(MODEL, TRAINING, mesh_of((4, 1, 2)), parallel=way)
-
-
-def test_a_model_without_shardings_in_types_is_refused_before_anything_is_written(tmp_path):
-    cfg = tiny.config(parallel="explicit", mesh__data=2, model__encoder__convolution={"kind": "dynamic", "heads": 4})
-    with pytest.raises(
-        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX says: "
-    ):
-        train(cfg, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("sizes", [(4, 2, 1), (4, 1, 2)], ids=str)
