@@ -15,7 +15,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.trained import Dtype
+from convs2s_jax.translation.trained import Dtype, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +144,14 @@ def fuse(
     )
 
 
+def of(found: Trained) -> Translator:
+    """A trained model as a translator. Raises UserError if it does not translate."""
+    cfg, fingerprints = found.cfg, (found.fingerprint,)
+    return Translator(
+        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
+    )
+
+
 def precomputed(translator: Translator) -> Translator:
     """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`)."""
     prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
@@ -154,11 +162,7 @@ def precomputed(translator: Translator) -> Translator:
 
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
-    found = trained.restore(workdir, steps, dtype, tell)
-    cfg, fingerprints = found.cfg, (found.fingerprint,)
-    return Translator(
-        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
-    )
+    return of(trained.restore(workdir, steps, dtype, tell))
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:
