@@ -203,5 +203,10 @@ def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype:
     return jnp.where((tokens != PAD)[:, :, None], rows[places(tokens, start)], jnp.zeros((), dtype))
 
 
+def reach_of(shapes: Shapes) -> int:
+    """Positions that an output of several steps sees besides its own."""
+    return sum(_reach(*shape) for shape in shapes)
+
+
 def _reach(width: int, dilation: int) -> int:
     return (width - 1) * dilation
