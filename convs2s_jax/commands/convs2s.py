@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "decode": Entry("translate or label text with a trained model", "decode"),
         "serve": Entry("serve translations over HTTP", "serve"),
         "report": Entry("make a page of curves, translations and attention of runs", "report"),
+        "attention": Entry("draw where each layer of the decoder looks", "attention"),
         "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
         "export": Entry("make programs for other machines, or a checkpoint of fairseq", "export"),

@@ -109,6 +109,14 @@ def load(
     )
 
 
+def of(found: Trained) -> Translator:
+    """A single trained model as a translator. Raises UserError for a model of another kind."""
+    cfg, fingerprints = found.cfg, (found.fingerprint,)
+    return Translator(
+        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
+    )
+
+
 def fuse(
     translator: Translator, lm: Translator, *, names: tuple[str, str] = ("the model", "the language model")
 ) -> Translator:

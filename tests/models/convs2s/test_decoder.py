@@ -195,10 +195,10 @@ def test_a_reordered_cache_continues_the_reordered_rows(name):
 
 
 @every_config
-def test_attention_is_a_mean_of_distributions_over_the_source(name):
+def test_attention_of_each_layer_is_a_distribution_over_the_source(name):
     cfg, params = setup(name)
     _, a, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    np.testing.assert_allclose(a.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(a.sum(2), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(a[1, :, 2:], 0.0)
 
 
