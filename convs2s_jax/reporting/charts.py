@@ -11,9 +11,10 @@ from convs2s_jax.reporting.curves import Curve
 HEIGHT = 210
 SPLITS = ("train", "valid", "test")
 SHORT = (
-    "abs(datum.value) >= 1e4 || (datum.value && abs(datum.value) < 1e-3) ? format(datum.value, '.3~s') : datum.label"
+    "abs(datum.value) >= 1e4 ? format(datum.value, '.3~s') "
+    ": datum.value && abs(datum.value) < 1e-3 ? format(datum.value, '.2~e') : format(datum.value, ',.4~g')"
 )
-"""How numbers stand at an axis: 1,000 but 20k and 10µ."""
+"""How numbers stand at an axis: 1,000 but 20k and 1e-4."""
 SPOKEN = "'value: ' + datum.value + '; step: ' + datum.step + '; run: ' + datum.run + '; split: ' + datum.split"
 """What a point is to a screen reader."""
 Spec = dict[str, Any]
@@ -23,7 +24,7 @@ def bundle() -> str:
     """The scripts that draw the charts: Vega, Vega-Lite and Vega-Embed, of the version that Altair writes for."""
     import vl_convert
 
-    return vl_convert.javascript_bundle(None, vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
+    return vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
 def curve(found: Curve, runs: Sequence[str]) -> Spec:

@@ -133,7 +133,8 @@ def _described(search: SearchConfig) -> str:
 def _kept(path: Path) -> Translations | None:
     """Translations of an earlier report; None where there are none, or they are damaged."""
     try:
-        values: dict[str, Any] = unseal(parsed(content(path)))
-        return Translations(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        values = unseal(parsed(content(path)))
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return Translations(**fields)
     except (OSError, DamagedError, TypeError):
         return None

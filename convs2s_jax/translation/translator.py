@@ -152,14 +152,6 @@ def fuse(
     )
 
 
-def of(found: Trained) -> Translator:
-    """A trained model as a translator. Raises UserError if it does not translate."""
-    cfg, fingerprints = found.cfg, (found.fingerprint,)
-    return Translator(
-        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
-    )
-
-
 def precomputed(translator: Translator) -> Translator:
     """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`)."""
     prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
