@@ -71,16 +71,19 @@ def _plan(plan: BatchPlan | None, names: list[str], said: str) -> Section:
 
 
 def sample_section(runs: Sequence[Run]) -> list[Section]:
-    """Each sentence of the samples, with what runs made of it at each validation."""
+    """Each sentence of the samples, with what runs made of it: an entry for steps in a row with the same text."""
     found: dict[tuple[str, str], list[Section]] = {}
     for run in runs:
-        steps = list(run.samples)
+        steps, before = list(run.samples), dict[tuple[str, str], Section]()
         for step in itertools.compress(steps, _kept(len(steps), STEPS)):
             for sample in run.samples[step]:
+                key = (sample.source, sample.reference)
+                if key in before and before[key]["text"] == sample.hypothesis:
+                    before[key]["last"] = step
+                    continue
                 pieces = words.differences(sample.hypothesis, sample.reference)
-                found.setdefault((sample.source, sample.reference), []).append(
-                    {"run": run.name, "step": step, "pieces": pieces}
-                )
+                before[key] = {"run": run.name, "step": step, "last": step, "text": sample.hypothesis, "pieces": pieces}
+                found.setdefault(key, []).append(before[key])
     return [
         {"source": source, "reference": reference, "versions": versions}
         for (source, reference), versions in found.items()

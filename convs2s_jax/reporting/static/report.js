@@ -134,7 +134,7 @@ function showSamples() {
   const choice = byId("sample-choice");
   choice.replaceChildren(...data.samples.map((one, i) => element("option", one.source, { value: i })));
   const table = sortableTable(byId("sample-table"), [
-    { title: "Step", numeric: true, show: (row) => row.step.toLocaleString("en"), value: (row) => row.step },
+    { title: "Step", numeric: true, show: (row) => [...new Set([row.step, row.last])].map((step) => step.toLocaleString("en")).join(" – "), value: (row) => row.step },
     ...(names.length > 1 ? [{ title: "Run", show: (row) => who(row.run), value: (row) => row.run }] : []),
     { title: "Translation", show: (row) => marked(row.pieces) },
   ], { sorted: { column: 0, down: false } });
