@@ -27,9 +27,12 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
       scripts: what draws the charts.
 
     Raises:
-      UserError: there is no such run, or the output cannot be written.
+      UserError: there is no such run, the search does not fit one, or the output cannot be written.
     """
     found = runs.read_all(options.workdir)
+    for run in found:
+        if translations.translates(run):
+            translations.search_of(run, options)
     output = Path(options.output)
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -56,7 +59,7 @@ def content(
     for run in found:
         if run.name in texts and options.attention:
             seen += attention.of_run(run, models[run.name], texts[run.name], options.attention, absent["attention"])
-    same = _comparable(texts, absent["scores"])
+    same = comparable(texts, absent["scores"])
     tokenize = found[0].cfg.training.bleu_tokenize
     first = next(iter(same), None)
     return {
@@ -95,7 +98,7 @@ def _translated(
     return models, texts
 
 
-def _comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:
+def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:
     """The runs that translated the same lines as the first of them."""
     first = next(iter(texts.values()), None)
     same = {name: one for name, one in texts.items() if first is not None and one.same_lines == first.same_lines}

@@ -12,6 +12,7 @@ from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, uns
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import content, replace_file
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.search.config import SearchConfig
@@ -58,6 +59,17 @@ class Translations:
         return checksum(json.dumps([self.sources, self.references]).encode())
 
 
+def search_of(run: Run, options: ReportOptions) -> SearchConfig:
+    """The search of a run that translates, with what the options override. Raises UserError if it does not fit."""
+    given = Options(workdir=(str(run.workdir),), search=options.search)
+    return given.resolve(run.cfg.search, attends=run.cfg.translator.attends)
+
+
+def translates(run: Run) -> bool:
+    """Whether the run is of a model that translates."""
+    return isinstance(run.cfg.model, ModelConfig) and run.cfg.model.reads_source
+
+
 def restored(run: Run, tell: Tell) -> Trained:
     """The model of a run. Raises UserError if it does not translate or no checkpoint can be read."""
     model = run.cfg.translator
@@ -82,9 +94,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
       UserError: the split cannot be read, has changed since the run, or the search does not fit the model.
     """
     text = trained.read_split(model.cfg, options.split, model.held_out, str(run.workdir))
-    translator = translators.of(model)
-    given = Options(workdir=(str(run.workdir),), search=options.search)
-    search = given.resolve(model.cfg.search, attends=translator.attends)
+    search = search_of(run, options)
     numbers = spread(len(text), options.lines)
     sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]
     settings = [_VERSION, to_dict(search), model.fingerprint, sources, references, numbers]
@@ -94,7 +104,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         tell(f"{run.name}: translations of {path} are used again")
         return kept
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
-    prepared = translators.precomputed(translator)
+    prepared = translators.precomputed(translators.of(model))
     results = library.translate(prepared, search, sources, attention=False, batch_size=options.batch_size)
     found = Translations(
         numbers=tuple(numbers),

@@ -13,6 +13,7 @@ import pytest
 
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 
@@ -62,10 +63,9 @@ def browser():
 @pytest.fixture
 def opened(made, browser):
     """A function that opens the page; at the end nothing was said on the console and nothing was asked of a network."""
-    path = made[1]
     said, pages = [], []
 
-    def open_page(**options):
+    def open_page(path=made[1], **options):
         page = browser.new_page(**options)
         pages.append(page)
         page.on("console", lambda message: said.append(message.text))
@@ -275,6 +275,34 @@ def test_it_is_readable_in_both_schemes_and_on_a_phone(opened, tmp_path, scheme,
     page.evaluate("window.drawn")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
     page.screenshot(path=tmp_path / f"report-{scheme}-{size['width']}.png", full_page=True)
+
+
+def test_a_page_about_runs_that_lack_everything_says_so(opened, tmp_path):
+    language_model = {
+        "encoder": {"kind": "none"},
+        "decoder": {**tiny.VALUES["model"]["decoder"], "attention_layers": []},
+    }
+    configs = {
+        "new": tiny.config(),
+        "lm": tiny.config(data__src="", model={**tiny.VALUES["model"], **language_model}),
+        "kinds": tiny.config(
+            data__corpus="cldr_kinds",
+            model={"kind": "classifier", "embedding_dim": 8, "features": {"kind": "kim", "widths": [3], "maps": 4}},
+        ),
+    }
+    for name, cfg in configs.items():
+        (tmp_path / name).mkdir()
+        run_folder.write_config(tmp_path / name, cfg)
+    workdirs = tuple(str(tmp_path / name) for name in configs)
+    path = report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print)
+    page = opened(path)
+    told = page.locator(".absent").all_inner_texts()
+    assert "No run has reported numbers yet." in told
+    assert "new is left out: it has no checkpoint yet." in told
+    assert "lm is left out: it is a language model, which translates nothing." in told
+    assert "kinds is left out: it is a classifier." in told
+    assert page.locator("#runs article").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 def _contrast(a, b):

@@ -3,17 +3,20 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from convs2s_jax.commands import report as command
 from convs2s_jax.core import extras
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS
+from convs2s_jax.data import parallel_text
 from convs2s_jax.metrics import scoring
 from convs2s_jax.reporting import page
 from convs2s_jax.reporting.options import ReportOptions
-from convs2s_jax.reporting.report import report
-from convs2s_jax.reporting.translations import chosen, spread
+from convs2s_jax.reporting.report import comparable, report
+from convs2s_jax.reporting.translations import Translations, chosen, spread
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines
 from convs2s_jax.translation.translator import load
@@ -62,13 +65,20 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
         [result.best.score for result in results], rel=1e-4
     )
     references = [line["reference"] for line in data["translations"]["lines"]]
+    corpus = parallel_text.read(translator.cfg.data, "test")
+    numbers = [line["line"] - 1 for line in data["translations"]["lines"]]
+    assert (sources, references) == ([corpus.src[i] for i in numbers], [corpus.tgt[i] for i in numbers])
     expected = scoring.score(texts, [references])
     measured = {(row["run"], row["metric"]): row for row in data["scores"]["measured"]}
     assert measured["two", "BLEU"]["score"] == pytest.approx(expected["bleu"].value)
     assert measured["two", "chrF2"]["score"] == pytest.approx(expected["chrf"].value)
     assert all(row["p"] == 1 for (run, _), row in measured.items() if run == "two")
     assert {one["run"] for one in data["attention"]} == {"convs2s", "two"}
+    src, tgt = translator.vocabularies.src, translator.vocabularies.tgt
     for one_of in data["attention"]:
+        place = numbers.index(one_of["line"] - 1)
+        for side, vocabulary, text in (("source", src, sources[place]), ("target", tgt, texts[place])):
+            assert one_of[side] == [vocabulary.token(i) for i in (*vocabulary.encode([text])[0], EOS)]
         for layer in one_of["layers"]:
             assert len(layer["weights"]) == len(one_of["target"])
             assert all(len(row) == len(one_of["source"]) for row in layer["weights"])
@@ -82,6 +92,15 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
     again, told = made(one, two, output=tmp_path / "out", lines=4, attention=2)
     assert all("translating 4" in line for line in told[:2])
     assert again == data
+
+
+def test_only_runs_with_the_same_lines_are_compared():
+    one = Translations((0,), ("a",), ("b",), (2,), ("c",), (-1.0,), 1, (4,), "beam 1")
+    other = replace(one, references=("d",))
+    absent = []
+    assert list(comparable({"x": one, "y": other, "z": replace(one, texts=("e",))}, absent)) == ["x", "z"]
+    assert absent == ["y is left out: its lines are other ones than those of x; make a report of its own."]
+    assert comparable({}, absent) == {}
 
 
 def test_what_a_run_lacks_is_a_sentence(tmp_path):
@@ -125,6 +144,14 @@ def test_mistakes_are_one_sentence(tmp_path, arguments, sentence):
     assert sentence.format(tmp=tmp_path) in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_that_fits_no_model_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "a").mkdir()
+    run_folder.write_config(tmp_path / "a", tiny.config())
+    with pytest.raises(UserError, match=r"search.beam_size is 0: a search keeps at least one hypothesis"):
+        made(tmp_path / "a", output=tmp_path / "out", search={"beam_size": 0})
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_missing_extra_and_a_file_in_the_way_are_told(tmp_path, monkeypatch):
