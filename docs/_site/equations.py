@@ -2,7 +2,6 @@
 
 import ast
 import re
-import textwrap
 from pathlib import Path
 
 LINE = re.compile(r"^Code: (\[`[\w.]+`\]\([^)]+\)(?:, \[`[\w.]+`\]\([^)]+\))*)$", re.MULTILINE)
@@ -23,10 +22,11 @@ def source_of(name: str, root: Path) -> str:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == wanted:
             lines = text.splitlines()
             start, end = node.lineno - 1, node.end_lineno
-            if ast.get_docstring(node) is None:
-                return textwrap.dedent("\n".join(lines[start:end]))
             first = node.body[0]
-            return textwrap.dedent("\n".join(lines[start : first.lineno - 1] + lines[first.end_lineno : end]))
+            kept = lines[start:end]
+            if ast.get_docstring(node) is not None:
+                kept = lines[start : first.lineno - 1] + lines[first.end_lineno : end]
+            return "\n".join(re.sub(r"  # noqa.*", "", line) for line in kept)
     raise LookupError(f"{path} has no function or class '{wanted}'")
 
 
@@ -41,4 +41,4 @@ def with_code(text: str, root: Path) -> str:
             + ["::::", ""]
         )
 
-    return BLOCK.sub(beside, text)
+    return "---\nhide-toc: true\n---\n\n" + BLOCK.sub(beside, text)
