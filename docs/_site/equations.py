@@ -36,9 +36,7 @@ def with_code(text: str, root: Path) -> str:
     def beside(found: re.Match[str]) -> str:
         names = NAME.findall(found[2])
         blocks = [f"```{{code-block}} python\n:caption: {name}\n\n{source_of(name, root)}\n```" for name in names]
-        return "\n".join(
-            ["::::{container} equation-and-code", ":::{container} equation", found[1], ":::", ":::{container} code", *blocks, ":::"]
-            + ["::::", ""]
-        )
+        halves = [":::{container} equation", found[1], ":::", ":::{container} code", *blocks, ":::"]
+        return "\n".join(["::::{container} equation-and-code", *halves, "::::", ""])
 
     return "---\nhide-toc: true\n---\n\n" + BLOCK.sub(beside, text)

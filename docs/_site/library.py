@@ -20,13 +20,19 @@ the pieces fit, and has recipes. Axis letters are [the same everywhere](../libra
 
 def pages(root: Path) -> dict[str, str]:
     """The pages of the reference: place on the site -> Markdown."""
-    package = griffe.load("convs2s_jax", search_paths=[root], docstring_parser="google", docstring_options={"warnings": False})
+    package = griffe.load(
+        "convs2s_jax", search_paths=[root], docstring_parser="google", docstring_options={"warnings": False}
+    )
     places = public(root)
     section = (root / "docs" / "library.md").read_text(encoding="utf-8").split("## Public names")[1].split("\n## ")[0]
     tables = [ROW.findall(table) for table in section.split("\n\nFunctions of ")[1:]]
     found = {"reference/index.md": ""}
     for title, names in zip(PUBLIC, tables, strict=True):
-        parts = [entry(package[places[name]], name, "convs2s_jax") for name in names]
+        # the pages of the source link back to where a name is defined
+        parts = [
+            f'<a id="convs2s_jax.{places[name]}"></a>\n\n{entry(package[places[name]], name, "convs2s_jax")}'
+            for name in names
+        ]
         found[f"reference/{_slug(title)}.md"] = "\n".join([f"# {title}", "", "`import convs2s_jax`", "", *parts])
     found["reference/functions-of-the-paper-map.md"] = _mapped(package, root)
     names = [name.removeprefix("reference/") for name in found if not name.endswith("index.md")]
