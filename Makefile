@@ -60,6 +60,7 @@ browser: $(FOR_TESTS)
 # The documentation as a site, which opens without a network: site/index.html. Warnings are errors.
 docs: $(FOR_DOCS)
 	$(BIN)/python docs/_site/stage.py build/docs
+	rm -rf site
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -c docs/_site build/docs site
 	$(BIN)/python docs/_site/links.py site
 	@echo "site/index.html; for search on a phone or from elsewhere: python -m http.server -d site"

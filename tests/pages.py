@@ -1,4 +1,4 @@
-"""Blocks of code of the documentation, and the pages whose blocks are run as they stand, though with less of everything."""
+"""Blocks of code of the documentation, and the pages whose blocks are run as they stand with less of everything."""
 
 import os
 import re

@@ -54,6 +54,12 @@ def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place
     assert files == ({"convs2s_jax/nn/gate.py"} if "gate" in link else set())
 
 
+def test_a_page_that_prose_only_names_becomes_a_link(module):
+    stage = pytest.importorskip("griffe") and module("stage")
+    text, _ = stage.turned("* `f`: see (docs/data.md), [docs/x](y.md).\n", "docs/how-to/pod.md")
+    assert text == "* `f`: see ([docs/data.md](../data.md)), [docs/x](y.md).\n"
+
+
 def test_each_equation_names_code_that_exists(module):
     equations = module("equations")
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")

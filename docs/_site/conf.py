@@ -18,6 +18,7 @@ myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 myst_number_code_blocks: list[str] = []
 highlight_language = "none"
+smartquotes = False
 add_module_names = False
 python_maximum_signature_line_length = 80
 python_display_short_literal_types = True

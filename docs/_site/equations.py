@@ -4,9 +4,9 @@ import ast
 import re
 from pathlib import Path
 
-LINE = re.compile(r"^Code: (\[`[\w.]+`\]\([^)]+\)(?:, \[`[\w.]+`\]\([^)]+\))*)$", re.MULTILINE)
+LINE = re.compile(r"^Code: (\[`[\w.]+`\]\([^)]+\)(?:,\s\[`[\w.]+`\]\([^)]+\))*)$", re.MULTILINE)
 NAME = re.compile(r"\[`([\w.]+)`\]")
-BLOCK = re.compile(r"(```math\n.*?\n```\n(?:\n```math\n.*?\n```\n)*)\n(Code: [^\n]+)\n", re.DOTALL)
+BLOCK = re.compile(r"(```math\n.*?\n```\n(?:\n```math\n.*?\n```\n)*)\n(Code: (?:[^\n]+,\n)*[^\n]+)\n", re.DOTALL)
 
 
 def source_of(name: str, root: Path) -> str:

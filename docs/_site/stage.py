@@ -17,6 +17,8 @@ import nav
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
+NAMED = re.compile(r"(?<![\w/\[])docs/([\w/-]+\.md)\b(?!\])")
+"""A page that prose names without a link, as descriptions of fields do."""
 CODE = re.compile(r"(^```.*?^```|^(?: {4}.*\n)+|``[^`]+``|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 
@@ -55,7 +57,11 @@ def turned(text: str, page: str) -> tuple[str, set[str]]:
             place = file_place(known)
         return os.path.relpath(place, os.path.dirname(here) or ".") + hash_sign + anchor
 
-    return outside_code(text, lambda part: LINK.sub(lambda m: m[1] + target(m[2]) + m[3], part)), files
+    def change(part: str) -> str:
+        part = LINK.sub(lambda m: m[1] + target(m[2]) + m[3], part)
+        return NAMED.sub(lambda m: f"[{m[0]}]({os.path.relpath(m[1], os.path.dirname(here) or '.')})", part)
+
+    return outside_code(text, change), files
 
 
 def file_place(path: str) -> str:
