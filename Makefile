@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FOR_TESTS := $(VENV)/.installed-test
 FOR_DRILLS := $(VENV)/.installed-drills
+FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: browser demo test drills lint types floors install clean
+.PHONY: browser demo docs links test drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
@@ -21,7 +22,11 @@ $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	touch $(INSTALLED) $@
 
 $(FOR_DRILLS): $(FOR_TESTS)
-	$(PIP) install --quiet -e '.[test,emulators,mlflow,wandb]'
+	$(PIP) install --quiet -e '.[test,docs,emulators,export,mlflow,serve,wandb]'
+	touch $@
+
+$(FOR_DOCS): $(INSTALLED)
+	$(PIP) install --quiet -e '.[docs]'
 	touch $@
 
 install: $(FOR_TESTS)
@@ -52,5 +57,17 @@ browser: $(FOR_TESTS)
 	command -v chromium >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium)
 	$(PIP) install --quiet playwright
 
+# The documentation as a site, which opens without a network: site/index.html. Warnings are errors.
+docs: $(FOR_DOCS)
+	$(BIN)/python docs/_site/stage.py build/docs
+	rm -rf site
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -c docs/_site build/docs site
+	$(BIN)/python docs/_site/links.py site
+	@echo "site/index.html; for search on a phone or from elsewhere: python -m http.server -d site"
+
+# Links to other sites, where there is a network.
+links:
+	$(PYTHON) docs/_site/external.py
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs site build/docs .mypy_cache .pytest_cache .ruff_cache

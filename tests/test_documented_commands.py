@@ -1,4 +1,7 @@
-"""What README, docs and the heads of configs/ tell to type: each configuration they name is there and takes it."""
+"""What README, docs and the heads of configs/ tell to type: each configuration they name is there and takes it.
+
+Flags of all other commands are flags that their command knows. `tests/test_site.py` runs whole pages, as drills.
+"""
 
 import re
 import shlex
@@ -6,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from convs2s_jax.commands import command_reference
 from convs2s_jax.core import presets
-from convs2s_jax.core.command_line import read_config, split_overrides
+from convs2s_jax.core.command_line import parse, read_config, split_overrides
 from convs2s_jax.core.config import build
 from convs2s_jax.training.run.config import Config
 from tests import tiny
@@ -49,3 +53,35 @@ def test_a_head_begins_with_its_command_and_its_overrides_are_fields(path):
 def test_all_kinds_of_pages_have_commands():
     assert {"README.md", "distributed.md", "models.md"} <= {page for page, *_ in EXAMPLES}
     assert len(EXAMPLES) > len(HEADS)
+
+
+PROGRAM = re.compile(
+    rf"(?:convs2s[ ]|(?<!\w)convs2s-(?=train|decode)|python[ ](?=(?:train|decode)\.py))"
+    rf"(scale[ ]\w+|\w+)(?:\.py)?((?:(?:[ ]|\\\n[ ]*){FLAG})+)"
+)
+KNOWN = {name: command for name, _, command in command_reference.commands()}
+
+
+def flags_in(page: Path) -> list[tuple[str, list[str]]]:
+    """Each command of a page with the flags that follow it."""
+    found = PROGRAM.findall(page.read_text(encoding="utf-8"))
+    return [(name, shlex.split(flags.replace("\\\n", " "))) for name, flags in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_flags_of_each_command_are_known(page):
+    """Flags with their values, as the command would read them; a value such as N or $i stands for one."""
+    for name, given in flags_in(page):
+        if name.isupper():
+            continue
+        assert name in KNOWN, f"convs2s {name}"
+        values = [flag for flag in given if not re.search(r"^--help|=(?:\$.*|[A-Z_]+|\.\.\.)$", flag)]
+        fairseq = name == "export" and any(flag.endswith(".pt") for flag in given)
+        command = KNOWN["export --output=FILE.pt" if fairseq else name]
+        valued = {f"--{field.name}" for group in command.groups for field in group.fields if field.kind is not bool}
+        parse(command, [flag for flag in values if flag not in valued])  # prose names flags without a value
+
+
+def test_commands_of_all_kinds_are_found():
+    found = {name for page in PAGES for name, _ in flags_in(page)}
+    assert {"train", "decode", "serve", "export", "shortlist", "import", "scale plan", "config"} <= found

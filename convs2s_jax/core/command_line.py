@@ -195,7 +195,7 @@ def help_text(command: Command, program: str, topic: str = "") -> str:
     for group in command.groups:
         lines += ["", f"{group.title}:"]
         for field in group.fields:
-            lines.append(f"  {_usage(field)}{_default(field, group)}")
+            lines.append(f"  {usage(field)}{default_text(field, group)}")
             lines += textwrap.wrap(field.text, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
@@ -275,7 +275,7 @@ def _help_wanted(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _usage(field: Field) -> str:
+def usage(field: Field) -> str:
     """How a flag is written: --beam_size=N."""
     if field.kind is bool:
         return f"--[no]{field.name}"
@@ -284,7 +284,8 @@ def _usage(field: Field) -> str:
     return f"--{field.name}={short.get(text, text.removeprefix('one of ').replace(', ', '|'))}"
 
 
-def _default(field: Field, group: Group) -> str:
+def default_text(field: Field, group: Group) -> str:
+    """What `--help` says behind a flag: "  (default: 5)", or nothing where no value is the default."""
     if group.default is not None:
         return f"  (default: {group.default})"
     if field.default in (MISSING, None, "", ()) or field.default is False:

@@ -99,7 +99,7 @@ def virtual_devices(names: Sequence[str]) -> int:
 def reserve(count: int) -> None:
     """Let this process have `count` virtual CPU devices, unless it uses its devices already or the user has chosen."""
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not chosen and count > jax.config.read("jax_num_cpu_devices"):
+    if not chosen and count > jax.config.values["jax_num_cpu_devices"]:
         try:
             jax.config.update("jax_num_cpu_devices", count)
         except RuntimeError:  # the devices are in use already

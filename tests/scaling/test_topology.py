@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import jax
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -54,3 +55,11 @@ def test_tpus_need_not_be_attached(name, count):
     found = topology.named(name)
     assert (len(found.devices), found.exact) == (count, True)
     assert len(set(found.places())) == count
+
+
+def test_devices_that_are_in_use_are_left_as_they_are(monkeypatch):
+    """Where no flag of XLA has made them, more are asked for; JAX refuses that once it uses its devices."""
+    before = jax.devices("cpu")
+    monkeypatch.delenv("XLA_FLAGS")
+    topology.reserve(len(before) + 1)
+    assert jax.devices("cpu") == before

@@ -1,0 +1,191 @@
+"""The site of the documentation: what is laid out for it, and (as a drill) what is built and what its search finds."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+from tests.tiny import ROOT
+
+SITE = ROOT / "docs" / "_site"
+
+
+@pytest.fixture(scope="module")
+def module():
+    """Imports a file of docs/_site by name, as its siblings do."""
+    sys.path.insert(0, str(SITE))
+    yield importlib.import_module
+    sys.path.remove(str(SITE))
+
+
+def test_every_page_has_a_place_in_the_navigation(module):
+    nav = module("nav")
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    there -= {name for name in there if name.startswith("docs/decisions/")} | {"docs/index.md"}
+    listed = set(nav.pages()) - set(nav.GENERATED)
+    assert there <= listed, "put these pages into a part of docs/_site/nav.py"
+    assert [name for name in listed if not (ROOT / name).is_file()] == []
+    assert list(nav.PARTS) == ["Tutorial", "How to", "Reference", "Explanation"]
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "place"),
+    [
+        ("docs/training.md", "data.md#splits", "data.md#splits"),
+        ("docs/decisions/0001-convolutions.md", "../parallel.md", "../parallel.md"),
+        ("docs/distributed.md", "../launch/README.md", "launch.md"),
+        ("docs/how-to/pod.md", "../../launch/README.md#what-was-tried", "../launch.md#what-was-tried"),
+        ("launch/README.md", "../docs/distributed.md", "distributed.md"),
+        ("CONTRIBUTING.md", "docs/reliability.md", "reliability.md"),
+        ("docs/equations.md", "../convs2s_jax/nn/gate.py", "files/convs2s_jax/nn/gate.py"),
+        ("docs/index.md", "https://arxiv.org/abs/1705.03122", "https://arxiv.org/abs/1705.03122"),
+        ("docs/index.md", "#where-to-go", "#where-to-go"),
+    ],
+)
+def test_links_of_a_code_host_become_links_of_the_site(module, page, link, place):
+    stage = pytest.importorskip("griffe") and module("stage")
+    text, files = stage.turned(f"See [`it`]({link}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n", page)
+    assert text == f"See [`it`]({place}).\n\n```\n[no]({link})\n```\nNor `[x]({link})`.\n"
+    assert files == ({"convs2s_jax/nn/gate.py"} if "gate" in link else set())
+
+
+def test_a_page_that_prose_only_names_becomes_a_link(module):
+    stage = pytest.importorskip("griffe") and module("stage")
+    text, _ = stage.turned("* `f`: see (docs/data.md), [docs/x](y.md).\n", "docs/how-to/pod.md")
+    assert text == "* `f`: see ([docs/data.md](../data.md)), [docs/x](y.md).\n"
+
+
+def test_each_equation_names_code_that_exists(module):
+    equations = module("equations")
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    names = [name for line in equations.LINE.findall(text) for name in equations.NAME.findall(line)]
+    assert len(names) > 20
+    assert text.count("\nCode: ") == len(equations.BLOCK.findall(text)), "an equation stands right above its code"
+    for name, path in re.findall(r"\[`([\w.]+)`\]\(\.\./([^)]+)\)", text):
+        assert f"convs2s_jax/{name.rpartition('.')[0].replace('.', '/')}.py" == path
+        assert f"def {name.rpartition('.')[2]}(" in equations.source_of(name, ROOT)
+
+
+def test_code_beside_an_equation_is_the_function_without_its_docstring(module):
+    code = module("equations").source_of("nn.gate.glu", ROOT)
+    assert code.splitlines() == [
+        "def glu(x: Array) -> Array:",
+        "    a, b = jnp.split(x, 2, axis=-1)",
+        "    return a * jax.nn.sigmoid(b)",
+    ]
+    with pytest.raises(LookupError, match="has no function or class 'gul'"):
+        module("equations").source_of("nn.gate.gul", ROOT)
+
+
+def test_links_that_lead_nowhere_and_what_is_loaded_from_elsewhere_are_found(module, tmp_path):
+    links = module("links")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h1 id="top">B</h1>')
+    (tmp_path / "a.html").write_text(
+        '<a href="b/#top">1</a> <a href="b/index.html#bottom">2</a> <a href="c.html">3</a> <a href="https://x.org">4</a>'
+        '<script src="https://cdn.org/x.js"></script><img src="data:image/png;base64,"><a href="#here"></a>'
+    )
+    assert links.faults(tmp_path) == [
+        "a.html links to #here: there is no such heading",
+        "a.html links to b/index.html#bottom: there is no such heading",
+        "a.html links to c.html: there is no such file",
+        "a.html loads https://cdn.org/x.js: a page shows without a network",
+    ]
+
+
+def test_addresses_of_other_sites_are_well_formed(module):
+    external = module("external")
+    found = external.addresses()
+    assert "https://arxiv.org/abs/1705.03122" in found
+    assert [address for address in found if external.malformed(address)] == []
+    assert external.malformed("https://arxiv")
+    assert external.malformed("ftp://arxiv.org")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """The site, built as `make docs` does."""
+    pytest.importorskip("furo", reason="pip install '.[docs]' installs what builds the site")
+    folder = tmp_path_factory.mktemp("site")
+    commands = [
+        [str(SITE / "stage.py"), str(folder / "source")],
+        ["-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", "-c", str(SITE)]
+        + [str(folder / "source"), str(folder / "site")],
+        [str(SITE / "links.py"), str(folder / "site")],
+    ]
+    makefile = (ROOT / "Makefile").read_text()
+    assert "-m sphinx -W --keep-going -q -E -b html -c docs/_site build/docs site" in makefile
+    for command in commands:
+        done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder / "site"
+
+
+@pytest.mark.drill
+def test_the_site_builds_without_a_warning_and_every_link_in_it_leads_somewhere(built):
+    front = (built / "index.html").read_text()
+    for part in ("Tutorial", "How to", "Reference", "Explanation"):
+        assert f'<span class="caption-text">{part}</span>' in front
+    equations = (built / "equations.html").read_text()
+    assert equations.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') >= 20
+    assert equations.count("equation-and-code") >= 20
+    assert (
+        'href="reference/functions-of-the-paper-map.html#convs2s_jax.nn.gate.glu"'
+        in (built / "paper-map.html").read_text()
+    )
+
+
+@pytest.mark.drill
+def test_the_built_site_shows_without_a_network_and_its_search_finds_a_flag(built, tmp_path):
+    """In a real browser, from the disk: light, dark and as wide as a phone."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs what this needs")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("`make browser` installs Chromium, which this needs")
+    told, asked = [], []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for scheme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+            page.on("console", lambda message: told.append(message.text))
+            page.on("request", lambda request: asked.append(request.url))
+            for name in ("index", "tutorial", "equations", "paper-map", "configuration", "reference/the-model"):
+                page.goto((built / f"{name}.html").as_uri())
+                wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+                assert wider <= 0, f"{name}.html is wider than a window of {width}"
+                page.screenshot(path=tmp_path / f"{name.replace('/', '-')}-{scheme}-{width}.png")
+        page.goto((built / "search.html").as_uri() + "?q=coverage_penalty")
+        page.wait_for_selector("#search-results li a")
+        assert "decoding.html" in " ".join(
+            a.get_attribute("href") for a in page.query_selector_all("#search-results a")
+        )
+        browser.close()
+    assert told == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_blocks_of_the_pages_that_are_run_are_scripts():
+    for name in pages.SHORTER:
+        done = subprocess.run(
+            ["bash", "-n"], input=pages.script(ROOT / name), capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), name
+    with_commands = [block for name in pages.SHORTER for block in pages.blocks(ROOT / name) if block.language == ""]
+    for block in with_commands:
+        assert any(word in block.text for word in pages.ELSEWHERE), "mark the block as sh, so that it is run"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", sorted(pages.SHORTER))
+def test_every_command_of_the_tutorial_and_the_guides_runs_in_order(name, tmp_path):
+    done = pages.run(ROOT / name, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for wanted in pages.SHOWS.get(name, ()):
+        assert wanted in done.stdout + done.stderr
+    assert Path(tmp_path, "runs").is_dir()
