@@ -44,7 +44,7 @@ EARLY = "data"
 """The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
 EACH_BATCH = Exchange()
 """For each batch, in the dtype that the way chooses."""
-NARROW = 16
+NARROW = 32
 """Parts with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
 arrays padded to tiles, which sends several times the bytes."""
 
