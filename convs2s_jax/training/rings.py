@@ -62,13 +62,19 @@ def _scattered(x: Array, *, count: int, dtype: Any) -> Array:
 
 
 def _ring(x: Array, number: Array, groups: Sequence[Sequence[int]], dtype: Any) -> Array:
-    """x[r] summed over a device's group, in which it is number r of len(x): piece r goes round, from r + 1 on."""
+    """x[r] summed over a device's group, in which it is number r of len(x): piece r goes round and ends there.
+
+    The ring is 0, 2, 4, ..., 5, 3, 1: no message goes further than two links, on a line of devices that is not closed
+    as well. XLA's TPU compiler sends others synchronously.
+    """
     size = len(x)
-    following = [(group[i - 1], group[i]) for group in groups for i in range(size)]
-    total = x[(number - 1) % size]
+    order = [*range(0, size, 2), *reversed(range(1, size, 2))]
+    following = [(group[order[i - 1]], group[order[i]]) for group in groups for i in range(size)]
+    piece, place = jnp.asarray(order), jnp.asarray([order.index(i) for i in range(size)])[number]
+    total = x[piece[(place - 1) % size]]
     for step in range(2, size + 1):
         received = lax.ppermute(total.astype(dtype), ROWS, following)
-        total = received.astype(x.dtype) + x[(number - step) % size]
+        total = received.astype(x.dtype) + x[piece[(place - step) % size]]
     return total
 
 
