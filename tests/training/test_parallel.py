@@ -20,7 +20,7 @@ from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import sharding
+from convs2s_jax.training import rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
@@ -95,6 +95,16 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1)], ids=str)
+def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, expected, monkeypatch):
+    """As on many devices."""
+    monkeypatch.setattr(rings, "LEAST", 2)
+    state, steps, batches = laid_out("jit", sizes)
+    assert "ppermute" in steps.first.lower(state.params, batches[0], KEY).as_text(debug_info=True)
+    assert_equal_each(three_updates(state, steps, batches), expected[1])
 
 
 @pytest.mark.parametrize(("sizes", "times"), [((8, 1, 1), 1), ((1, 8, 1), 2)], ids=str)
