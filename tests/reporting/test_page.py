@@ -261,6 +261,9 @@ def test_samples_scores_and_fields_are_shown(opened, made):
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
 def test_it_is_readable_in_both_schemes_and_on_a_phone(opened, tmp_path, scheme, size):
     page = opened(viewport=size, color_scheme=scheme)
+    sentences = page.locator("#attention-line option").count()
+    page.select_option("#attention-line", str(sentences - 1))  # the longest, whose matrix is wider than a phone
+    assert page.evaluate("document.getElementById('matrix').scrollWidth") > PHONE["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     for ink, paper, what in page.evaluate(COLOURS):
         if (len(ink) > 3 and ink[3] < 1) or (len(paper) > 3 and paper[3] < 1):
