@@ -3,8 +3,8 @@
 Starts `convs2s serve` on the loopback interface and, at 1, 8 and 64 clients, sends the lines of the file one a request,
 each client the next as soon as it has its answer. Prints sentences/s and latencies; beside them, in the same run, the
 sentences/s of `translate` on the same lines in one call, as decode.py makes it, and the seconds of single calls. All
-translations are compared. Milliseconds of processor time for each sentence say the same on a machine that does other work
-too: of `translate`, of the server, and of the clients, which run on the same cores.
+translations are compared. Milliseconds of processor time for each sentence can be compared on a machine that does other
+work too: of `translate`, of the server, and of the clients, which run on the same cores.
 
 With --minutes, clients then send good, bad, cancelled and oversized requests at random for so long; lost or different
 answers and the growth of the server's memory are printed.
