@@ -172,25 +172,26 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
     async def work(client: httpx.AsyncClient, seed: int) -> None:
         rng = random.Random(seed)
         while time.monotonic() < end:
-            kind = rng.random()
-            if kind < 0.2:
-                answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
-                counts["refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"] += 1
-                continue
-            chosen = rng.sample(range(len(lines)), rng.randint(1, 8))
-            asked = client.post("/translate", json={"lines": [lines[i] for i in chosen]})
-            if kind < 0.3:
-                try:
-                    await asyncio.wait_for(asked, rng.random() * 0.05)
-                except TimeoutError:
-                    counts["cancelled"] += 1
-                continue
             try:
-                found = [one["text"] for one in (await asked).json()["translations"]]
-            except (httpx.HTTPError, json.JSONDecodeError, KeyError):
+                counts[await one(client, rng)] += 1
+            except (httpx.HTTPError, json.JSONDecodeError, KeyError) as error:
                 counts["lost"] += 1
-                continue
-            counts["good" if found == [expected[i] for i in chosen] else "different"] += 1
+                print(f"lost: {type(error).__name__} {error}", flush=True)
+
+    async def one(client: httpx.AsyncClient, rng: random.Random) -> str:
+        """A request, and which of `counts` it is."""
+        kind = rng.random()
+        if kind < 0.2:
+            answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
+            return "refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"
+        chosen = rng.sample(range(len(lines)), rng.randint(1, 8))
+        asked = client.post("/translate", json={"lines": [lines[i] for i in chosen]})
+        try:
+            answer = await asyncio.wait_for(asked, rng.random() * 0.05 if kind < 0.3 else None)
+        except TimeoutError:
+            return "cancelled"
+        found = [line["text"] for line in answer.json()["translations"]]
+        return "good" if found == [expected[i] for i in chosen] else "different"
 
     async def watch() -> None:
         while time.monotonic() < end:
