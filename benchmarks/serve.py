@@ -3,7 +3,8 @@
 Starts `convs2s serve` on the loopback interface and, at 1, 8 and 64 clients, sends the lines of the file one a request,
 each client the next as soon as it has its answer. Prints sentences/s and latencies; beside them, in the same run, the
 sentences/s of `translate` on the same lines in one call, as decode.py makes it, and the seconds of single calls. All
-translations are compared.
+translations are compared. Milliseconds of processor time for each sentence can be compared on a machine that does other
+work too: of `translate`, of the server, and of the clients, which run on the same cores.
 
 With --minutes, clients then send good, bad, cancelled and oversized requests at random for so long; lost or different
 answers and the growth of the server's memory are printed.
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import os
 import random
 import re
 import statistics
@@ -70,7 +72,7 @@ def main() -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             address = wait_for(server)
-            asyncio.run(measure(address, lines, expected, options.repeats))
+            asyncio.run(measure(address, server.pid, lines, expected, options.repeats))
             if options.minutes:
                 asyncio.run(mixed(address, server.pid, lines, expected, options.minutes * 60))
         finally:
@@ -88,9 +90,11 @@ def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], 
     expected = [result.best.text for result in translate(translator, search, lines, attention=False)]
     for line in lines[:SINGLE]:
         seconds([line])
+    before = time.process_time()
     speeds = [len(lines) / seconds(lines) for _ in range(repeats)]
+    processor = 1e3 * (time.process_time() - before) / (repeats * len(lines))
     alone = [seconds([line]) for line in lines[:SINGLE] for _ in range(repeats)]
-    print(f"translate, all lines: {low_middle_high(speeds)} sentences/s", flush=True)
+    print(f"translate, all lines: {low_middle_high(speeds)} sentences/s; processor {processor:.2f} ms", flush=True)
     print(f"translate, one line: {1e3 * statistics.median(alone):.0f} ms (median)", flush=True)
     return expected
 
@@ -108,24 +112,27 @@ def wait_for(server: "subprocess.Popen[str]") -> str:
     raise SystemExit("the server did not start")
 
 
-async def measure(address: str, lines: Sequence[str], expected: Sequence[str], repeats: int) -> None:
-    """Speed and latencies at each number of clients."""
+async def measure(address: str, process: int, lines: Sequence[str], expected: Sequence[str], repeats: int) -> None:
+    """Speed, latencies and processor time of server and clients at each number of clients."""
     for clients in CLIENTS:
         some = range(len(lines)) if clients > 1 else range(min(len(lines), 4 * SINGLE))
         speeds: list[float] = []
         latencies: list[float] = []
-        different = 0
+        different, begun = 0, (processor_seconds(process), time.process_time())
         for _ in range(repeats):
             numbers = iter(some)
             before = time.perf_counter()
             work = (ask_all(address, numbers, lines, expected, latencies) for _ in range(clients))
             different += sum(await asyncio.gather(*work))
             speeds.append(len(some) / (time.perf_counter() - before))
+        count = repeats * len(some)
+        server, own = processor_seconds(process) - begun[0], time.process_time() - begun[1]
         cuts = statistics.quantiles(latencies, n=100)
         p50, p95, p99 = (1e3 * cuts[i] for i in (49, 94, 98))
         print(
             f"{clients} clients: {low_middle_high(speeds)} sentences/s; {p50:.0f} / {p95:.0f} / {p99:.0f} ms "
-            f"(p50 / p95 / p99); {different} translations differ",
+            f"(p50 / p95 / p99); processor {1e3 * server / count:.2f} ms, of clients {1e3 * own / count:.2f} ms; "
+            f"{different} translations differ",
             flush=True,
         )
 
@@ -165,25 +172,26 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
     async def work(client: httpx.AsyncClient, seed: int) -> None:
         rng = random.Random(seed)
         while time.monotonic() < end:
-            kind = rng.random()
-            if kind < 0.2:
-                answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
-                counts["refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"] += 1
-                continue
-            chosen = rng.sample(range(len(lines)), rng.randint(1, 8))
-            asked = client.post("/translate", json={"lines": [lines[i] for i in chosen]})
-            if kind < 0.3:
-                try:
-                    await asyncio.wait_for(asked, rng.random() * 0.05)
-                except TimeoutError:
-                    counts["cancelled"] += 1
-                continue
             try:
-                found = [one["text"] for one in (await asked).json()["translations"]]
-            except (httpx.HTTPError, json.JSONDecodeError, KeyError):
+                counts[await one(client, rng)] += 1
+            except (httpx.HTTPError, json.JSONDecodeError, KeyError) as error:
                 counts["lost"] += 1
-                continue
-            counts["good" if found == [expected[i] for i in chosen] else "different"] += 1
+                print(f"lost: {type(error).__name__} {error}", flush=True)
+
+    async def one(client: httpx.AsyncClient, rng: random.Random) -> str:
+        """A request, and which of `counts` it is."""
+        kind = rng.random()
+        if kind < 0.2:
+            answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
+            return "refused" if 400 <= answer.status_code < 500 and "error" in answer.json() else "lost"
+        chosen = rng.sample(range(len(lines)), rng.randint(1, 8))
+        asked = client.post("/translate", json={"lines": [lines[i] for i in chosen]})
+        try:
+            answer = await asyncio.wait_for(asked, rng.random() * 0.05 if kind < 0.3 else None)
+        except TimeoutError:
+            return "cancelled"
+        found = [line["text"] for line in answer.json()["translations"]]
+        return "good" if found == [expected[i] for i in chosen] else "different"
 
     async def watch() -> None:
         while time.monotonic() < end:
@@ -194,6 +202,12 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
         await asyncio.gather(watch(), *(work(client, seed) for seed in range(16)))
     print(f"{seconds / 60:g} minutes of mixed requests: {counts}")
     print(f"the server's memory, MB: {', '.join(str(size) for size in memory)}")
+
+
+def processor_seconds(process: int) -> float:
+    """Processor time that a process has used so far, in all threads."""
+    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(process: int) -> int:

@@ -20,6 +20,9 @@ from convs2s_jax.data.config import VocabularyConfig
 # second. Both are replaced by code points that Unicode reserves for internal use.
 _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 
+FEW = 64
+"""Texts that are encoded one by one: SentencePiece starts threads for a list, which takes longer than the texts."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece:
@@ -54,6 +57,8 @@ class SentencePiece:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS; an empty text has no tokens."""
+        if len(texts) <= FEW:
+            return [self._processor.encode(_escape(text)) for text in texts]
         return self._processor.encode([_escape(text) for text in texts])
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 IN_FLIGHT = 2
 """Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
+FEWEST = 8
+"""Lines that are worth a second batch beside one in progress."""
 
 
 class FullError(Exception):
@@ -38,7 +40,8 @@ class Item:
 def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
     """The lines of the next batch: the oldest, and those after it that are no wider and have its key.
 
-    Wider ones would make it slower; they are the oldest in their turn, so none waits forever.
+    Wider ones would make it slower; they are the oldest in their turn, so none waits forever. It may be fewer than
+    there are (`filled`).
 
     Args:
       waiting: at least one line, oldest first.
@@ -46,7 +49,18 @@ def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
     """
     oldest = waiting[0]
     together = (item for item in waiting if item.key == oldest.key and item.width <= oldest.width)
-    return list(itertools.islice(together, rows))
+    chosen = list(itertools.islice(together, rows))
+    return chosen[: filled(len(chosen))]
+
+
+def filled(lines: int) -> int:
+    """How many of these lines to take, so that few rows of a batch are empty.
+
+    A batch costs as much as one of the next power of two: 40 lines cost what 64 do, and more than 32 and 8. So it is a
+    power of two, or at most an eighth less; `FEWEST` lines and less stay together.
+    """
+    power = 1 << lines.bit_length() - 1
+    return lines if lines <= FEWEST or lines >= 2 * power - power // 4 else power
 
 
 @dataclass
@@ -56,7 +70,7 @@ class Batcher:
     Attributes:
       run: the results of lines with equal keys, in their order; called in a thread.
       rows: most lines of a batch with this key.
-      wait: seconds that a line waits for others while a batch is in progress.
+      wait: most seconds that a line waits for others while a batch is in progress.
       most: lines that may wait.
       ran: called with the number of lines of each batch.
     """
@@ -68,6 +82,7 @@ class Batcher:
     ran: Callable[[int], None] = lambda _lines: None
     _waiting: list[Item] = field(default_factory=list)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+    _running: int = 0
 
     def __post_init__(self) -> None:
         self._arrival = asyncio.Event()
@@ -111,9 +126,11 @@ class Batcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _next(self) -> list[Item]:
-        """The next batch, once its oldest line has waited for others or enough lines are there.
+        """The next batch, once enough lines are there or its oldest has waited for others.
 
-        Nothing waits where no batch is in progress: lines that come meanwhile share the next one.
+        Nothing waits where no batch is in progress. Beside another batch, enough are as many lines as that one has:
+        clients that ask again at once then keep two batches of equal size in progress. Without this rule the first
+        few that return would make a small batch, which takes much of the time of a large one.
         """
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
@@ -121,8 +138,9 @@ class Batcher:
                 self._arrival.clear()
                 return []
             chosen = choose(self._waiting, self.rows(self._waiting[0].key))
-            rest = chosen[0].arrived + (self.wait if self._tasks else 0.0) - time.monotonic()
-            if rest <= 0 or len(chosen) == self.rows(chosen[0].key):
+            rest = chosen[0].arrived + self.wait - time.monotonic()
+            enough = min(max(self._running, FEWEST), self.rows(chosen[0].key)) if self._running else 1
+            if rest <= 0 or len(chosen) >= enough:
                 taken = set(map(id, chosen))
                 self._waiting = [item for item in self._waiting if id(item) not in taken]
                 return chosen
@@ -134,6 +152,7 @@ class Batcher:
 
     async def _run(self, batch: list[Item]) -> None:
         """Run a batch; if it fails, each of its lines alone, so that only those fail that cannot be translated."""
+        self._running += len(batch)
         try:
             try:
                 results = await self._in_thread(batch)
@@ -149,7 +168,9 @@ class Batcher:
             for item, result in zip(batch, results, strict=True):
                 self._answer(item, result)
         finally:
+            self._running -= len(batch)
             self._free.release()
+            self._arrival.set()
 
     async def _in_thread(self, batch: Sequence[Item]) -> Sequence[Any]:
         results = await asyncio.get_running_loop().run_in_executor(self._pool, self.run, batch)

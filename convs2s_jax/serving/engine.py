@@ -1,5 +1,6 @@
 """The model behind a server: which searches, widths and batch sizes are compiled, and how a batch is translated."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Engine:
         Raises:
           UserError: values that a search cannot have, or that would have to be compiled first.
         """
-        search = build(SearchConfig, to_dict(self.search) | dict(changes), "search")
+        search = _changed(self.search, tuple(changes.items()))
         check(
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",
@@ -135,7 +136,13 @@ class Engine:
 
 def with_beam(search: SearchConfig, size: int) -> SearchConfig:
     """The same search with another beam. Raises UserError where it cannot have that."""
-    return build(SearchConfig, to_dict(search) | {"beam_size": size}, "search")
+    return _changed(search, (("beam_size", size),))
+
+
+@functools.lru_cache(maxsize=1024)
+def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
+    """A search with other values of some fields. Checking takes longer than the rest of a request, and few differ."""
+    return build(SearchConfig, to_dict(search) | dict(changes), "search")
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:

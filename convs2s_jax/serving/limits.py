@@ -6,6 +6,10 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+DISCARDED = 16
+"""How many times the largest size of a body is read and thrown away. A client that is still sending when its connection
+is closed may lose the answer, which says what is wrong."""
+
 
 class Bounded:
     """An ASGI application whose requests have a largest size and have to arrive in time."""
@@ -35,6 +39,8 @@ class Bounded:
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._most:
+            if int(length) <= DISCARDED * self._most:
+                await self._discard(receive)
             return None
         parts, size = [], 0
         while True:
@@ -44,9 +50,21 @@ class Bounded:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self._most:
+                parts.clear()
+                if message.get("more_body", False):
+                    await self._discard(receive)
                 return None
             if not message.get("more_body", False):
                 return {"data": b"".join(parts), "more": False}
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read what remains of a body that is too large, within reason."""
+        size = 0
+        while size <= DISCARDED * self._most:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return
 
 
 def _replayed(data: bytes, receive: Receive) -> Receive:

@@ -1,5 +1,6 @@
 """The JSON of requests and answers."""
 
+import dataclasses
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -84,9 +85,9 @@ class Problem(BaseModel):
 
 def line_of(result: Result, request: TranslationRequest) -> Line:
     """The part of the answer that is for one line."""
-    fields = record(result)
+    result = dataclasses.replace(result, hypotheses=result.hypotheses[: request.nbest])
     hypotheses = []
-    for found, values in list(zip(result.hypotheses, fields["hypotheses"], strict=True))[: request.nbest]:
+    for found, values in zip(result.hypotheses, record(result)["hypotheses"], strict=True):
         values = values | {"alignment": values["alignment"] if request.alignment else None}
         if request.attention and found.attention is not None:
             values["attention"] = [[round(float(weight), 4) for weight in row] for row in found.attention]

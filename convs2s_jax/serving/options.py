@@ -22,7 +22,7 @@ class ServeOptions:
       port: port to listen on; 0 for any that is free.
       beam_sizes: beam sizes that a request may ask for, the first by default; by default that of the search.
       batch_size: most lines that are translated together.
-      wait_ms: milliseconds that a line waits for others to share its batch, while another batch is in progress.
+      wait_ms: most milliseconds that a line waits for others to share its batch, while another batch is in progress.
       max_tokens: most source tokens of a line, its end symbol counted; at most the model's positions.
       max_lines: most lines of a request.
       max_body: most bytes of a request.
@@ -39,7 +39,7 @@ class ServeOptions:
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()
     batch_size: int = 64
-    wait_ms: float = 5.0
+    wait_ms: float = 200.0
     max_tokens: int = 256
     max_lines: int = 256
     max_body: int = 1 << 20

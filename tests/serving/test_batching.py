@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from convs2s_jax.serving.batching import Batcher, FullError, Item, choose
+from convs2s_jax.serving.batching import FEWEST, Batcher, FullError, Item, choose, filled
 
 
 def item(key, width, line=""):
@@ -18,6 +18,17 @@ def test_a_batch_is_the_oldest_line_and_those_that_fit_beside_it():
     assert choose(waiting, 3) == [waiting[0], waiting[3], waiting[4]]
     assert choose(waiting[1:], 3) == [waiting[1]]
     assert choose(waiting[2:], 9) == waiting[2:]
+
+
+def test_a_batch_has_few_empty_rows_and_leaves_none_behind_for_long():
+    """Rows are computed by powers of two: at least seven eighths of them hold lines, from nine lines on."""
+    for lines in range(1, 200):
+        taken = filled(lines)
+        assert 1 <= taken <= lines < 2 * taken
+        if lines > FEWEST:
+            assert taken * 8 >= 7 * (1 << (taken - 1).bit_length())
+    assert [filled(lines) for lines in (5, 8, 13, 14, 40, 55, 56, 64)] == [5, 8, 8, 14, 32, 32, 56, 64]
+    assert len(choose([item("a", 16)] * 40, 64)) == 32
 
 
 def batches(work, *, run, rows=4, wait=0.05, most=100):
@@ -76,6 +87,31 @@ def test_a_full_batch_does_not_wait():
 
     seconds, _ = batches(work, run=run, wait=30.0)
     assert seconds < 10
+
+
+def test_a_second_batch_begins_once_it_is_as_large_as_the_one_in_progress():
+    """Not with the first few lines that come, and not only when the other ends."""
+    held = threading.Event()
+
+    def run(items):
+        if items[0].line == "first":
+            held.wait(10)
+        return upper(items)
+
+    async def work(batcher):
+        first = batcher.submit("k", [(16, "first")] * 16)
+        await asyncio.sleep(0.02)
+        few = batcher.submit("k", [(16, "a")] * 15)
+        await asyncio.sleep(0.1)
+        assert batcher.waiting == 15
+        last = batcher.submit("k", [(16, "b")])
+        await asyncio.gather(*few, *last)  # while the first is in progress
+        assert not first[0].done()
+        held.set()
+        await asyncio.gather(*first)
+
+    _, ran = batches(work, run=run, rows=64, wait=30.0)
+    assert [len(batch) for batch in ran] == [16, 16]
 
 
 def test_a_line_that_fails_harms_no_other():

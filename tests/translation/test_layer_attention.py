@@ -87,7 +87,7 @@ def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
 
 def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told(tmp_path):
     """No token is read as a formula or breaks the XML."""
-    odd = made_up(["$x_{", "<&\"'", "\x00\n", "\u05e9\u05dc\u05d5\u05dd", "</s>"], ["\\frac", "</s>"])
+    odd = made_up(["$x_{$", "<&\"'", "\x00\n", "\u05e9\u05dc\u05d5\u05dd", "</s>"], ["\\frac", "</s>"])
     told = []
     for name in ("a", "b"):
         attention_figure.draw(odd, tmp_path / name, ("png", "svg"), tell=told.append)
