@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
     from convs2s_jax.models.encoder_decoder import decode, decoder_inputs, encode, init, start
     from convs2s_jax.models.encoder_decoder import split as split_kernels
+    from convs2s_jax.models.layer_attention import layer_attention
+    from convs2s_jax.models.receptive_field import receptive_fields
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
     from convs2s_jax.search.beam import search as beam_search
     from convs2s_jax.search.config import SearchConfig
@@ -51,11 +53,13 @@ __all__ = [
     "encode",
     "init",
     "init_state",
+    "layer_attention",
     "load",
     "loss",
     "make_mesh",
     "merge_kernels",
     "numbers_of",
+    "receptive_fields",
     "request",
     "split_kernels",
     "start",
@@ -84,11 +88,13 @@ _PLACES = {
     "encode": "models.encoder_decoder.encode",
     "init": "models.encoder_decoder.init",
     "init_state": "training.step.init_state",
+    "layer_attention": "models.layer_attention.layer_attention",
     "load": "translation.translator.load",
     "loss": "training.loss.loss",
     "make_mesh": "training.mesh.make",
     "merge_kernels": "nn.weight_norm.merge",
     "numbers_of": "search.numbers.numbers_of",
+    "receptive_fields": "models.receptive_field.receptive_fields",
     "request": "search.request.request",
     "split_kernels": "models.encoder_decoder.split",
     "start": "models.encoder_decoder.start",

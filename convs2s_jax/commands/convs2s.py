@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "train": Entry("train a model, or continue a run", "train"),
         "decode": Entry("translate or label text with a trained model", "decode"),
         "serve": Entry("serve translations over HTTP", "serve"),
+        "report": Entry("make a page of curves, translations and attention of runs", "report"),
+        "attention": Entry("draw where each layer of the decoder looks", "attention"),
         "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
         "export": Entry("make programs for other machines, or a checkpoint of fairseq", "export"),

@@ -95,6 +95,24 @@ def tokenize(
     return _open(path, key)
 
 
+def lengths_of(path: Path) -> np.ndarray | None:
+    """Tokens of each sentence of a file that `tokenize` wrote, without EOS; None if it cannot be read.
+
+    Nothing is compared with the texts or the checksum: this is for a look at a run, not for training.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            magic, _, sentences, total, width, _ = _HEADER.unpack(file.read(_HEADER.size))
+            start = _offsets_start(total, width)
+            if magic != _MAGIC or size != start + 8 * (sentences + 1):
+                return None
+            file.seek(start)
+            return np.diff(np.frombuffer(file.read(), "<i8"))
+    except (OSError, struct.error):
+        return None
+
+
 def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
     """Write a file atomically, with a progress bar."""
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)

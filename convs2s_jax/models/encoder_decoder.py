@@ -28,7 +28,7 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.nn.types import Array, Key, Tree, wide
 
 T = TypeVar("T")
 
@@ -194,7 +194,25 @@ def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
 def advance(
     params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
 ) -> tuple[Array, Array, Tree]:
-    """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache."""
+    """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache.
+
+    The attention is the mean over the layers that attend, or the last layer's where the decoder's config says so
+    (`averages_attention`); zeros where none attends.
+    """
+    features, layers, cache = advance_in_layers(params, cfg, memory, cache, tokens, key=key)
+    if not layers:
+        attention = jnp.zeros((*tokens.shape, memory.mask.shape[1]), wide(features.dtype))
+    elif cfg.decoder.averages_attention and len(layers) > 1:
+        attention = jnp.mean(jnp.stack(layers), axis=0)
+    else:
+        attention = layers[-1]
+    return features, attention, cache
+
+
+def advance_in_layers(
+    params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
+) -> tuple[Array, tuple[Array, ...], Tree]:
+    """`advance`, with the attention [N, T, S] of each of `cfg.decoder.attention_names` instead of one."""
     check_params(params, Params)
     check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))

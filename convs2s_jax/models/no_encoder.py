@@ -27,6 +27,11 @@ class NoEncoderConfig(EncoderConfig):
         """No source is read, so any length will do."""
         return 2**31 - 1
 
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """There is no layer."""
+        return ()
+
 
 def init(_key: Key, _cfg: NoEncoderConfig, /, **_: object) -> tuple[()]:
     """No parameters."""

@@ -32,15 +32,23 @@ class EncoderConfig:
     def check_dim(self, dim: int) -> None:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
+    @property
+    def receptive_fields(self) -> tuple[int, ...] | None:
+        """Source tokens that a position sees after each layer; None, the default, where nothing limits them."""
+        return None
+
 
 class DecoderConfig:
     """Base of the configs of decoders. Each has a field `kind`, and `max_length`, the longest target in tokens.
 
     Attributes:
       normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
+      averages_attention: whether the attention of the decoder is the mean of its layers'; otherwise it is the last
+        layer's.
     """
 
     normalised: ClassVar[bool] = False
+    averages_attention: ClassVar[bool] = True
 
     def check_dim(self, dim: int) -> None:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
@@ -55,9 +63,19 @@ class DecoderConfig:
         return True
 
     @property
+    def attention_names(self) -> tuple[str, ...]:
+        """A name for each attention that `advance` returns, in its order: "layer 1" and so on; the default has none."""
+        return ()
+
+    @property
     def returns_attention(self) -> bool:
-        """Whether `advance` returns attention weights; if not, it returns zeros."""
-        return True
+        """Whether `advance` returns attention weights."""
+        return len(self.attention_names) > 0
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...] | None:
+        """Target tokens that a position sees after each layer, itself counted; None, the default, for all before it."""
+        return None
 
     @property
     def gradient_scale(self) -> float:
@@ -135,8 +153,11 @@ class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
         rate: float,
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
-    ) -> tuple[Array, Array, K]:
-        """Read tokens [N, T]: features [N, T, O], attention [N, T, S] and the next cache."""
+    ) -> tuple[Array, tuple[Array, ...], K]:
+        """Read tokens [N, T]: features [N, T, O], the weights [N, T, S] of each attention and the next cache.
+
+        There is an attention for each of the config's `attention_names`. What nobody uses is not computed under `jit`.
+        """
 
     def output_layer(self, params: Plain, dtype: DTypeLike, /) -> Affine:
         """The softmax layer: kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""

@@ -13,6 +13,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, wide
 
 DepthwiseForm = Literal["auto", "shifts", "products"]
@@ -43,7 +44,7 @@ def depthwise(
     K, H = w.shape[-2:]
     B, U, C = x.shape
     T = U + sum(padding) - (K - 1) * dilation
-    x = x.astype(w.dtype).reshape(B, U, H, C // H)
+    x = reshape(x.astype(w.dtype), (B, U, H, C // H))
     if T == 1:
         kernels = w if w.ndim == 4 else w[None, None]
         taps = kernels[:, 0, :, :, None] * _padded(x, padding)[:, ::dilation]
@@ -51,7 +52,7 @@ def depthwise(
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
         y = DEPTHWISE_FORMS[chosen](w, x, dilation, padding)
-    return y.reshape(B, T, C)
+    return reshape(y, (B, T, C))
 
 
 def _padded(x: Array, padding: tuple[int, int]) -> Array:
@@ -110,9 +111,9 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
         y = jnp.einsum("HTU,BUHR->BTHR", band, x)
     else:
         w = jnp.pad(jnp.broadcast_to(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
-        w = jnp.moveaxis(w.reshape(B * count, L, K, H), 3, 1)
+        w = jnp.moveaxis(reshape(w, (B * count, L, K, H)), 3, 1)
         y = jnp.einsum("BHTU,BUHR->BTHR", _band(w, dilation)[..., columns], x)
-    return y.reshape(B, count * L, H, R)[:, :T]
+    return reshape(y, (B, count * L, H, R))[:, :T]
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
@@ -121,9 +122,9 @@ def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
         return x
     B, U, *rest = x.shape
     x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - U), *((0, 0) for _ in rest)))
-    blocks = x.reshape(B, count + 1, length, *rest)
+    blocks = reshape(x, (B, count + 1, length, *rest))
     overlapping = jnp.concatenate([blocks[:, :-1], blocks[:, 1:, :reach]], axis=2)
-    return overlapping.reshape(B * count, length + reach, *rest)
+    return reshape(overlapping, (B * count, length + reach, *rest))
 
 
 def _band(w: Array, dilation: int) -> Array:
@@ -136,4 +137,4 @@ def _band(w: Array, dilation: int) -> Array:
     columns = L + (K - 1) * dilation
     zero = jnp.zeros((), w.dtype)
     padded = jax.lax.pad(w, zero, [(0, 0, 0)] * (w.ndim - 1) + [(0, L, dilation - 1)])
-    return padded.reshape(*rest, L * (columns + 1))[..., : L * columns].reshape(*rest, L, columns)
+    return reshape(reshape(padded, (*rest, L * (columns + 1)))[..., : L * columns], (*rest, L, columns))

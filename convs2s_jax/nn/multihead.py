@@ -8,6 +8,7 @@ from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import softmax
 from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -52,8 +53,8 @@ def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> Sou
     """Map the encoder's keys and values, both [B, S, E], once for all queries."""
     shape = (*keys.shape[:2], heads, -1)
     return SourceHeads(
-        keys=jnp.transpose(linear(params.key, keys).reshape(shape), (0, 2, 3, 1)),
-        values=jnp.transpose(linear(params.value, values).reshape(shape), (0, 2, 1, 3)),
+        keys=jnp.transpose(reshape(linear(params.key, keys), shape), (0, 2, 3, 1)),
+        values=jnp.transpose(reshape(linear(params.value, values), shape), (0, 2, 1, 3)),
     )
 
 
@@ -75,9 +76,9 @@ def attend(
     """
     N, T, E = x.shape
     B, H, D, S = source.keys.shape
-    q = linear(params.query, x).reshape(B, N // B, T, H, D) * D**-0.5
+    q = reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5
     scores = jnp.einsum("BWTHD,BHDS->BWHTS", q, source.keys, preferred_element_type=wide(q.dtype))
-    a = softmax(scores, mask[:, None, None, None]).reshape(N, H, T, S)
-    weights = dropout(a, rate, key).astype(source.values.dtype).reshape(B, N // B, H, T, S)
+    a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))
+    weights = reshape(dropout(a, rate, key).astype(source.values.dtype), (B, N // B, H, T, S))
     fetched = jnp.einsum("BWHTS,BHSD->BWTHD", weights, source.values)
-    return linear(params.out, fetched.reshape(N, T, E)), jnp.mean(a, axis=1)
+    return linear(params.out, reshape(fetched, (N, T, E))), jnp.mean(a, axis=1)

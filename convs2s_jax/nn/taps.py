@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, wide
 
 P = TypeVar("P")
@@ -82,8 +83,8 @@ def predicted(maker: Array, x: Array) -> Array:
     Unlike attention, the taps of a position depend on the channels of that position alone.
     """
     C, K, H = maker.shape
-    scores = x.astype(maker.dtype).reshape(-1, C) @ maker.reshape(C, K * H)
-    return softmax(scores.reshape(*x.shape[:2], K, H))
+    scores = reshape(x.astype(maker.dtype), (-1, C)) @ maker.reshape(C, K * H)
+    return softmax(reshape(scores, (*x.shape[:2], K, H)))
 
 
 def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: float, key: Key | None) -> Array:

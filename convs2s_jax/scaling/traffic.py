@@ -2,10 +2,12 @@
 
 Each operation reads its operands and writes its results once; what is inside a fusion, or in memory on the chip (as XLA
 assigns it on TPUs), does not count. Of a slice only the slice is read, and of an array that is updated in place only
-the update is written. XLA's own `cost_analysis` counts a loop once.
+the update is written. A TPU's asynchronous exchange goes on inside the operations beside it, which pass its arrays on:
+they count where it starts. XLA's own `cost_analysis` counts a loop once.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 
 from convs2s_jax.scaling import hlo
 from convs2s_jax.scaling.hlo import Buffer, Operation, Program
@@ -49,8 +51,22 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
         return _far(operation.results) + sum(_far(operand) for operand in operands)
     inner = program.computations[operation.called("calls")]
     parameters = {item.rest.split(")")[0]: item.name for item in inner.values() if item.kind == "parameter"}
-    read = sum(min(_far(operand), _read(inner, parameters[str(i)], operand)) for i, operand in enumerate(operands))
-    return read + _written(inner, operation.results)
+    given, made = _passed_on(operation, inner)
+    read = sum(
+        min(_far(operand), _read(inner, parameters[str(i)], operand))
+        for i, operand in enumerate(operands)
+        if i not in given
+    )
+    return read + _written(inner, operation.results, made)
+
+
+def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[int], set[int]]:
+    """Numbers of the operands and of the results that are the same memory, in a fusion beside an exchange."""
+    text = "".join(operation.rest for operation in inner.values())
+    if "chain_id=" not in text or '"AsyncCollectiveStart"' in text:
+        return set(), set()
+    same = re.findall(r"\{(\d*)\}: \((\d+), \{\}\)", fusion.rest)
+    return {int(operand) for _, operand in same}, {int(result or 0) for result, _ in same}
 
 
 def _far(buffers: tuple[Buffer, ...]) -> int:
@@ -73,12 +89,14 @@ def _read(inner: Mapping[str, Operation], name: str, whole: tuple[Buffer, ...]) 
     return total
 
 
-def _written(inner: Mapping[str, Operation], results: tuple[Buffer, ...]) -> int:
+def _written(inner: Mapping[str, Operation], results: tuple[Buffer, ...], passed_on: Set[int]) -> int:
     """Bytes that a fusion writes: of each result, or of the update where it is an array updated in place."""
     root = next(operation for operation in inner.values() if operation.root)
-    made = [inner[name] for name in root.operands] if root.kind == "tuple" else [root]
+    made = [inner[name] for name in root.operands] if root.kind == "tuple" else [root] * len(results)
     total = 0
-    for buffer, operation in zip(results, made, strict=False):
+    for number, (buffer, operation) in enumerate(zip(results, made, strict=False)):
+        if number in passed_on:
+            continue
         while operation.kind == "bitcast" and operation.operands[0] in inner:
             operation = inner[operation.operands[0]]
         updated = operation.kind == "dynamic-update-slice" and inner[operation.operands[1]].results

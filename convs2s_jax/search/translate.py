@@ -1,7 +1,6 @@
 """Translating sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,9 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.search.buckets import Bucket, batches
+from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candidates_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
-from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request, sizes
 from convs2s_jax.search.shortlist import Shortlist, wishes_of
@@ -28,45 +27,6 @@ from convs2s_jax.search.structure import structure_of
 
 Models = Params | tuple[Params, ...]
 ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation of a sentence.
-
-    Attributes:
-      tokens: ids without the end symbol.
-      score: the score by which candidates are ranked (see `SearchConfig`).
-      token_scores: nats of each token and of the end symbol: one more than `tokens`.
-      attention: [tokens + 1, S], how much each symbol looked at each source token, end symbols included; None unless
-        it was asked for.
-    """
-
-    tokens: np.ndarray
-    score: float
-    token_scores: np.ndarray
-    attention: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The translations of one sentence.
-
-    Attributes:
-      candidates: at least one, best first.
-      cut: source tokens left out at the end because the model has no positions for them.
-    """
-
-    candidates: tuple[Candidate, ...]
-    cut: int = 0
-
-    @property
-    def best(self) -> Candidate:
-        """The candidate of the highest score."""
-        return self.candidates[0]
-
-
-NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
 
 
 def translate(
@@ -181,7 +141,7 @@ def translate(
     # numbers are placed once, not copied to the device with each batch
     on = placed((members, jax.device_put(numbers_of(cfg))))
     for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(_candidates(found, weights, lengths[i]), cuts[i])
+        results[i] = Translation(candidates_of(found, weights, lengths[i]), cuts[i])
     return results
 
 
@@ -225,13 +185,12 @@ def score(
 
     structure, numbers = structure_of(cfg), numbers_of(cfg)
     on = placed(members)
-    unscored = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
-    results = [Translation((unscored,), max(0, len(source) - room)) for source in sources]
+    results = [Translation((UNSCORED,), max(0, len(source) - room)) for source in sources]
     longer = [max(lengths[i], len(targets[i]) + 1) for i in fits]
     plan = batches(longer, rows=rows, tokens=tokens)
     plan = [b._replace(indices=tuple(fits[i] for i in b.indices)) for b in plan]
     for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(_candidates(found, weights, lengths[i]), results[i].cut)
+        results[i] = Translation(candidates_of(found, weights, lengths[i]), results[i].cut)
     return results
 
 
@@ -290,19 +249,3 @@ def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], wi
       room: tokens of a sentence that count; the others are cut off.
     """
     return pad_rows([() if i is None else sources[i][:room] for i in indices], (len(indices), width))
-
-
-def _candidates(found: Hypotheses, weights: np.ndarray | None, source_length: int) -> tuple[Candidate, ...]:
-    """The finished hypotheses of a sentence, [W, ...] each."""
-    tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
-    candidates = [
-        Candidate(
-            tokens[w, : n - 1],
-            float(found.scores[w]),
-            token_scores[w, :n],
-            None if weights is None else weights[w, :n, :source_length],
-        )
-        for w, n in enumerate(found.lengths)
-        if n > 0
-    ]
-    return tuple(candidates) or (Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores),)

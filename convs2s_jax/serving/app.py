@@ -22,6 +22,8 @@ GONE = 499
 """Status of a request whose client has left, as proxies write it."""
 PAGE = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 """Files of the page for people and their types."""
+SHARED = {"attention.js": "text/javascript", "attention.css": "text/css"}
+"""Files that the page shares with reports (`translation/static`)."""
 POLICY = "default-src 'self'; img-src 'self' data:"
 """Content security policy of the page: nothing is loaded from elsewhere."""
 
@@ -122,10 +124,11 @@ def _add_routes(app: FastAPI) -> None:
 
 def _page(name: str) -> Response:
     """A file of the page for people."""
-    if name not in PAGE:
+    package = "convs2s_jax.serving" if name in PAGE else "convs2s_jax.translation"
+    if name not in PAGE | SHARED:
         raise HTTPException(404, "there is no such page")
-    content = importlib.resources.files("convs2s_jax.serving").joinpath("static", name).read_bytes()
-    return Response(content, media_type=PAGE[name], headers={"content-security-policy": POLICY})
+    content = importlib.resources.files(package).joinpath("static", name).read_bytes()
+    return Response(content, media_type=(PAGE | SHARED)[name], headers={"content-security-policy": POLICY})
 
 
 def _add_handlers(app: FastAPI) -> None:

@@ -44,6 +44,9 @@ EARLY = "data"
 """The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
 EACH_BATCH = Exchange()
 """For each batch, in the dtype that the way chooses."""
+NARROW = 32
+"""Parts with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
+arrays padded to tiles, which sends several times the bytes."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,12 @@ class Constrained:
     Attributes:
       whole: sharding of the array in use.
       part: sharding of the parameter and of its gradient.
+      narrow: axis of the array that is cut into narrow parts; None where parts are wide.
     """
 
     whole: NamedSharding
     part: NamedSharding
+    narrow: int | None = None
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype, not cut by the state's axis."""
@@ -64,7 +69,16 @@ class Constrained:
 
     def gather(self, value: Array) -> Array:
         """All parts."""
-        return lax.with_sharding_constraint(value, self.whole)
+        if self.narrow is None:
+            return lax.with_sharding_constraint(value, self.whole)
+        axis, shape, entries = self.narrow, value.shape, list(self.whole.spec)
+        cut = self.part.spec[axis]
+        count = self.part.mesh.shape[cut]
+        parts = value.reshape(*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+        parts = jnp.moveaxis(parts, axis, 0)
+        for first in (cut, None):
+            parts = lax.with_sharding_constraint(parts, NamedSharding(self.whole.mesh, P(first, *entries)))
+        return lax.with_sharding_constraint(jnp.moveaxis(parts, 0, axis).reshape(shape), self.whole)
 
     def scatter(self, gradient: Array) -> Array:
         """This part of the sum over rows, which XLA takes."""
@@ -129,11 +143,13 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) ->
         whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
         if sharding.in_halves(name, value.shape, mesh, rules):
             whole, own = (P(*spec, None) for spec in (whole, own))
-            return Part(value, Paired(mesh, placed(whole, own)), value.dtype, early)
-        return Part(value, placed(whole, own), value.dtype, early)
+            return Part(value, Paired(mesh, placed(whole, own, None)), value.dtype, early)
+        last = value.ndim - 1
+        narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
+        return Part(value, placed(whole, own, last if narrow else None), value.dtype, early)
 
-    def placed(whole: P, own: P) -> Constrained:
-        return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own))
+    def placed(whole: P, own: P, narrow: int | None) -> Constrained:
+        return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own), narrow)
 
     return jax.tree_util.tree_map_with_path(part, params)
 

@@ -129,6 +129,6 @@ def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:
     return AbstractMesh(shape(cfg, devices), AXES)
 
 
-def row_shards(mesh: Mesh) -> int:
+def row_shards(mesh: Mesh | AbstractMesh) -> int:
     """Number of shards of the rows of a batch."""
     return int(np.prod([mesh.shape[axis] for axis in ROWS]))

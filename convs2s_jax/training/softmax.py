@@ -21,6 +21,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.training import rings
 
 ROWS = 512
 """Most rows of a chunk on a device: their scores stay in cache, and longer products are not faster
@@ -70,8 +71,8 @@ def _forward(
 ) -> tuple[tuple[Array, Array], tuple[Affine, tuple[Array, Array] | None, Array]]:
     """The sums, and the gradient of the first with respect to the layer and the features.
 
-    That of the layer is in shards, if there are several, and without its part that is the same for all words, which is
-    given apart: for all columns of the kernel [O], and for all entries of the bias.
+    That of the layer is without its part that is the same for all words, which is given apart: for all columns of the
+    kernel [O], and for all entries of the bias.
     """
     dtype, each = wide(features.dtype), _each(layer, options)
     keep = 1.0 - options.smoothing - each
@@ -94,6 +95,8 @@ def _forward(
     cut = (_chunks(features, options.shards), _chunks(targets, options.shards))
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
+    if options.shards > 1:  # here, so that all of the backward pass can run beside the exchange
+        dw, db = rings.summed(dw, features.dtype), jnp.sum(db, axis=0)
     dh = _whole(dh, features.shape)
     constant = None
     if options.smoothing:
@@ -108,8 +111,6 @@ def _backward(
 ) -> tuple[Affine, Array, None]:
     layer, constant, dh = gradients
     g = cotangents[0]
-    if layer.w.ndim > 2:  # added up here, where a mesh that shards the kernel needs its parts only
-        layer = jax.tree.map(partial(jnp.sum, axis=0), layer)
     if constant is not None:
         layer = Affine(w=layer.w - constant[0][:, None], b=layer.b - constant[1])
     # the kernel has the dtype of the features

@@ -15,7 +15,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.trained import Dtype
+from convs2s_jax.translation.trained import Dtype, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +109,14 @@ def load(
     )
 
 
+def of(found: Trained) -> Translator:
+    """A single trained model as a translator. Raises UserError for a model of another kind."""
+    cfg, fingerprints = found.cfg, (found.fingerprint,)
+    return Translator(
+        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
+    )
+
+
 def fuse(
     translator: Translator, lm: Translator, *, names: tuple[str, str] = ("the model", "the language model")
 ) -> Translator:
@@ -154,11 +162,7 @@ def precomputed(translator: Translator) -> Translator:
 
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
-    found = trained.restore(workdir, steps, dtype, tell)
-    cfg, fingerprints = found.cfg, (found.fingerprint,)
-    return Translator(
-        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
-    )
+    return of(trained.restore(workdir, steps, dtype, tell))
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:

@@ -44,6 +44,11 @@ def advance(params, cfg, memory, cache, tokens, key=None):
     return model.advance(params, cfg, memory, cache, tokens, key=key)
 
 
+@partial(jax.jit, static_argnums=1)
+def advance_in_layers(params, cfg, memory, cache, tokens):
+    return model.advance_in_layers(params, cfg, memory, cache, tokens)
+
+
 def begin(params, cfg, memory, rows=2):
     return model.start(params, cfg, memory, rows)
 
@@ -54,19 +59,19 @@ def read(params, cfg, memory, tokens, key=None):
 
 @pytest.mark.parametrize("cuts", [[1] * 7, [3, 1, 3]], ids=str)
 @every_decoder
-def test_any_cut_of_the_target_gives_the_same_features_attention_and_cache(decoder, cuts):
-    """With and without `precompute`."""
+def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(decoder, cuts):
+    """The attention of each layer, with and without `precompute`."""
     cfg = config(decoder=decoder)
     params, source = parameters(cfg), memory()
-    whole = read(params, cfg, source, TOKENS)
+    whole = advance_in_layers(params, cfg, source, begin(params, cfg, source), TOKENS)
     precomputed = model.precompute(params, cfg)
     for p, m in ((params, source), (precomputed, model.prepare(precomputed, cfg, source))):
         cache, at, made = begin(p, cfg, m), 0, []
         for cut in cuts:
-            *part, cache = advance(p, cfg, m, cache, TOKENS[:, at : at + cut])
-            made.append(part)
+            *part, cache = advance_in_layers(p, cfg, m, cache, TOKENS[:, at : at + cut])
+            made.append(tuple(part))
             at += cut
-        same(tuple(jnp.concatenate(parts, axis=1) for parts in zip(*made, strict=True)), whole[:2])
+        same(jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *made), whole[:2])
         if p is params:
             same(cache, whole[2])
 
@@ -139,11 +144,19 @@ def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(dec
 
 @every_decoder
 def test_attention_is_a_distribution_over_the_source_where_there_is_one(decoder):
+    """Of each layer, and of all together: the mean of the layers, or the last where the config says so."""
     cfg = config(decoder=decoder)
-    _, attention, _ = read(parameters(cfg), cfg, memory(), TOKENS)
-    assert attention.dtype == jnp.float32
-    np.testing.assert_allclose(attention.sum(-1), float(cfg.attends), rtol=1e-5)
-    np.testing.assert_array_equal(attention[1, :, 2:], 0.0)
+    params, source = parameters(cfg), memory()
+    _, attention, _ = read(params, cfg, source, TOKENS)
+    _, layers, _ = advance_in_layers(params, cfg, source, begin(params, cfg, source), TOKENS)
+    assert len(layers) == len(set(cfg.decoder.attention_names)) == len(cfg.decoder.attention_names)
+    for a in (attention, *layers):
+        assert a.dtype == jnp.float32
+        np.testing.assert_allclose(a.sum(-1), float(cfg.attends), rtol=1e-5)
+        np.testing.assert_array_equal(a[1, :, 2:], 0.0)
+    if layers:
+        together = np.mean(layers, axis=0) if cfg.decoder.averages_attention else layers[-1]
+        np.testing.assert_allclose(attention, together, rtol=0, atol=1e-6)
 
 
 @every_decoder

@@ -158,3 +158,40 @@ ENTRY %main (p: f32[256]) -> f32[256] {
 def test_arrays_on_the_chip_are_no_memory_traffic():
     """The copy reads from memory, and the sum writes to it."""
     assert traffic.memory_bytes(hlo.parse(TPU)) == 2 * 4 * 256
+
+
+BESIDE = """\
+HloModule test
+
+%start (a: bf16[1,64]) -> (bf16[1,64], bf16[4,64], u32[]) {
+  %a = bf16[1,64]{1,0} parameter(0)
+  %gather = bf16[4,64]{1,0} all-gather(%a), frontend_attributes={chain_id="0"}
+  ROOT %begun = (bf16[1,64], bf16[4,64], u32[]{:S(2)}) custom-call(%gather), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (b: bf16[1,64], c: bf16[4,64], d: u32[], x: f32[256]) -> (f32[256], bf16[1,64], bf16[4,64], u32[]) {
+  %b = bf16[1,64]{1,0} parameter(0)
+  %c = bf16[4,64]{1,0} parameter(1)
+  %d = u32[]{:S(2)} parameter(2)
+  %x = f32[256]{0} parameter(3)
+  %going = bf16[4,64]{1,0} all-gather(%b), frontend_attributes={chain_id="0"}
+  %sine = f32[256]{0} sine(%x)
+  ROOT %all = (f32[256]{0}, bf16[1,64]{1,0}, bf16[4,64]{1,0}, u32[]{:S(2)}) tuple(%sine, %b, %c, %d)
+}
+
+ENTRY %main (p: bf16[1,64], q: f32[256]) -> (f32[256], bf16[1,64], bf16[4,64], u32[]) {
+  %p = bf16[1,64]{1,0} parameter(0)
+  %q = f32[256]{0} parameter(1)
+  %first = (bf16[1,64], bf16[4,64], u32[]{:S(2)}) fusion(%p), output_to_operand_aliasing={{0}: (0, {})}, calls=%start
+  %e = bf16[1,64]{1,0} get-tuple-element(%first), index=0
+  %f = bf16[4,64]{1,0} get-tuple-element(%first), index=1
+  %g = u32[]{:S(2)} get-tuple-element(%first), index=2
+  ROOT %then = (f32[256], bf16[1,64], bf16[4,64], u32[]{:S(2)}) fusion(%e, %f, %g, %q), ALIASES, calls=%beside
+}
+""".replace("ALIASES", "output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {})}")
+
+
+def test_an_exchange_beside_operations_is_memory_traffic_once():
+    """Where it starts, the part is read and passed on, and the whole is written. The sine reads and writes its own."""
+    part, whole, own = 2 * 64, 2 * 4 * 64, 4 * 256
+    assert traffic.memory_bytes(hlo.parse(BESIDE)) == 2 * part + whole + 2 * own

@@ -20,14 +20,12 @@ from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import sharding
+from convs2s_jax.training import rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.step import update
-from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 
@@ -97,6 +95,16 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1)], ids=str)
+def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, expected, monkeypatch):
+    """As on many devices."""
+    monkeypatch.setattr(rings, "LEAST", 2)
+    state, steps, batches = laid_out("jit", sizes)
+    assert "ppermute" in steps.first.lower(state.params, batches[0], KEY).as_text(debug_info=True)
+    assert_equal_each(three_updates(state, steps, batches), expected[1])
 
 
 @pytest.mark.parametrize(("sizes", "times"), [((8, 1, 1), 1), ((1, 8, 1), 2)], ids=str)
@@ -224,15 +232,6 @@ def test_the_wrong_gradient_of_a_sharded_convolution_is_still_there():
 def test_ways_that_spread_rows_refuse_the_axis_tensor(way):
     with pytest.raises(UserError, match=rf"^mesh\.tensor is 2 with parallel={way}: it spreads rows; use 1, or"):
         compile_configured(MODEL, TRAINING, mesh_of((4, 1, 2)), parallel=way)
-
-
-def test_a_model_without_shardings_in_types_is_refused_before_anything_is_written(tmp_path):
-    cfg = tiny.config(parallel="explicit", mesh__data=2, model__encoder__convolution={"kind": "dynamic", "heads": 4})
-    with pytest.raises(
-        UserError, match=r"^parallel is 'explicit', which cannot train this model; use jit\. JAX says: "
-    ):
-        train(cfg, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("sizes", [(4, 2, 1), (4, 1, 2)], ids=str)

@@ -11,7 +11,7 @@ from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
-from convs2s_jax.search.translate import Candidate
+from convs2s_jax.search.candidates import Candidate
 from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, word_of, words
 from convs2s_jax.translation.results import text_of
 

@@ -21,6 +21,7 @@ from convs2s_jax.models.convs2s.layers import (
     check_layers,
     gated,
     init_layers,
+    receptive_fields,
     residual,
     sizes,
 )
@@ -102,9 +103,14 @@ class ConvDecoderConfig(DecoderConfig):
         return any(self.attends(i) for i in range(len(self.layers)))
 
     @property
-    def returns_attention(self) -> bool:
-        """Whether any layer attends."""
-        return self.reads_memory
+    def attention_names(self) -> tuple[str, ...]:
+        """The layers that attend, counted from 1."""
+        return tuple(f"layer {i + 1}" for i in range(len(self.layers)) if self.attends(i))
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """1 + (K - 1) r, summed over the layers up to each (section 3.2)."""
+        return receptive_fields(self.layers, self.convolution)
 
     @property
     def gradient_scale(self) -> float:
@@ -211,7 +217,7 @@ def advance(
     rate: float,
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
-) -> tuple[Array, Array, ConvDecoderCache]:
+) -> tuple[Array, tuple[Array, ...], ConvDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
@@ -225,7 +231,7 @@ def advance(
       execution: how the layers are executed; a single token is processed without a scan over layers.
 
     Returns:
-      Features [N, T, O] for `logits`; attention [N, T, S], the mean over the attending layers; the next cache.
+      Features [N, T, O] for `logits`; the attention [N, T, S] of each layer that attends; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 2)
     g = placing.whole(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
@@ -248,9 +254,8 @@ def advance(
     items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
     x, made = through(apply, cfg.layers, items, placing.cut(linear(params.map_in, g)), execution)
     features = dropout(placing.whole(linear(params.map_out, x)), rate, keys[1])
-    attended = mean_attention([a for _, a in made], tokens, memory.mask)
     after = ConvDecoderCache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
-    return features, attended, after
+    return features, tuple(a for _, a in made if a is not None), after
 
 
 def after_convolution(
@@ -276,14 +281,6 @@ def after_convolution(
     if block.attention is not None:
         h, a = attend(block.attention, h)
     return add_residual(h, residual(outputs, layer, block.projection)), a
-
-
-def mean_attention(weights: Sequence[Array | None], tokens: Array, mask: Array) -> Array:
-    """Attention weights averaged over the attending layers, [N, T, S]; zeros where none attends."""
-    found = [a for a in weights if a is not None]
-    if not found:
-        return jnp.zeros((*tokens.shape, mask.shape[1]), jnp.float32)
-    return jnp.mean(jnp.stack(found), axis=0)
 
 
 def length_after(length: Array, tokens: Array) -> Array:

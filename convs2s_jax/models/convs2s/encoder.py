@@ -17,6 +17,7 @@ from convs2s_jax.models.convs2s.layers import (
     check_layers,
     gated,
     init_layers,
+    receptive_fields,
     residual,
 )
 from convs2s_jax.models.convs2s.stack import through
@@ -64,6 +65,11 @@ class ConvEncoderConfig(EncoderConfig):
     def max_length(self) -> int:
         """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
         return self.max_positions - 2
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """1 + (K - 1) r, summed over the layers up to each (section 3.2)."""
+        return receptive_fields(self.layers, self.convolution)
 
 
 @flax.struct.dataclass

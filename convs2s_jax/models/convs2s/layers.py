@@ -1,5 +1,6 @@
 """The layer list of a convolutional encoder or decoder: channels, kernel widths, residual connections."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,12 @@ def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
         result.append(LayerChannels(outputs[-1], outputs[-layer.skip] if layer.skip else None))
         outputs.append(layer.channels)
     return result
+
+
+def receptive_fields(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> tuple[int, ...]:
+    """Positions of the input that an output of each layer depends on:  1 + sum (K - 1) r  over the layers up to it."""
+    reaches = [(layer.width - 1) * convolution.at(i).dilation for i, layer in enumerate(layers)]
+    return tuple(itertools.accumulate(reaches, initial=1))[1:]
 
 
 def init_layer(

@@ -22,7 +22,6 @@ from convs2s_jax.models.convs2s.decoder import (
     ConvDecoderParams,
     after_convolution,
     length_after,
-    mean_attention,
 )
 from convs2s_jax.models.convs2s.first_layer import Tables, Words
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
@@ -150,7 +149,7 @@ def advance(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
     **_: object,
-) -> tuple[Array, Array, LookupCache]:
+) -> tuple[Array, tuple[Array, ...], LookupCache]:
     """`convs2s.decoder.advance` without dropout; arguments and results are its own.
 
     Raises:
@@ -182,7 +181,7 @@ def advance(
         outputs.append(x)
         histories.append(history)
         weights.append(a)
-    attended = mean_attention(weights, tokens, memory.mask)
+    attended = tuple(a for a in weights if a is not None)
     after = LookupCache(length=length_after(cache.length, tokens), histories=tuple(histories))
     return linear(plain.map_out, outputs[-1]), attended, after
 

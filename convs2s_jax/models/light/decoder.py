@@ -1,7 +1,7 @@
 """The decoder of lightweight or dynamic convolutions with multi-head attention (Wu et al. 2019)."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.struct
 import jax
@@ -35,6 +35,8 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
       attention_dropout: dropout rate on the attention weights.
     """
 
+    averages_attention: ClassVar[bool] = False  # as fairseq's
+
     layers: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
     tied_output: bool = False
     attention_dropout: float = 0.0
@@ -51,6 +53,11 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
             dim % self.heads == 0,
             f"decoder.heads is {self.heads}: the attention shares the {dim} of embedding_dim out evenly; use a divisor",
         )
+
+    @property
+    def attention_names(self) -> tuple[str, ...]:
+        """All layers, counted from 1."""
+        return tuple(f"layer {i + 1}" for i in range(len(self.layers)))
 
 
 @flax.struct.dataclass
@@ -168,7 +175,7 @@ def advance(
     rate: float,
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
-) -> tuple[Array, Array, LightDecoderCache]:
+) -> tuple[Array, tuple[Array, ...], LightDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
     The softmax of a kernel always includes all its taps, even those on the zeros before the target. (fairseq
@@ -186,7 +193,7 @@ def advance(
       execution: only `remat` has an effect, on each layer.
 
     Returns:
-      Features [N, T, E] for `logits`; attention [N, T, S], the mean over the heads of the last layer; the next cache.
+      Features [N, T, E] for `logits`; the attention [N, T, S] of each layer, the mean over its heads; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 1)
 
@@ -214,12 +221,14 @@ def advance(
     apply = execution.kept(layer, parts=in_parts(params.blocks))
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
-    histories, a = [], jnp.zeros(())
+    histories, weights = [], []
     for block, history, source, k in zip(params.blocks, cache.histories, memory.sources, keys[1:], strict=True):
         x, after, a = apply(block, history, source, x, k)
         histories.append(after)
+        weights.append(a)
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
-    return layers.norm_after(params.norm, x), a, LightDecoderCache(length=length, histories=tuple(histories))
+    cache = LightDecoderCache(length=length, histories=tuple(histories))
+    return layers.norm_after(params.norm, x), tuple(weights), cache
 
 
 def output_layer(params: LightDecoderParams, dtype: DTypeLike) -> Affine:

@@ -1,5 +1,6 @@
 """Layers of lightweight and dynamic convolutions, for encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
@@ -74,6 +75,11 @@ class LightConfig:
     def max_length(self) -> int:
         """Longest sequence in tokens, its end symbol counted: two rows of the position table are reserved."""
         return self.max_positions - 2
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """1 + sum (K - 1) over the layers up to each."""
+        return tuple(itertools.accumulate((width - 1 for width in self.layers), initial=1))[1:]
 
     def check_dim(self, dim: int) -> None:
         """Reject an E that cannot be divided between sines and cosines."""

@@ -86,9 +86,9 @@ class RecurrentDecoderConfig(DecoderConfig):
         return self.out_dim
 
     @property
-    def returns_attention(self) -> bool:
-        """Whether the decoder attends to the memory."""
-        return self.attention != "none"
+    def attention_names(self) -> tuple[str, ...]:
+        """One attention for all layers, or none."""
+        return () if self.attention == "none" else ("attention",)
 
 
 @flax.struct.dataclass
@@ -170,7 +170,7 @@ def advance(
     rate: float,
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
-) -> tuple[Array, Array, RecurrentDecoderCache]:
+) -> tuple[Array, tuple[Array, ...], RecurrentDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
@@ -184,7 +184,7 @@ def advance(
       execution: only `remat` has an effect, on each step or layer.
 
     Returns:
-      Features [N, T, O] for `logits`; attention [N, T, S], zero everywhere with attention "none"; the next cache.
+      Features [N, T, O] for `logits`; the attention [N, T, S], if there is one; the next cache.
     """
     mapped = memory if isinstance(memory, MappedMemory) else prepare(params, cfg, memory)
     keys = split_key(key, cfg.layers + 1)
@@ -199,7 +199,7 @@ def advance(
     )
     target = TargetWords(e.astype(params.map_out.w.dtype), tokens != PAD, rate, keys[2:], execution)
     features, attention, cache = WIRINGS[cfg.wiring].read(layers, mapped, cache, target)
-    return dropout(features, rate, keys[1]), attention, cache
+    return dropout(features, rate, keys[1]), (attention,) if cfg.returns_attention else (), cache
 
 
 def output_layer(params: RecurrentDecoderParams, dtype: DTypeLike) -> Affine:

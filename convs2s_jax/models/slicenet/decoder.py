@@ -5,6 +5,7 @@
 Here g are the embedded target tokens and m is the memory.
 """
 
+import itertools
 from typing import Any, Literal
 
 import flax.struct
@@ -38,6 +39,18 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
 
     kind: Literal["slicenet"] = "slicenet"
     tied_output: bool = True
+
+    @property
+    def attention_names(self) -> tuple[str, ...]:
+        """The attention of the mixer, then those after the modules, counted from 1."""
+        return ("mixer", *(f"module {i + 1}" for i in range(self.modules)))
+
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """After the mixer and after each module with its attention, whose queries see further back."""
+        queries = layers.reach_of(ATTENTION)
+        reaches = [queries + layers.reach_of(shapes) for shapes in (MERGE, *[self.shapes] * self.modules)]
+        return tuple(itertools.accumulate(reaches, initial=1))[1:]
 
 
 @flax.struct.dataclass
@@ -147,7 +160,7 @@ def advance(
     rate: float,
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
-) -> tuple[Array, Array, SliceNetDecoderCache]:
+) -> tuple[Array, tuple[Array, ...], SliceNetDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
@@ -161,7 +174,7 @@ def advance(
       execution: only `remat` has an effect, on each module.
 
     Returns:
-      Features [N, T, E] for `logits`; attention [N, T, S], the mean over all attentions; the next cache.
+      Features [N, T, E] for `logits`; the attention [N, T, S] of the mixer and of each module; the next cache.
     """
     keys = split_key(key, cfg.modules + 1)
     dim, dtype = _dim_and_dtype(params)
@@ -187,11 +200,7 @@ def advance(
         after.append(now)
     length = cache.length + jnp.sum(tokens != PAD, axis=1, dtype=cache.length.dtype)
     mixer = SliceNetBlockCache(steps=merged, attention=queries)
-    return (
-        x,
-        jnp.mean(jnp.stack(weights), axis=0),
-        SliceNetDecoderCache(length=length, mixer=mixer, blocks=tuple(after)),
-    )
+    return x, tuple(weights), SliceNetDecoderCache(length=length, mixer=mixer, blocks=tuple(after))
 
 
 def output_layer(params: SliceNetDecoderParams, dtype: DTypeLike) -> Affine:

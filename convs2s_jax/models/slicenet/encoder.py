@@ -34,6 +34,11 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
     kind: Literal["slicenet"] = "slicenet"
     modules: int = 6
 
+    @property
+    def receptive_fields(self) -> tuple[int, ...]:
+        """After each module."""
+        return tuple(1 + layers.reach_of(self.shapes) * (i + 1) for i in range(self.modules))
+
 
 @flax.struct.dataclass
 class SliceNetEncoderParams:

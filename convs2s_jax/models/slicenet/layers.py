@@ -19,11 +19,12 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import convolution, factored, layer_norm
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.dropout import dropout
-from convs2s_jax.nn.embedding import places
+from convs2s_jax.nn.embedding import places, rows
 from convs2s_jax.nn.factored import Factored
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
+from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.taps import TAPS, normal
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -191,16 +192,21 @@ def attend(
       LN(x + context) [N, T, E]; the weights [N, T, S] in float32; the histories after x.
     """
     q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
-    q = (q * q.shape[-1] ** -0.5).reshape(len(mask), -1, q.shape[-1])
+    q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=wide(q.dtype))
     c, a = mix(scores_BQS, values, mask)
-    return normalise(params.norm, x + c.reshape(x.shape)), a.reshape(*x.shape[:2], -1), afters
+    return normalise(params.norm, x + reshape(c, x.shape)), reshape(a, (*x.shape[:2], -1)), afters
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
     """The timing signal of tokens [B, U], [B, U, E]: sines and cosines of their positions; zero at PAD."""
-    rows = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
-    return jnp.where((tokens != PAD)[:, :, None], rows[places(tokens, start)], jnp.zeros((), dtype))
+    table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
+    return jnp.where((tokens != PAD)[:, :, None], rows(table, places(tokens, start)), jnp.zeros((), dtype))
+
+
+def reach_of(shapes: Shapes) -> int:
+    """Positions that an output of several steps sees besides its own."""
+    return sum(_reach(*shape) for shape in shapes)
 
 
 def _reach(width: int, dilation: int) -> int:

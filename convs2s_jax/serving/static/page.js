@@ -101,44 +101,8 @@ function showAttention(line, hypothesis) {
   if (!weights || !weights.length) return;
   const source = [...line.source_tokens.slice(0, weights[0].length - 1), "⏎"];
   const target = hypothesis.tokens.map((token, t) => (t === hypothesis.tokens.length - 1 ? "⏎" : token));
-  const readable = (token) => token.replaceAll("▁", " ").replaceAll("@@", "").trim() || "␣";
-  const words = (texts, place) => texts.map((text, i) => {
-    const word = element("span", readable(text), { tabindex: 0 });
-    for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => light(place, i));
-    for (const kind of ["mouseleave", "blur"]) word.addEventListener(kind, () => light(null));
-    return word;
-  });
-  byId("source-words").replaceChildren(...words(source, "source"));
-  byId("target-words").replaceChildren(...words(target, "target"));
-  const head = document.createElement("thead"), body = document.createElement("tbody"), top = document.createElement("tr");
-  top.append(element("td", ""), ...source.map((token) => element("th", readable(token), { scope: "col" })));
-  head.append(top);
-  weights.forEach((row, t) => {
-    const line = document.createElement("tr");
-    line.append(element("th", readable(target[t]), { scope: "row" }));
-    row.forEach((weight, s) => {
-      const cell = element("td", "", { title: `${readable(target[t])} → ${readable(source[s])}: ${weight.toFixed(2)}` });
-      cell.style.backgroundColor = `rgba(var(--mark), ${weight})`;
-      line.append(cell);
-    });
-    body.append(line);
-  });
-  byId("matrix").replaceChildren(byId("matrix").caption, head, body);
-
-  function light(place, at) {
-    const strengths = {
-      source: place === "target" ? weights[at] : source.map(() => 0),
-      target: place === "source" ? weights.map((row) => row[at]) : target.map(() => 0),
-    };
-    for (const side of ["source", "target"]) {
-      [...byId(`${side}-words`).children].forEach((word, i) => {
-        word.style.backgroundColor = strengths[side][i] ? `rgba(var(--mark), ${strengths[side][i]})` : "";
-        word.classList.toggle("here", place === side && i === at);
-      });
-    }
-    [...body.rows].forEach((row, t) => [...row.cells].slice(1).forEach((cell, s) =>
-      cell.classList.toggle("here", (place === "target" && t === at) || (place === "source" && s === at))));
-  }
+  const places = { source: byId("source-words"), target: byId("target-words"), matrix: byId("matrix") };
+  drawAttention(places, source, target, weights);
 }
 
 byId("source").addEventListener("input", () => later(PAUSE));

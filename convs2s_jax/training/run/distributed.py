@@ -23,11 +23,10 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training.run.holder import LOST
 
 T = TypeVar("T")
 
-LOST = 75
-"""Exit status where another process was lost (EX_TEMPFAIL): the same command continues the run."""
 PATIENCE = 24 * 3600
 """Seconds to wait at a barrier while one process has long work to do. If a process dies, the wait ends much earlier."""
 ROUND = 512

@@ -4,11 +4,15 @@ import dataclasses
 import json
 import os
 import socket
+import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from convs2s_jax.core.errors import UserError
+
+LOST = 75
+"""Exit status where another process was lost, or has taken the lock (EX_TEMPFAIL): the command may be given again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,16 @@ def in_use(workdir: Path | str, holder: Holder | None) -> UserError:
     return UserError(
         f"--workdir={workdir} is in use: {who} trains there; stop it, wait for its end, or name another workdir"
     )
+
+
+def end_lost(workdir: Path | str, holder: Holder | None, silence: float) -> NoReturn:
+    """End this process: it was silent for more than `silence` seconds, and another one has taken its place."""
+    sys.stderr.write(
+        f"--workdir={workdir}: this process was silent for more than {silence:.0f} s, and "
+        f"{holder or 'another process'} has taken its place; it ends here\n"
+    )
+    sys.stderr.flush()
+    os._exit(LOST)
 
 
 def this_process() -> Holder:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from convs2s_jax.training.run.holder import Holder, in_use, this_process
+from convs2s_jax.training.run.holder import Holder, end_lost, in_use, this_process
 
 BEAT = 5.0
 """Seconds between two beats of a holder."""
@@ -23,8 +23,6 @@ SILENCE = 60.0
 """Seconds without a beat after which a claim is over."""
 OVER = b"over\n"
 """Content of a claim that was given back."""
-LOST = 75
-"""Exit status where another process has taken the lock, as where another process is lost."""
 
 
 class Claim(NamedTuple):
@@ -130,9 +128,4 @@ def _beat(workdir: Path, name: str, path: Path, descriptor: int, stop: threading
             os.pwrite(descriptor, f"{count}\n".encode(), first)
             newest = _newest(workdir, name)
             if newest.number != number:
-                sys.stderr.write(
-                    f"--workdir={workdir}: this process was silent for more than {SILENCE:.0f} s, and "
-                    f"{_holder(newest) or 'another process'} has taken its place; it ends here\n"
-                )
-                sys.stderr.flush()
-                os._exit(LOST)
+                end_lost(workdir, _holder(newest), SILENCE)

@@ -1,10 +1,12 @@
 """Opening a run: everything is read and checked before anything in the workdir changes."""
 
 import dataclasses
+import platform
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -166,11 +168,13 @@ def _commit(run: Run, damaged: list[Path]) -> None:
 
 
 def _devices(cfg: Config, mesh: Mesh) -> str:
-    """A description of the devices for the user."""
+    """A description of the devices for the user, with the versions of what computes on them."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
     where = f" in {jax.process_count()} processes" if distributed.several() else ""
-    return f"devices: {count} x {kind}{where}" + (f"; {cfg.parallel} over {axes}" if axes else "")
+    over = f"; {cfg.parallel} over {axes}" if axes else ""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "jaxlib", "flax"))
+    return f"devices: {count} x {kind}{where}{over} ({versions}, Python {platform.python_version()})"
 
 
 def _updates(run: Run) -> int | None:

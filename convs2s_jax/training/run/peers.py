@@ -22,7 +22,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from convs2s_jax.training.run import distributed
-from convs2s_jax.training.run.distributed import LINGER, LOST
+from convs2s_jax.training.run.distributed import LINGER
+from convs2s_jax.training.run.holder import LOST
 
 PULSE = 1.0
 """Seconds between two signs of life."""

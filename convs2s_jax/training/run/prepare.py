@@ -88,8 +88,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     train = tokenize(cfg, workdir, vocabularies, text, tell)
     valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
-    most = cfg.data.batch.max_length
-    max_source, max_target = min(most, cfg.model.max_source), min(most, cfg.model.max_target)
+    max_source, max_target = longest(cfg)
     if cfg.data.batch.cut_source:
         tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
         train = dataclasses.replace(train, longest=max_source)
@@ -103,15 +102,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         raise UserError(
             "no training pair is left: each has an empty side or is longer than the model's positions allow"
         )
-    batch = cfg.data.batch
-    tight = shapes.choose_shapes(src[rows], tgt[rows], tokens=batch.tokens, count=batch.shapes)
-    chosen = shapes.rounded(
-        tight,
-        tokens=batch.tokens,
-        rows=batch.row_multiple,
-        length=batch.length_multiple,
-        most=(1 if cfg.data.one_sided else max_source, max_target),
-    )
+    tight, chosen = batch_shapes(cfg, src[rows], tgt[rows])
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
     without = ""
     if chosen != tight:
@@ -133,6 +124,22 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         batches=len(example.batches),
         fingerprint=fingerprint(train),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
+    )
+
+
+def longest(cfg: Config) -> tuple[int, int]:
+    """Most tokens of a source and of a target that are trained on."""
+    most = cfg.data.batch.max_length
+    return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
+
+
+def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Shapes for pairs of these lengths: with the least padding, and with the multiples that the run asks for."""
+    batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
+    tight = shapes.choose_shapes(src, tgt, tokens=batch.tokens, count=batch.shapes)
+    most = (1 if cfg.data.one_sided else max_source, max_target)
+    return tight, shapes.rounded(
+        tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=most
     )
 
 

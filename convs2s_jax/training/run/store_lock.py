@@ -8,7 +8,6 @@ clocks are compared.
 
 import contextlib
 import json
-import os
 import sys
 import threading
 import time
@@ -17,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convs2s_jax.core import stores
-from convs2s_jax.training.run.holder import Holder, in_use, this_process
-from convs2s_jax.training.run.lease import LOST
+from convs2s_jax.training.run.holder import Holder, end_lost, in_use, this_process
 
 BEAT = 10.0
 """Seconds between two beats of a holder."""
@@ -82,7 +80,7 @@ class _Claim:
                 began = time.monotonic()
                 for text in _claims(self._workdir).values():
                     if self._name in _record(text).get("over", ()):
-                        _lost(self._workdir, text)
+                        end_lost(self._workdir, _holder(text), SILENCE)
                 self._count += 1
                 self._write()
                 self._written = began
@@ -143,13 +141,3 @@ def _record(text: bytes) -> dict[str, Any]:
 
 def _holder(text: bytes) -> Holder | None:
     return Holder.from_bytes(json.dumps(_record(text).get("holder")).encode())
-
-
-def _lost(workdir: str, text: bytes) -> None:
-    """End this process: another one has taken its place."""
-    sys.stderr.write(
-        f"--workdir={workdir}: this process was silent for more than {SILENCE:.0f} s, and "
-        f"{_holder(text) or 'another process'} has taken its place; it ends here\n"
-    )
-    sys.stderr.flush()
-    os._exit(LOST)

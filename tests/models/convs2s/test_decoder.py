@@ -49,8 +49,8 @@ def memory(sentences=B):
 
 @partial(jax.jit, static_argnums=1)
 def decode(params, cfg, memory, cache, tokens):
-    features, attention, cache = conv_decoder.advance(params, cfg, memory, cache, tokens, rate=0.1)
-    return output.logits(conv_decoder.output_layer(params, features.dtype), features), attention, cache
+    features, layers, cache = conv_decoder.advance(params, cfg, memory, cache, tokens, rate=0.1)
+    return output.logits(conv_decoder.output_layer(params, features.dtype), features), jnp.stack(layers, -1), cache
 
 
 def start(params, cfg, rows=B):
@@ -82,8 +82,8 @@ def test_any_cut_of_the_target_equals_one_call(name, cuts):
 
 @partial(jax.jit, static_argnums=1)
 def decode_fast(params, cfg, memory, cache, tokens):
-    features, attention, cache = lookup.advance(params, cfg, memory, cache, tokens, rate=0.1)
-    return output.logits(lookup.output_layer(params, features.dtype), features), attention, cache
+    features, layers, cache = lookup.advance(params, cfg, memory, cache, tokens, rate=0.1)
+    return output.logits(lookup.output_layer(params, features.dtype), features), jnp.stack(layers, -1), cache
 
 
 def fast(params, cfg):
@@ -195,10 +195,10 @@ def test_a_reordered_cache_continues_the_reordered_rows(name):
 
 
 @every_config
-def test_attention_is_a_mean_of_distributions_over_the_source(name):
+def test_attention_of_each_layer_is_a_distribution_over_the_source(name):
     cfg, params = setup(name)
     _, a, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
-    np.testing.assert_allclose(a.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(a.sum(2), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(a[1, :, 2:], 0.0)
 
 

@@ -53,7 +53,9 @@ def memory():
 
 def decode(params, cfg, memory, tokens=TOKENS, rate=0.0, **options):
     cache = recurrent_decoder.start(params, cfg, memory, len(tokens))
-    features, attention, _ = recurrent_decoder.advance(params, cfg, memory, cache, tokens, rate=rate, **options)
+    features, layers, _ = recurrent_decoder.advance(params, cfg, memory, cache, tokens, rate=rate, **options)
+    assert len(layers) == len(cfg.attention_names)
+    attention = layers[0] if layers else jnp.zeros((*tokens.shape, S))
     return output.logits(recurrent_decoder.output_layer(params, features.dtype), features), attention
 
 

@@ -257,7 +257,7 @@ def test_a_holder_whose_place_was_taken_ends(tmp_path):
     with holders(tmp_path, CLAIMS) as (first,):
         assert go(first) == "held\n"
         (tmp_path / "lock-2").write_bytes(holder.this_process().to_bytes())
-        assert first.wait(timeout=20) == lease.LOST
+        assert first.wait(timeout=20) == holder.LOST
         told = first.stderr.read()
     assert f"process {os.getpid()} on " in told
     assert "has taken its place; it ends here" in told

@@ -8,7 +8,7 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import store_lock
+from convs2s_jax.training.run import holder, store_lock
 from convs2s_jax.training.run.holder import this_process
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -56,10 +56,10 @@ def test_a_silent_claim_of_another_machine_is_over_and_its_holder_ends(bucket, c
         old = object.__new__(store_lock._Claim)  # the silent holder wakes, and beats
         old._workdir, old._name, old._count, old._over, old._written = RUN, "lock-0", 0, {}, 0.0
         ended = []
-        monkeypatch.setattr(store_lock.os, "_exit", lambda status: (ended.append(status), stop.set()))
+        monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
         stop = threading.Event()
         old.beat(stop)
-        assert ended == [store_lock.LOST]
+        assert ended == [holder.LOST]
     assert "has taken its place; it ends here" in capsys.readouterr().err
 
 

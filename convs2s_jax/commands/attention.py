@@ -1,0 +1,122 @@
+"""The command that draws attention: `convs2s attention`."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.commands.decode import tell
+from convs2s_jax.core import command_line, extras
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, located
+
+ABOUT = """
+Draw the attention of each layer of the decoder and their mean, a picture for each line:
+
+  {program} --workdir=DIR --input=FILE --output=FOLDER [--targets=FILE] [--flag=value ...]
+
+Without --targets the lines are translated first, by the search of the run (docs/attention.md).
+"""
+FORMATS = ("png", "svg", "pdf")
+WINDOW = 64
+"""Lines whose attention is in memory at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """The flags of `convs2s attention`.
+
+    Attributes:
+      workdir: folder of the run.
+      checkpoint: step of the checkpoint, by default the one with the lowest validation loss; the kernels of several are
+        averaged.
+      input: file with a source on each line; - for standard input.
+      targets: file with a translation of each line; without it they are translated.
+      output: folder for the pictures, which are named by the numbers of the lines.
+      formats: kinds of files, from png, svg and pdf.
+      layers: panels to draw: all for each layer and the mean, mean, or layers by number.
+    """
+
+    workdir: str = ""
+    checkpoint: tuple[int, ...] = ()
+    input: str = "-"
+    targets: str = ""
+    output: str = ""
+    formats: tuple[str, ...] = ("png", "svg")
+    layers: tuple[str, ...] = ("all",)
+
+    def __post_init__(self) -> None:
+        for name in ("workdir", "output"):
+            check(getattr(self, name) != "", f"--{name} is missing: attention needs --workdir and --output")
+        odd = [name for name in self.formats if name not in FORMATS]
+        check(bool(self.formats) and not odd, f"--formats={','.join(odd)}: use some of {', '.join(FORMATS)}")
+        check(len(self.layers) > 0, "--layers is empty: use all, mean or numbers of layers, as in --layers=1,2")
+        check(
+            self.input != "-" or self.targets != "-",
+            "--input and --targets are both standard input, which can be read only once; give files",
+        )
+
+
+def main(values: dict[str, Any], _overrides: Overrides) -> None:
+    """Draw the pictures."""
+    options = command_line.options_of(AttentionOptions, values)
+    extras.check_installed("drawing attention", ("matplotlib",), "report")
+    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.data.text_files import read_lines
+    from convs2s_jax.training.run import run_folder
+    from convs2s_jax.translation import attention_figure, inputs, layer_attention, trained, translator
+
+    compiled_programs.keep(os.environ)
+    workdir = Path(options.workdir)
+    with located(f"--workdir={workdir}"):
+        cfg = run_folder.load_config(workdir)
+        layer_attention.check_attends(cfg.translator)
+    found = trained.restore(workdir, options.checkpoint, None, tell)
+    attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
+    name = "standard input" if options.input == "-" else options.input
+    lines = read_lines(options.input)
+    targets = None
+    if options.targets:
+        targets = inputs.read_parallel(options.targets, lines, name=name, what="translation")
+        inputs.check_targets(translator.of(found), options.targets, targets)
+    real = [i for i, line in enumerate(lines) if line.strip()]
+    check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; give a source on each line")
+    for i in sorted({*range(len(lines))} - {*real}):
+        tell(f"{name}, line {i + 1} is empty: it has no picture")
+    folder = _writable(options.output)
+    digits = max(4, len(str(len(lines))))
+    for begin in range(0, len(real), WINDOW):
+        window = real[begin : begin + WINDOW]
+        some = None if targets is None else [targets[i] for i in window]
+        made = layer_attention.layer_attention(found, [lines[i] for i in window], some)
+        for i, attention in zip(window, made, strict=True):
+            where = f"{name}, line {i + 1}"
+            if attention.cut:
+                tell(f"{where}: the last {attention.cut} tokens exceed the model's positions and are left out")
+            path = folder / f"{i + 1:0{digits}}"
+            attention_figure.draw(attention, path, options.formats, layers=options.layers, tell=tell)
+    print(f"written: {len(real)} pictures as {' and '.join(options.formats)} in {folder}")  # noqa: T201
+
+
+def _writable(output: str) -> Path:
+    """The folder, made where there is none. Raises UserError if no file can be written there."""
+    folder = Path(output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"--output={output} cannot be written: {error.strerror}; give another folder") from error
+    return folder
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", AttentionOptions),), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

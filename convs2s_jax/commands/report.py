@@ -1,0 +1,42 @@
+"""The command that makes a report of runs: `convs2s report`."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from convs2s_jax.commands.decode import SEARCH, search_options, tell
+from convs2s_jax.core import command_line, extras
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.reporting.options import ReportOptions
+
+ABOUT = """
+Make a page about a run, or about several beside each other:
+
+  {program} --workdir=A[,B,...] [--output=DIR] [--lines=500] [--flag=value ...]
+
+The page DIR/index.html is one file that needs no network: curves, batches, samples, translations of the test set with
+scores and tests, attention, receptive fields (docs/report.md). Workdirs are only read.
+"""
+NEEDED = ("altair", "vl_convert")
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Write the page and say where it is."""
+    options = command_line.options_of(ReportOptions, values, search=search_options(values, overrides))
+    extras.check_installed("a report", NEEDED, "report")
+    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.reporting.report import report
+
+    compiled_programs.keep(os.environ)
+    path = report(options, when=time.strftime("%Y-%m-%d %H:%M"), tell=tell)
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", file=sys.stdout)  # noqa: T201
+
+
+COMMAND = Command(about=ABOUT, groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH), main=main)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

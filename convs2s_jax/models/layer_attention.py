@@ -1,0 +1,37 @@
+"""The attention of every layer for given pairs of source and target (section 3.3; appendix C of the paper shows it)."""
+
+import jax.numpy as jnp
+
+from convs2s_jax.core.tokens import PAD
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.types import Array
+
+
+def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
+    """How much each target token looks at each source token, in each layer that attends.
+
+    a^l_ij of equation 1 for the A attentions l that `cfg.decoder.attention_names` names, in its order. Of several heads
+    it is the mean.
+
+    Args:
+      params: merged kernels, or what `precompute` makes of them.
+      cfg: a model whose decoder attends.
+      src: [B, S] tokens with the end symbol, PAD on the right.
+      tgt: [B, T] tokens with the end symbol, PAD on the right.
+
+    Returns:
+      [B, A, T, S] in float32 or better. Row i says where the decoder looked when it predicted token i. Rows sum to one;
+      they are zero at PAD, and so are columns.
+
+    Raises:
+      ValueError: the decoder does not attend.
+    """
+    if not cfg.attends:
+        raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there is no weight to return")
+    memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
+    cache = encoder_decoder.start(params, cfg, memory, len(tgt))
+    inputs = encoder_decoder.decoder_inputs(tgt)
+    _, layers, _ = encoder_decoder.advance_in_layers(params, cfg, memory, cache, inputs)
+    return jnp.where((tgt != PAD)[:, None, :, None], jnp.stack(layers, axis=1), 0.0)

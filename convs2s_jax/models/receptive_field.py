@@ -1,0 +1,28 @@
+"""How many tokens a position of each layer sees (section 3.2: six blocks of width 5 see 25)."""
+
+from typing import NamedTuple
+
+from convs2s_jax.models.config import ModelConfig
+
+
+class ReceptiveFields(NamedTuple):
+    """Tokens that a position sees after each layer, from bottom to top; the last is that of the whole stack.
+
+    Attributes:
+      encoder: source tokens, around the position and including it; None for a recurrent encoder, which sees all; empty
+        without an encoder.
+      decoder: target tokens, the position's own and those before it; None for a recurrent decoder. Of the source an
+        attention sees all.
+    """
+
+    encoder: tuple[int, ...] | None
+    decoder: tuple[int, ...] | None
+
+
+def receptive_fields(cfg: ModelConfig) -> ReceptiveFields:
+    """The receptive fields of both sides: 1 + sum of (K - 1) r, widths K and dilations r of the layers up to each.
+
+    A residual connection makes none smaller or larger, and neither does padding: near the edges of a sentence fewer
+    tokens are there.
+    """
+    return ReceptiveFields(encoder=cfg.encoder.receptive_fields, decoder=cfg.decoder.receptive_fields)

@@ -1,0 +1,94 @@
+"""The batch plan of a run: shapes, how many batches and pairs each has, and how much of them is padding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from convs2s_jax.data import plan, store
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.training.run import prepare
+from convs2s_jax.training.run.config import Config
+
+CELLS = 60
+"""Most cells of the picture of lengths on each side."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The batches of one shape in the first epoch.
+
+    Attributes:
+      shape: rows and lengths.
+      batches: their number.
+      pairs: sentence pairs in them.
+      padding: share of their cells that is padding.
+    """
+
+    shape: Shape
+    batches: int
+    pairs: int
+    padding: float
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The first epoch of a run.
+
+    Attributes:
+      rows: for each shape, smallest first.
+      padding: share of all cells that is padding.
+      lengths: (source from, source to, target from, target to, pairs): how many pairs have lengths in these ranges;
+        the ends are exclusive.
+    """
+
+    rows: tuple[Row, ...]
+    padding: float
+    lengths: tuple[tuple[int, int, int, int, int], ...]
+
+
+def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
+    """The plan of the tokenised text in the run's cache; None where that is gone. Nothing is tokenised."""
+    folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
+    sides = []
+    for side in ("src", "tgt"):
+        found = sorted(folder.glob(f"train.{side}-*.tokens"), key=lambda path: path.stat().st_mtime)
+        lengths = store.lengths_of(found[-1]) if found else None
+        if lengths is None:
+            return None
+        sides.append(lengths + 1)  # the end symbol
+    src, tgt = sides
+    return planned(cfg, src, tgt) if len(src) == len(tgt) else None
+
+
+def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:
+    """The plan of the first epoch over pairs of these lengths [n], end symbols included, as training makes it."""
+    max_source, max_target = prepare.longest(cfg)
+    if cfg.data.batch.cut_source:
+        src = np.minimum(src, max_source)
+    rows, _ = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
+    _, shapes = prepare.batch_shapes(cfg, src[rows], tgt[rows])
+    epoch = plan.plan_epoch(src, tgt, rows, shapes, seed=cfg.seed, epoch=1)
+    found = []
+    for i, shape in enumerate(shapes):
+        own = [batch.rows for batch in epoch.batches if batch.shape == i]
+        pairs = np.concatenate(own) if own else np.zeros(0, np.intp)
+        cells = len(own) * shape.rows * (shape.src + shape.tgt)
+        padding = 1 - float(src[pairs].sum() + tgt[pairs].sum()) / cells if cells else 0.0
+        found.append(Row(shape, len(own), len(pairs), padding))
+    return BatchPlan(tuple(found), epoch.padding, _counted(src[rows], tgt[rows]))
+
+
+def _counted(src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[int, int, int, int, int], ...]:
+    """Pairs counted by length, in cells of equal width."""
+    widths = [max(1, -(-int(side.max(initial=1)) // CELLS)) for side in (src, tgt)]
+    cells, counts = np.unique(
+        np.stack([(side - 1) // width for side, width in zip((src, tgt), widths, strict=True)], 1),
+        axis=0,
+        return_counts=True,
+    )
+    a, b = widths
+    return tuple(
+        (int(s) * a + 1, (int(s) + 1) * a + 1, int(t) * b + 1, (int(t) + 1) * b + 1, int(count))
+        for (s, t), count in zip(cells, counts, strict=True)
+    )

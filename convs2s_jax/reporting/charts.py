@@ -1,0 +1,158 @@
+"""Charts as Vega-Lite specifications, made with Altair. Colours come from the page, which knows light and dark."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from convs2s_jax.reporting.batch_plan import BatchPlan
+from convs2s_jax.reporting.curves import Curve
+
+HEIGHT = 210
+SPLITS = ("train", "valid", "test")
+SHORT = (
+    "abs(datum.value) >= 1e4 ? format(datum.value, '.3~s') "
+    ": datum.value && abs(datum.value) < 1e-3 ? format(datum.value, '.2~e') : format(datum.value, ',.4~g')"
+)
+"""How numbers stand at an axis: 1,000 but 20k and 1e-4."""
+SPOKEN = "'value: ' + datum.value + '; step: ' + datum.step + '; run: ' + datum.run + '; split: ' + datum.split"
+"""What a point is to a screen reader."""
+Spec = dict[str, Any]
+
+
+def bundle() -> str:
+    """The scripts that draw the charts: Vega, Vega-Lite and Vega-Embed, of the version that Altair writes for."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(vl_version=alt.SCHEMA_VERSION.rpartition(".")[0])
+
+
+def curve(found: Curve, runs: Sequence[str]) -> Spec:
+    """A curve for each run and split. The value under the pointer is shown with its step and run.
+
+    The page changes the parameter `shown`, the list of runs to draw.
+    """
+    rows = [{"value": p.value, "step": p.step, "run": p.run, "split": p.split} for p in found.points]
+    value = alt.Y("value:Q", title=found.unit, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=SHORT, tickCount=5))
+    step = alt.X("step:Q", title="step", axis=alt.Axis(format="~s", tickCount=6))
+    fields = ["step", "run", "split"]
+    near = alt.selection_point(
+        name="near", fields=fields, nearest=True, on="pointerover", clear="pointerout", empty=False
+    )
+    shown = alt.param(name="shown", value=list(runs))
+    base = alt.Chart(alt.Data(values=rows)).transform_filter("indexof(shown, datum.run) >= 0")
+    lines = base.mark_line(strokeWidth=1.8, aria=False).encode(
+        step,
+        value,
+        color=_color(runs),
+        strokeDash=alt.StrokeDash(
+            "split:N", scale=alt.Scale(domain=SPLITS, range=[[1, 0], [6, 4], [1, 0]]), legend=None
+        ),
+    )
+    opacity = alt.when(near).then(alt.value(1)).when("datum.split !== 'train'").then(alt.value(0.9))
+    points = (
+        # all of the datum: fields that are not numbers would be undefined beside `nearest` (Vega-Lite 6.4)
+        base.mark_point(filled=True, tooltip={"content": "data"}, description={"expr": SPOKEN})
+        .encode(
+            step,
+            value,
+            color=_color(runs),
+            shape=alt.Shape(
+                "split:N", scale=alt.Scale(domain=SPLITS, range=["circle", "circle", "diamond"]), legend=None
+            ),
+            size=alt.when("datum.split === 'test'").then(alt.value(130)).otherwise(alt.value(48)),
+            opacity=opacity.otherwise(alt.value(0)),
+        )
+        .add_params(near)
+    )
+    return _finished(alt.layer(lines, points).add_params(shown), f"{found.title} by step")
+
+
+def lengths(plan: BatchPlan) -> Spec:
+    """How many pairs have which lengths, and the shapes that hold them."""
+    cells = [dict(zip(("s", "s2", "t", "t2", "pairs"), cell, strict=True)) for cell in plan.lengths]
+    source = alt.X("s:Q", title="source tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
+    target = alt.Y("t:Q", title="target tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
+    counts = (
+        alt.Chart(alt.Data(values=cells))
+        .mark_rect(aria=False)
+        .encode(
+            source,
+            target,
+            x2="s2:Q",
+            y2="t2:Q",
+            color=alt.Color(
+                "pairs:Q", scale=alt.Scale(type="log"), legend=alt.Legend(title="pairs", gradientLength=90)
+            ),
+            tooltip=[
+                alt.Tooltip("s:Q", title="source tokens from"),
+                alt.Tooltip("t:Q", title="target tokens from"),
+                alt.Tooltip("pairs:Q", format=","),
+            ],
+        )
+    )
+    rows = [
+        {"s": 0, "s2": row.shape.src + 1, "t": 0, "t2": row.shape.tgt + 1, "rows": row.shape.rows} for row in plan.rows
+    ]
+    outlines = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_rect(fillOpacity=0, strokeWidth=1.5, stroke={"expr": "outline"})
+        .encode(source, target, x2="s2:Q", y2="t2:Q")
+    )
+    corners = (
+        alt.Chart(alt.Data(values=rows))
+        .transform_calculate(label="datum.rows + ' x (' + (datum.s2 - 1) + ', ' + (datum.t2 - 1) + ')'")
+        .mark_point(filled=True, size=50, fill={"expr": "outline"}, opacity=1)
+        .encode(x="s2:Q", y="t2:Q", tooltip=[alt.Tooltip("label:N", title="rows x (source, target)")])
+    )
+    shapes = alt.layer(counts, outlines, corners).add_params(alt.param(name="outline", value="black"))
+    return _finished(shapes, "Lengths of the training pairs and the shapes of batches")
+
+
+def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str]) -> Spec:
+    """A score of each bin of source lengths; rows have run, bin, sentences and the metric."""
+    order = list(dict.fromkeys(row["bin"] for row in rows))
+    chart = (
+        alt.Chart(alt.Data(values=list(rows)))
+        .mark_bar(cornerRadiusEnd=2)
+        .encode(
+            x=alt.X("bin:N", sort=order, title="source tokens", axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("run:N", sort=list(runs)),
+            y=alt.Y(f"{metric}:Q", title=metric, axis=alt.Axis(tickCount=5)),
+            color=_color(runs),
+            tooltip=[
+                alt.Tooltip(f"{metric}:Q", format=".2f"),
+                alt.Tooltip("bin:N", title="source tokens"),
+                alt.Tooltip("sentences:Q"),
+                alt.Tooltip("run:N"),
+            ],
+        )
+        .transform_filter("indexof(shown, datum.run) >= 0")
+        .add_params(alt.param(name="shown", value=list(runs)))
+    )
+    return _finished(chart, f"{metric} by source length")
+
+
+def fields(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> Spec:
+    """Tokens that a position sees after each layer; rows have run, layer and tokens."""
+    layer = alt.X("layer:Q", title="layers", axis=alt.Axis(tickMinStep=1, format="d", tickCount=8))
+    tokens = alt.Y("tokens:Q", title="tokens seen", axis=alt.Axis(tickMinStep=1, tickCount=6))
+    base = (
+        alt.Chart(alt.Data(values=list(rows)))
+        .transform_filter("indexof(shown, datum.run) >= 0")
+        .encode(layer, tokens, color=_color(runs))
+    )
+    lines = base.mark_line(strokeWidth=1.8, aria=False)
+    points = base.mark_point(filled=True, size=55, opacity=1).encode(
+        tooltip=[alt.Tooltip("tokens:Q"), alt.Tooltip("layer:Q"), alt.Tooltip("run:N")]
+    )
+    shown = alt.param(name="shown", value=list(runs))
+    return _finished(alt.layer(lines, points).add_params(shown), "Receptive field after each layer")
+
+
+def _color(runs: Sequence[str]) -> alt.Color:
+    return alt.Color("run:N", scale=alt.Scale(domain=list(runs)), legend=None)
+
+
+def _finished(chart: Any, description: str) -> Spec:
+    return chart.properties(width="container", height=HEIGHT, description=description).to_dict()

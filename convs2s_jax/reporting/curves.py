@@ -1,0 +1,114 @@
+"""The numbers of metrics.jsonl as curves: which there are, and their points."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from convs2s_jax.reporting.runs import Run
+
+MOST = 1000
+"""Most points of a curve of one run."""
+
+
+class Point(NamedTuple):
+    """A number of a report."""
+
+    run: str
+    split: str
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over the steps of all runs.
+
+    Attributes:
+      field: its name in metrics.jsonl.
+      title: for people.
+      unit: of the values after `scale`.
+      points: in order of run, split and step.
+      left_out: number of reports that are not among the points.
+    """
+
+    field: str
+    title: str
+    unit: str
+    points: tuple[Point, ...]
+    left_out: int = 0
+
+
+class Quantity(NamedTuple):
+    """A field of metrics.jsonl.
+
+    Attributes:
+      title, unit: for people.
+      scale: factor between the file and the unit.
+    """
+
+    title: str
+    unit: str
+    scale: float = 1.0
+
+
+QUANTITIES = {
+    "loss": Quantity("Loss", "nats per target token"),
+    "perplexity": Quantity("Perplexity", "per target token"),
+    "bleu": Quantity("BLEU", "points"),
+    "chrf": Quantity("chrF", "points"),
+    "exact_match": Quantity("Exact match", "% of sentences"),
+    "rouge1": Quantity("ROUGE-1", "points"),
+    "rouge2": Quantity("ROUGE-2", "points"),
+    "rougel": Quantity("ROUGE-L", "points"),
+    "d2l_bleu": Quantity("BLEU of d2l.ai", "mean of sentences"),
+    "accuracy": Quantity("Accuracy", "%"),
+    "macro_f1": Quantity("Macro F1", "%"),
+    "learning_rate": Quantity("Learning rate", "at the last update of a report"),
+    "grad_norm": Quantity("Gradient norm", "mean before clipping"),
+    "tokens_per_second": Quantity("Throughput", "target tokens per second"),
+    "memory": Quantity("Memory", "GB in use on the fullest device", 1e-9),
+    "memory_peak": Quantity("Peak memory", "GB on the fullest device", 1e-9),
+    "mfu": Quantity("Model FLOPs utilisation", "% of the devices' peak", 100.0),
+    "input_share": Quantity("Waiting for batches", "% of the time", 100.0),
+    "skipped": Quantity("Skipped updates", "since the last report"),
+}
+"""In the order of the page."""
+EXPECTED = ("loss", "perplexity", "bleu", "learning_rate", "grad_norm", "tokens_per_second", "memory", "mfu")
+"""Quantities that the page says are missing."""
+
+
+def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
+    """The curves of every quantity that some run has reported."""
+    found = []
+    for field, quantity in QUANTITIES.items():
+        points, left_out = [], 0
+        for run in runs:
+            for split in ("train", "valid", "test"):
+                own = [
+                    Point(run.name, split, record["step"], record[field] * quantity.scale)
+                    for record in run.of(split)
+                    if isinstance(record.get(field), (int, float))
+                ]
+                kept = thinned(own, most)
+                left_out += len(own) - len(kept)
+                points += kept
+        if points:
+            found.append(Curve(field, quantity.title, quantity.unit, tuple(points), left_out))
+    return found
+
+
+def missing(found: Sequence[Curve]) -> list[str]:
+    """Titles of expected quantities that no run has reported."""
+    return [QUANTITIES[field].title for field in EXPECTED if field not in {curve.field for curve in found}]
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about `most` points: of each stretch the lowest and the highest, and the first and the last of all."""
+    if len(points) <= most:
+        return list(points)
+    stretches = max(1, most // 2 - 1)
+    kept = {0, len(points) - 1}
+    for i in range(stretches):
+        stretch = range(i * len(points) // stretches, (i + 1) * len(points) // stretches)
+        kept |= {min(stretch, key=lambda j: points[j].value), max(stretch, key=lambda j: points[j].value)}
+    return [points[i] for i in sorted(kept)]

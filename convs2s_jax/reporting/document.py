@@ -1,0 +1,152 @@
+"""The content of a report as JSON values: one function for each section of the page."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from convs2s_jax.reporting import batch_plan, charts, scores, summary, words
+from convs2s_jax.reporting.batch_plan import BatchPlan
+from convs2s_jax.reporting.curves import curves, missing
+from convs2s_jax.reporting.runs import Run
+from convs2s_jax.reporting.translations import Translations
+
+STEPS = 60
+"""Most validations of a run whose samples are shown."""
+Section = dict[str, Any]
+
+
+def overview(runs: Sequence[Run]) -> list[Section]:
+    """Each run in a paragraph and a table."""
+    return [
+        {
+            "name": run.name,
+            "paragraph": summary.paragraph(run),
+            "facts": summary.facts(run),
+            "problems": list(run.problems),
+        }
+        for run in runs
+    ]
+
+
+def curve_section(runs: Sequence[Run]) -> Section:
+    """The curves, and what has none."""
+    names, found = [run.name for run in runs], curves(runs)
+    notes = [
+        f"{one.title}: {one.left_out:,} reports are not drawn; the highest and the lowest of each stretch are."
+        for one in found
+        if one.left_out
+    ]
+    if found and (absent := missing(found)):
+        notes.append(f"Not in the reports: {', '.join(absent)} (docs/training.md says when they are).")
+    drawn = [
+        {"field": one.field, "title": one.title, "unit": one.unit, "spec": charts.curve(one, names)} for one in found
+    ]
+    return {"charts": drawn, "notes": notes}
+
+
+def plan_section(runs: Sequence[Run]) -> list[Section]:
+    """Shapes and padding; runs with the same plan are shown together."""
+    found: list[tuple[BatchPlan | None, list[str], str]] = []
+    for run in runs:
+        plan = batch_plan.of_run(run.cfg, run.workdir)
+        same = next((names for other, names, _ in found if plan is not None and other == plan), None)
+        if same is None:
+            found.append((plan, [run.name], run.log.batches))
+        else:
+            same.append(run.name)
+    return [_plan(plan, names, said) for plan, names, said in found]
+
+
+def _plan(plan: BatchPlan | None, names: list[str], said: str) -> Section:
+    if plan is None:
+        logged = f" The log says: {said}." if said else ""
+        return {"runs": names, "note": f"The tokenised text, from which batches are planned, is not there.{logged}"}
+    rows = [
+        [f"{row.shape.rows} x ({row.shape.src}, {row.shape.tgt})", row.batches, row.pairs, 100 * row.padding]
+        for row in plan.rows
+    ]
+    batches = sum(row.batches for row in plan.rows)
+    note = f"The first epoch has {batches:,} batches; {100 * plan.padding:.1f} % of their cells are padding."
+    return {"runs": names, "note": note, "rows": rows, "spec": charts.lengths(plan)}
+
+
+def sample_section(runs: Sequence[Run]) -> list[Section]:
+    """Each sentence of the samples, with what runs made of it: an entry for steps in a row with the same text."""
+    found: dict[tuple[str, str], list[Section]] = {}
+    for run in runs:
+        steps, before = list(run.samples), dict[tuple[str, str], Section]()
+        for step in itertools.compress(steps, _kept(len(steps), STEPS)):
+            for sample in run.samples[step]:
+                key = (sample.source, sample.reference)
+                if key in before and before[key]["text"] == sample.hypothesis:
+                    before[key]["last"] = step
+                    continue
+                pieces = words.differences(sample.hypothesis, sample.reference)
+                before[key] = {"run": run.name, "step": step, "last": step, "text": sample.hypothesis, "pieces": pieces}
+                found.setdefault(key, []).append(before[key])
+    return [
+        {"source": source, "reference": reference, "versions": versions}
+        for (source, reference), versions in found.items()
+    ]
+
+
+def score_section(found: Mapping[str, Translations], *, tokenize: str, resamples: int) -> Section:
+    """Scores of runs that translated the same lines, with intervals, tests against the first, and by length."""
+    first = next(iter(found.values()))
+    texts = {name: one.texts for name, one in found.items()}
+    measured = scores.measure(texts, first.references, tokenize=tokenize, resamples=resamples)
+    bins = scores.length_bins(first.lengths)
+    rows = []
+    for name, one in found.items():
+        by_bin = scores.by_length(one.texts, first.references, bins, tokenize=tokenize)
+        for part, values in zip(bins, by_bin, strict=True):
+            label = str(part.shortest) if part.shortest == part.longest else f"{part.shortest}-{part.longest}"
+            rows.append({"run": name, "bin": label, "sentences": len(part.lines), **values})
+    return {
+        "measured": [one._asdict() for one in measured],
+        "lengths": rows,
+        "charts": [charts.by_length(rows, metric, list(found)) for metric in ("BLEU", "chrF2")],
+        "about": f"{len(first.texts):,} of {first.total:,} lines; {resamples:,} resampled sets for 95 % intervals.",
+    }
+
+
+def translation_section(found: Mapping[str, Translations]) -> Section:
+    """Every line with the translations of all runs, marked where they differ from the reference and the first run."""
+    names, all_of = list(found), list(found.values())
+    first = all_of[0]
+    chrf = [scores.of_sentences(one.texts, first.references) for one in all_of]
+    lines = []
+    for i, number in enumerate(first.numbers):
+        runs = [
+            {
+                "score": one.scores[i],
+                "chrf": chrf[j][i],
+                "reference": words.differences(one.texts[i], first.references[i]),
+                "first": words.differences(one.texts[i], first.texts[i]) if j else None,
+                "other": words.differences(first.texts[i], one.texts[i]) if j else None,
+            }
+            for j, one in enumerate(all_of)
+        ]
+        lines.append(
+            {
+                "line": number + 1,
+                "source": first.sources[i],
+                "reference": first.references[i],
+                "length": first.lengths[i],
+                "runs": runs,
+            }
+        )
+    searches = [f"{name}: {one.search}; checkpoint {_steps(one)}" for name, one in found.items()]
+    return {"runs": names, "lines": lines, "searches": searches}
+
+
+def _steps(found: Translations) -> str:
+    return " and ".join(f"{step:,}" for step in found.steps)
+
+
+def _kept(count: int, most: int) -> list[bool]:
+    """Which of `count` things to keep: at most `most`, evenly spread, the last one always."""
+    if count <= most:
+        return [True] * count
+    kept = {round(i * (count - 1) / (most - 1)) for i in range(most)}
+    return [i in kept for i in range(count)]

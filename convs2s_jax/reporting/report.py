@@ -1,0 +1,116 @@
+"""Making a report: read the runs, translate what is missing, write the page."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import replace_file
+from convs2s_jax.reporting import attention, charts, document, page, runs, translations
+from convs2s_jax.reporting.options import ReportOptions
+from convs2s_jax.reporting.runs import Run
+from convs2s_jax.reporting.translations import Translations
+from convs2s_jax.translation.trained import Trained
+
+Tell = Callable[[str], None]
+
+
+def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str] = charts.bundle) -> Path:
+    """Write the page of some runs; returns its path.
+
+    Args:
+      options: which runs, and what is shown.
+      when: the time, for the foot of the page.
+      tell: receives sentences for the user.
+      scripts: what draws the charts.
+
+    Raises:
+      UserError: there is no such run, the search does not fit one, or the output cannot be written.
+    """
+    found = runs.read_all(options.workdir)
+    for run in found:
+        if translations.translates(run):
+            translations.search_of(run, options)
+    output = Path(options.output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        data = content(found, options, output / "translations", when=when, tell=tell)
+        path = output / "index.html"
+        replace_file(path, page.page(data, charts=scripts()))
+    except OSError as error:
+        raise UserError(
+            f"--output={options.output} cannot be written: {error.strerror}; make room or name another folder"
+        ) from error
+    for run in found:
+        for problem in run.problems:
+            tell(f"{run.name}: {problem}")
+    return path
+
+
+def content(
+    found: Sequence[Run], options: ReportOptions, folder: Path, *, when: str, tell: Tell = lambda _: None
+) -> dict[str, Any]:
+    """All that the page shows, as JSON values; arguments and errors as in `report`."""
+    absent: dict[str, list[str]] = {"scores": [], "attention": [], "fields": []}
+    models, texts = _translated(found, options, folder, absent, tell)
+    seen: list[dict[str, Any]] = []
+    for run in found:
+        if run.name in texts and options.attention:
+            seen += attention.of_run(run, models[run.name], texts[run.name], options.attention, absent["attention"])
+    same = comparable(texts, absent["scores"])
+    tokenize = found[0].cfg.training.bleu_tokenize
+    first = next(iter(same), None)
+    return {
+        "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
+        "when": when,
+        "versions": _versions(),
+        "split": options.split,
+        "runs": document.overview(found),
+        "curves": document.curve_section(found),
+        "plans": document.plan_section(found),
+        "samples": document.sample_section(found),
+        "scores": document.score_section(same, tokenize=tokenize, resamples=options.resamples) if first else None,
+        "translations": document.translation_section(same) if first else None,
+        "attention": seen,
+        "fields": attention.fields(found, absent["fields"]),
+        "absent": absent,
+    }
+
+
+def _translated(
+    found: Sequence[Run], options: ReportOptions, folder: Path, absent: Mapping[str, list[str]], tell: Tell
+) -> tuple[dict[str, Trained], dict[str, Translations]]:
+    """Models and translations by the name of the run; a sentence in `absent` for each that has none."""
+    models: dict[str, Trained] = {}
+    texts: dict[str, Translations] = {}
+    if not options.lines:
+        absent["scores"].append("Nothing was translated: --lines is 0.")
+        return models, texts
+    for run in found:
+        try:
+            models[run.name] = translations.restored(run, tell)
+            texts[run.name] = translations.translate(run, models[run.name], options, folder, tell)
+        except UserError as error:
+            absent["scores"].append(f"{run.name} is left out: {error}.")
+            tell(f"{run.name}: its translations are left out: {error}")
+    return models, texts
+
+
+def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:
+    """The runs that translated the same lines as the first of them."""
+    first = next(iter(texts.values()), None)
+    same = {name: one for name, one in texts.items() if first is not None and one.same_lines == first.same_lines}
+    absent += [
+        f"{name} is left out: its lines are other ones than those of {next(iter(same))}; make a report of its own."
+        for name in texts
+        if name not in same
+    ]
+    return same
+
+
+def _versions() -> str:
+    """Of what computed the scores and drew the charts."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "sacrebleu", "altair"))
+    return f"{libraries}, Python {platform.python_version()}"

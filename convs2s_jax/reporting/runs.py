@@ -1,0 +1,147 @@
+"""Reading workdirs: everything a report needs of a run but its model. Nothing is locked and nothing is written."""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import content
+from convs2s_jax.reporting import log
+from convs2s_jax.reporting.log import Log
+from convs2s_jax.training.run import lock, metrics_file, run_folder
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.holder import Holder
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the model made of a line of the validation set at some step."""
+
+    source: str
+    hypothesis: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its workdir tells it.
+
+    Attributes:
+      name: short and unique in a report.
+      workdir: its folder.
+      cfg: the configuration.
+      records: the reports in metrics.jsonl, in order, without damaged ones.
+      log: facts of train.log.
+      samples: step -> samples of the validation there.
+      problems: a sentence for each thing that could not be read.
+      trainer: who trains there now; "" if nobody does.
+    """
+
+    name: str
+    workdir: Path
+    cfg: Config
+    records: tuple[Mapping[str, Any], ...] = ()
+    log: Log = field(default_factory=Log)
+    samples: Mapping[int, tuple[Sample, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    trainer: str = ""
+
+    def of(self, split: str) -> list[Mapping[str, Any]]:
+        """The reports of a split."""
+        return [record for record in self.records if record["split"] == split]
+
+
+def read_all(workdirs: Sequence[str]) -> list[Run]:
+    """Read runs, with names that tell them apart.
+
+    Raises:
+      UserError: there is no such run, or its configuration cannot be read.
+    """
+    return [read(Path(workdir), name) for workdir, name in zip(workdirs, names(workdirs), strict=True)]
+
+
+def read(workdir: Path, name: str) -> Run:
+    """Read a run; errors as in `read_all`."""
+    cfg = run_folder.load_config(workdir)
+    problems: list[str] = []
+    records = _records(workdir, problems)
+    text = _text(workdir / "train.log", problems)
+    return Run(
+        name=name,
+        workdir=workdir,
+        cfg=cfg,
+        records=tuple(records),
+        log=log.read(text),
+        samples=_samples(workdir / "samples", problems),
+        problems=tuple(problems),
+        trainer=_trainer(workdir),
+    )
+
+
+def names(workdirs: Sequence[str]) -> list[str]:
+    """As many last parts of each path as tell it from the others.
+
+    Raises:
+      UserError: a workdir is given twice.
+    """
+    parts = [Path(workdir).resolve().parts for workdir in workdirs]
+    for workdir, path in zip(workdirs, parts, strict=True):
+        if parts.count(path) > 1:
+            raise UserError(f"--workdir names {workdir} twice: a report compares different runs")
+    for count in range(1, max(map(len, parts), default=0) + 1):
+        found = ["/".join(path[-count:]) for path in parts]
+        if len(set(found)) == len(found):
+            return found
+    return list(workdirs)
+
+
+def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Intact reports; one that is being written at this moment is left out silently."""
+    path = workdir / metrics_file.NAME
+    try:
+        intact, damaged = metrics_file.read(workdir)
+        whole = not path.exists() or content(path).endswith(b"\n")
+    except OSError as error:
+        problems.append(f"{path} cannot be read ({error.strerror}): there are no curves")
+        return []
+    if not whole and damaged:
+        damaged = damaged[:-1]
+    if damaged:
+        many = f"{len(damaged)} lines are" if len(damaged) > 1 else "a line is"
+        problems.append(f"{path}: {many} damaged and left out")
+    if not intact:
+        problems.append(f"{path} has no reports yet: there are no curves")
+    return [record for _, record in intact]
+
+
+def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]:
+    found = {}
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.name):
+        if not path.stem.isdecimal():
+            continue
+        try:
+            values = [json.loads(line) for line in content(path).decode("utf-8").splitlines()]
+            found[int(path.stem)] = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
+        except (OSError, ValueError, KeyError, TypeError):
+            problems.append(f"{path} is damaged and left out")
+    return dict(sorted(found.items()))
+
+
+def _text(path: Path, problems: list[str]) -> str:
+    try:
+        return content(path).decode("utf-8", errors="replace")
+    except OSError as error:
+        problems.append(f"{path} cannot be read ({error.strerror}): devices and reasons are not known")
+        return ""
+
+
+def _trainer(workdir: Path) -> str:
+    """Who holds the lock, read from its file; the lock itself is not touched."""
+    with contextlib.suppress(OSError):
+        holder = Holder.from_bytes(content(workdir / lock.NAME))
+        if holder is not None and holder.is_alive:
+            return str(holder).rstrip(",")
+    return ""

@@ -1,0 +1,114 @@
+"""Scores of a test set by sacreBLEU: of runs with intervals and paired tests, by length, and of single sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Measured(NamedTuple):
+    """A score of a run.
+
+    Attributes:
+      run: its name.
+      metric: BLEU, chrF2, chrF2++ or TER (of which less is better).
+      score: of all sentences.
+      low, high: 95 % interval of the score over resampled test sets.
+      p: probability of a difference to the first run at least as large, were there none (paired bootstrap); None for
+        the first run. For equal translations it is 1, and not sacreBLEU's 1 / (resamples + 1).
+      signature: how sacreBLEU computed it.
+    """
+
+    run: str
+    metric: str
+    score: float
+    low: float
+    high: float
+    p: float | None
+    signature: str
+
+
+class Bin(NamedTuple):
+    """Sentences of about the same length.
+
+    Attributes:
+      shortest, longest: bounds of the length, inclusive.
+      lines: their numbers.
+    """
+
+    shortest: int
+    longest: int
+    lines: tuple[int, ...]
+
+
+def measure(
+    texts: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenize: str, resamples: int
+) -> list[Measured]:
+    """Scores of runs on the same sentences; the first run is the one that others are compared with (Koehn 2004).
+
+    Args:
+      texts: name of a run -> its translations.
+      references: one for each translation; at least one.
+      tokenize: BLEU's tokeniser.
+      resamples: of the bootstrap.
+    """
+    from sacrebleu.significance import PairedTest
+
+    names: list[tuple[str, Sequence[str]]] = [(str(i), list(found)) for i, found in enumerate(texts.values())]
+    test: Any = PairedTest(names, _metrics(tokenize), [list(references)], test_type="bs", n_samples=resamples)
+    signatures, found = test()
+    first = next(iter(texts.values()))
+    same = {run for run, own in texts.items() if list(own) == list(first)}
+    return [
+        Measured(
+            run=run,
+            metric=metric,
+            score=float(result.score),
+            low=float(result.mean - result.ci),
+            high=float(result.mean + result.ci),
+            p=None if result.p_value is None else 1.0 if run in same else float(result.p_value),
+            signature=str(signatures[metric]),
+        )
+        for metric in signatures
+        for run, result in zip(texts, found[metric], strict=True)
+    ]
+
+
+def by_length(texts: Sequence[str], references: Sequence[str], bins: Sequence[Bin], *, tokenize: str) -> list[Any]:
+    """{"BLEU": score, "chrF2": score} of the sentences of each bin."""
+    metrics = {name: metric for name, metric in _metrics(tokenize).items() if name in ("BLEU", "chrF2")}
+    return [
+        {
+            name: metric.corpus_score([texts[i] for i in one.lines], [[references[i] for i in one.lines]]).score
+            for name, metric in metrics.items()
+        }
+        for one in bins
+    ]
+
+
+def length_bins(lengths: Sequence[int], *, most: int = 6) -> list[Bin]:
+    """At most `most` bins of about the same number of sentences; sentences of one length are in one bin."""
+    values = np.asarray(lengths)
+    if not len(values):
+        return []
+    ends = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)[1:], method="higher"))
+    home = np.searchsorted(ends, values)
+    bins = []
+    for i in range(len(ends)):
+        lines = np.flatnonzero(home == i)
+        bins.append(Bin(int(values[lines].min()), int(values[lines].max()), tuple(int(line) for line in lines)))
+    return bins
+
+
+def of_sentences(texts: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF2 of each sentence, which also tells short ones apart."""
+    from sacrebleu.metrics import CHRF
+
+    metric = CHRF()
+    return [metric.sentence_score(text, [reference]).score for text, reference in zip(texts, references, strict=True)]
+
+
+def _metrics(tokenize: str) -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    return {"BLEU": BLEU(tokenize=tokenize), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}

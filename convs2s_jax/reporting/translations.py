@@ -1,0 +1,150 @@
+"""Translations of held-out lines by a run's best checkpoint, kept for the next report."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
+from convs2s_jax.core.config import to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import content, replace_file
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.reporting.options import ReportOptions
+from convs2s_jax.reporting.runs import Run
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.translation import lines as library
+from convs2s_jax.translation import trained
+from convs2s_jax.translation import translator as translators
+from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.trained import Trained
+
+Tell = Callable[[str], None]
+_VERSION = 1
+"""Of what the files hold; one of another version is made again."""
+
+
+@dataclass(frozen=True)
+class Translations:
+    """What a run makes of held-out lines.
+
+    Attributes:
+      numbers: of the lines in their split, from 0.
+      sources, references: the lines.
+      lengths: tokens of each source, end symbol included.
+      texts: the translations.
+      scores: of each translation, in nats, normalised as the search says; None where there is none.
+      total: lines of the whole split.
+      steps: of the checkpoints whose mean the model is.
+      search: what differs from the defaults of the search, for people.
+    """
+
+    numbers: tuple[int, ...]
+    sources: tuple[str, ...]
+    references: tuple[str, ...]
+    lengths: tuple[int, ...]
+    texts: tuple[str, ...]
+    scores: tuple[float | None, ...]
+    total: int
+    steps: tuple[int, ...]
+    search: str
+
+    @property
+    def same_lines(self) -> str:
+        """Equal for translations of the same lines with the same references."""
+        return checksum(json.dumps([self.sources, self.references]).encode())
+
+
+def search_of(run: Run, options: ReportOptions) -> SearchConfig:
+    """The search of a run that translates, with what the options override. Raises UserError if it does not fit."""
+    given = Options(workdir=(str(run.workdir),), search=options.search)
+    return given.resolve(run.cfg.search, attends=run.cfg.translator.attends)
+
+
+def translates(run: Run) -> bool:
+    """Whether the run is of a model that translates."""
+    return isinstance(run.cfg.model, ModelConfig) and run.cfg.model.reads_source
+
+
+def restored(run: Run, tell: Tell) -> Trained:
+    """The model of a run. Raises UserError if it does not translate or no checkpoint can be read."""
+    model = run.cfg.translator
+    if not model.reads_source:
+        raise UserError("it is a language model, which translates nothing")
+    if not run_folder.begun(run.workdir):
+        raise UserError("it has no checkpoint yet")
+    return trained.restore(run.workdir, (), None, tell)
+
+
+def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, tell: Tell) -> Translations:
+    """Translate lines of a split, or read what an earlier report has translated.
+
+    Args:
+      run: the run.
+      model: as `restored` returns it.
+      options: which split, how many lines, and the search.
+      folder: where translations are kept.
+      tell: receives sentences for the user.
+
+    Raises:
+      UserError: the split cannot be read, has changed since the run, or the search does not fit the model.
+    """
+    text = trained.read_split(model.cfg, options.split, model.held_out, str(run.workdir))
+    search = search_of(run, options)
+    numbers = spread(len(text), options.lines)
+    sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]
+    settings = [_VERSION, to_dict(search), model.fingerprint, sources, references, numbers]
+    key = checksum(json.dumps(settings, sort_keys=True).encode())
+    path = folder / f"{run.workdir.resolve().name}-{key}.json"
+    if (kept := _kept(path)) is not None:
+        tell(f"{run.name}: translations of {path} are used again")
+        return kept
+    tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
+    prepared = translators.precomputed(translators.of(model))
+    results = library.translate(prepared, search, sources, attention=False, batch_size=options.batch_size)
+    found = Translations(
+        numbers=tuple(numbers),
+        sources=tuple(sources),
+        references=tuple(references),
+        lengths=tuple(len(result.source_tokens) + 1 for result in results),
+        texts=tuple(result.best.text for result in results),
+        scores=tuple(float(r.best.score) if np.isfinite(r.best.score) else None for r in results),
+        total=len(text),
+        steps=model.steps,
+        search=_described(search),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(seal(asdict(found)), ensure_ascii=False))
+    return found
+
+
+def spread(total: int, most: int) -> list[int]:
+    """At most `most` line numbers, evenly spread over all lines, in order."""
+    count = min(total, most)
+    return [i * total // count for i in range(count)]
+
+
+def chosen(lengths: Sequence[int], count: int, *, longest: int) -> list[int]:
+    """Places of `count` sentences from short to long, of those with 2 to `longest` tokens."""
+    ordered = sorted((length, i) for i, length in enumerate(lengths) if 1 < length <= longest)
+    return [ordered[place][1] for place in spread(len(ordered), count)]
+
+
+def _described(search: SearchConfig) -> str:
+    plain, own = to_dict(SearchConfig()), to_dict(search)
+    others = [f"{name} {value}" for name, value in own.items() if value != plain[name] and name != "beam_size"]
+    return ", ".join([f"beam {search.beam_size}", *others])
+
+
+def _kept(path: Path) -> Translations | None:
+    """Translations of an earlier report; None where there are none, or they are damaged."""
+    try:
+        values = unseal(parsed(content(path)))
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return Translations(**fields)
+    except (OSError, DamagedError, TypeError):
+        return None

@@ -1,0 +1,72 @@
+"""Translations of one sentence, as arrays on the host."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convs2s_jax.search.hypotheses import Hypotheses
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a sentence.
+
+    Attributes:
+      tokens: ids without the end symbol.
+      score: the score by which candidates are ranked (see `SearchConfig`).
+      token_scores: nats of each token and of the end symbol: one more than `tokens`.
+      attention: [tokens + 1, S], how much each symbol looked at each source token, end symbols included; None unless
+        it was asked for.
+    """
+
+    tokens: np.ndarray
+    score: float
+    token_scores: np.ndarray
+    attention: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translations of one sentence.
+
+    Attributes:
+      candidates: at least one, best first.
+      cut: source tokens left out at the end because the model has no positions for them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    cut: int = 0
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate of the highest score."""
+        return self.candidates[0]
+
+
+NOTHING = Candidate(np.zeros(0, np.int32), 0.0, np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
+"""Of an empty source."""
+
+UNSCORED = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
+"""Where the model yields no number, or has no positions for a target."""
+
+
+def candidates_of(found: Hypotheses, weights: np.ndarray | None, source_length: int) -> tuple[Candidate, ...]:
+    """The finished hypotheses of a sentence, best first; where there is none, an empty one of score -inf.
+
+    Args:
+      found: the sentence's hypotheses, [W, ...] each.
+      weights: [W, T, S] their attention, or None.
+      source_length: tokens of the source, its end symbol counted.
+    """
+    tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
+    candidates = [
+        Candidate(
+            tokens[w, : n - 1],
+            float(found.scores[w]),
+            token_scores[w, :n],
+            None if weights is None else weights[w, :n, :source_length],
+        )
+        for w, n in enumerate(found.lengths)
+        if n > 0
+    ]
+    return tuple(candidates) or (UNSCORED,)

@@ -1,0 +1,83 @@
+"""Sums over devices as permutations among neighbours, which XLA runs beside other operations.
+
+A reduce-scatter over n = a b devices, i = p b + q: first in rings of the a devices with the same q, whose p-th then has
+the p-th of a pieces, then in rings of the b devices with the same p. Each device sends (n - 1) / n of the array, half
+of what an all-reduce sends, in a + b - 2 messages. XLA's TPU compiler has no reduce-scatter over two axes of a torus,
+and nothing else runs beside its all-reduces.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.nn.types import Array
+from convs2s_jax.training.mesh import AXES, ROWS, row_shards
+
+LEAST = 16
+"""Fewest devices for which sums are written as permutations; machines of few devices have fast sums."""
+
+
+def summed(x: Array, dtype: Any) -> Array:
+    """x [n, O, ...] summed over n, where each of n devices has one entry: [O, ...], cut along O.
+
+    Where the program being traced (`jax.sharding.use_abstract_mesh`) has no such devices, they are few, or O cannot be
+    cut, it is a plain sum.
+
+    Args:
+      x: what is added up.
+      dtype: in which partial sums are sent.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not _fits(mesh, x):
+        return jnp.sum(x, axis=0)
+    scatter = partial(_scattered, count=x.shape[0], dtype=dtype)
+    made = jax.shard_map(scatter, mesh=mesh, in_specs=P(ROWS), out_specs=P(ROWS), check_vma=False)
+    total: Array = made(x)
+    return total
+
+
+def _fits(mesh: AbstractMesh, x: Array) -> bool:
+    if mesh.empty or mesh.axis_names != AXES or set(mesh.axis_types) != {AxisType.Auto}:
+        return False
+    count = row_shards(mesh)
+    return mesh.size == count == x.shape[0] >= LEAST and x.ndim > 1 and x.shape[1] % count == 0
+
+
+def _scattered(x: Array, *, count: int, dtype: Any) -> Array:
+    """Within `shard_map`: x [1, O, ...] of each device to its part [O / n, ...] of the sum."""
+    number = lax.axis_index(ROWS)
+    b = count // _near_root(count)
+    a = count // b
+    columns = [[p * b + q for p in range(a)] for q in range(b)]
+    rows = [[p * b + q for q in range(b)] for p in range(a)]
+    x = _ring(x[0].reshape(a, -1, *x.shape[2:]), number // b, columns, dtype)
+    return _ring(x.reshape(b, -1, *x.shape[1:]), number % b, rows, dtype)
+
+
+def _ring(x: Array, number: Array, groups: Sequence[Sequence[int]], dtype: Any) -> Array:
+    """x[r] summed over a device's group, in which it is number r of len(x): piece r goes round and ends there.
+
+    The ring is 0, 2, 4, ..., 5, 3, 1: no message goes further than two links, on a line of devices that is not closed
+    as well. XLA's TPU compiler sends others synchronously.
+    """
+    size = len(x)
+    order = [*range(0, size, 2), *reversed(range(1, size, 2))]
+    following = [(group[order[i - 1]], group[order[i]]) for group in groups for i in range(size)]
+    piece, place = jnp.asarray(order), jnp.asarray([order.index(i) for i in range(size)])[number]
+    total = x[piece[(place - 1) % size]]
+    for step in range(2, size + 1):
+        received = lax.ppermute(total.astype(dtype), ROWS, following)
+        total = received.astype(x.dtype) + x[piece[(place - step) % size]]
+    return total
+
+
+def _near_root(count: int) -> int:
+    """The largest divisor that is not above the square root."""
+    return max(d for d in range(1, math.isqrt(count) + 1) if count % d == 0)

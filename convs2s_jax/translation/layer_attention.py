@@ -1,0 +1,136 @@
+"""The attention of each layer for lines of text, as appendix C of the paper shows it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.rows import pad_rows
+from convs2s_jax.core.tokens import EOS
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import layer_attention as of_model
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.types import Array
+from convs2s_jax.search.buckets import batches
+from convs2s_jax.search.translate import translate
+from convs2s_jax.translation.lines import encode
+from convs2s_jax.translation.trained import Trained
+
+ROWS, TOKENS = 8, 1024
+"""Most sentences and tokens of a batch: A weights for each pair of tokens take more memory than a search."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerAttention:
+    """The attention of one pair of lines, both with their end symbols (S and T tokens).
+
+    Attributes:
+      source_tokens: S tokens of the source.
+      target_tokens: T tokens of the target.
+      layers: [A, T, S]: row i says where attention A looked when token i was predicted. Rows sum to one. Of several
+        heads it is the mean.
+      mean: [T, S], the mean of the layers.
+      names: a name for each of the A attentions, such as "layer 1".
+      cut: source tokens left out at the end because the model has no positions for them.
+    """
+
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    layers: np.ndarray
+    mean: np.ndarray
+    names: tuple[str, ...]
+    cut: int = 0
+
+
+def layer_attention(
+    trained: Trained, sources: Sequence[str], targets: Sequence[str] | None = None
+) -> list[LayerAttention]:
+    """The attention of each layer for each source and its target.
+
+    Args:
+      trained: a model that translates, as `trained.restore` returns it.
+      sources: lines of text; a line that is longer than the model's positions is cut at the end.
+      targets: a translation for each; None for those that the search of the run finds.
+
+    Returns:
+      One for each source, in order. Neither the other lines nor their order change it.
+
+    Raises:
+      UserError: the model translates nothing or has no attention.
+      ValueError: the numbers of lines differ, or a target is longer than the model's positions.
+    """
+    cfg = trained.cfg.translator
+    check_attends(cfg)
+    src = encode(trained.vocabularies.src, sources)
+    if targets is None:
+        found = translate(trained.params, cfg, trained.cfg.search, src, attention=False)
+        tgt = [translation.best.tokens for translation in found]
+    else:
+        tgt = encode(trained.vocabularies.tgt, targets)
+    _check_fit(src, tgt, cfg.max_target)
+    room = cfg.max_source - 1
+    kept = [ids[:room] for ids in src]
+    tokens = partial(_tokens, trained.vocabularies.src.token), partial(_tokens, trained.vocabularies.tgt.token)
+    return [
+        LayerAttention(
+            source_tokens=tokens[0](source),
+            target_tokens=tokens[1](target),
+            layers=weights,
+            mean=weights.mean(axis=0),
+            names=cfg.decoder.attention_names,
+            cut=len(ids) - len(source),
+        )
+        for ids, source, target, weights in zip(src, kept, tgt, _weights(trained.params, cfg, kept, tgt), strict=True)
+    ]
+
+
+def check_attends(cfg: ModelConfig) -> None:
+    """Refuse a model whose decoder attends to no source.
+
+    Raises:
+      UserError: what it is instead.
+    """
+    if not cfg.reads_source:
+        raise UserError("model.encoder.kind is 'none': a language model reads no source, so that it has no attention")
+    if not cfg.attends:
+        raise UserError(
+            "model.decoder.attention is 'none': this decoder reads a summary of the source and attends nowhere"
+        )
+
+
+def _check_fit(src: Sequence[np.ndarray], tgt: Sequence[np.ndarray], most: int) -> None:
+    if len(src) != len(tgt):
+        raise ValueError(f"there are {len(src)} sources and {len(tgt)} targets: each needs one")
+    longest = max(map(len, tgt), default=0) + 1
+    if longest > most:
+        raise ValueError(f"a target has {longest} tokens with its end symbol, the model positions for {most}")
+
+
+def _weights(
+    params: Params, cfg: ModelConfig, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """[A, T, S] of each pair, computed in batches of few shapes."""
+    found = [np.zeros(0)] * len(src)
+    lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
+    for batch in batches(lengths, rows=ROWS, tokens=TOKENS):
+        sides = (
+            pad_rows([() if i is None else side[i] for i in batch.padded], (batch.rows, batch.width))
+            for side in (src, tgt)
+        )
+        made = np.asarray(_computed(params, cfg, *sides))
+        for row, i in enumerate(batch.indices):
+            found[i] = made[row, :, : len(tgt[i]) + 1, : len(src[i]) + 1]
+    return found
+
+
+@partial(jax.jit, static_argnums=1)
+def _computed(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
+    return of_model.layer_attention(encoder_decoder.cast(params, cfg), cfg, src, tgt)
+
+
+def _tokens(name: Callable[[int], str], ids: np.ndarray) -> tuple[str, ...]:
+    return tuple(name(int(i)) for i in (*ids, EOS))

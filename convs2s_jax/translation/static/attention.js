@@ -1,0 +1,59 @@
+"use strict";
+// Attention between two sentences as words that light up and as a matrix, for the page of the server and for reports.
+// The page has styles (attention.css) and the variable --accent.
+
+// Draws into `places`, {source, target, matrix}: two paragraphs for words and a table that keeps its caption.
+// `source` and `target` are lists of tokens; `weights` has a row for each target token, a number for each source token.
+function drawAttention(places, source, target, weights) {
+  const make = (name, text, attributes = {}) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    return made;
+  };
+  const readable = (token) => token.replaceAll("▁", " ").replaceAll("@@", "").trim() || "␣";
+  const shade = (weight) => (weight > 0 ? `color-mix(in srgb, var(--accent) ${(100 * weight).toFixed(1)}%, transparent)` : "");
+  const onPointer = (thing, begin) => {
+    for (const kind of ["mouseenter", "focus"]) thing.addEventListener(kind, begin);
+    for (const kind of ["mouseleave", "blur"]) thing.addEventListener(kind, () => light(null, null));
+  };
+  const words = (tokens, side) => tokens.map((token, i) => {
+    const word = make("span", readable(token), { tabindex: 0 });
+    onPointer(word, () => (side === "target" ? light(i, null) : light(null, i)));
+    return word;
+  });
+  places.source.replaceChildren(...words(source, "source"));
+  places.target.replaceChildren(...words(target, "target"));
+
+  const head = make("thead", ""), body = make("tbody", ""), top = make("tr", "");
+  top.append(make("td", ""), ...source.map((token) => make("th", readable(token), { scope: "col" })));
+  head.append(top);
+  weights.forEach((row, t) => {
+    const line = make("tr", "");
+    line.append(make("th", readable(target[t]), { scope: "row" }));
+    row.forEach((weight, s) => {
+      const cell = make("td", "", { title: `${readable(target[t])} → ${readable(source[s])}: ${weight.toFixed(2)}` });
+      cell.style.backgroundColor = shade(weight);
+      onPointer(cell, () => light(t, s));
+      line.append(cell);
+    });
+    body.append(line);
+  });
+  places.matrix.replaceChildren(...[places.matrix.caption, head, body].filter(Boolean));
+
+  // Lights up what target token `t` and source token `s` look at; both where the pointer is on a cell.
+  function light(t, s) {
+    const strengths = {
+      source: source.map((_, i) => (t === null ? 0 : s === null || s === i ? weights[t][i] : 0)),
+      target: target.map((_, i) => (s === null ? 0 : t === null || t === i ? weights[i][s] : 0)),
+    };
+    for (const [side, at] of [["source", s], ["target", t]]) {
+      [...places[side].children].forEach((word, i) => {
+        word.style.backgroundColor = shade(strengths[side][i]);
+        word.classList.toggle("here", i === at);
+      });
+    }
+    [...body.rows].forEach((row, i) => [...row.cells].slice(1).forEach((cell, j) =>
+      cell.classList.toggle("here", (t !== null || s !== null) && (t === null || t === i) && (s === null || s === j))));
+  }
+}

@@ -1,0 +1,97 @@
+"""Receptive fields against the tokens that real encoders and decoders have a gradient to."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.receptive_field import receptive_fields
+from tests.helpers import drills_but
+from tests.models.kinds import DECODERS, ENCODERS
+from tests.models.laws import E, filled, with_table
+
+U = 121
+"""Tokens of the sentence, all different; the fields of all small models fit in."""
+AT = 60
+DILATED = {"kind": "separable", "dilations": [1, 2, 4]}
+MORE = {
+    "even": {"kind": "conv", "layers": [(32, 4), (32, 1), (32, 2, 2)]},
+    "dilated": {"kind": "conv", "layers": [(32, 3)] * 4, "convolution": DILATED},
+    "modules": {"kind": "slicenet", "modules": 2, "kernels": [3, 3, 2, 1], "dilations": [1, 2, 1, 1]},
+}
+KEPT = ["even", "dilated", "lightconv", "modules"]
+
+
+def limited(table):
+    """The lines of a table of kinds that see a part of a sentence, and those above; the others as drills."""
+    return drills_but([*(name for name in table if table[name]["kind"] != "recurrent"), *MORE], KEPT)
+
+
+def support(cfg, side, output):
+    """Positions of the sentence on which the random number output(parameters, tokens [1, U]) depends."""
+    count = U + 4
+    shapes = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), cfg, source_vocabulary=count, target_vocabulary=count)
+    )
+    params, tokens = filled(shapes), jnp.arange(4, count, dtype=jnp.int32)[None]
+    table = getattr(params, side).embedding.table
+    gradient = jax.jit(jax.grad(lambda table: output(with_table(params, side, table), tokens)))(table)
+    return np.flatnonzero(np.abs(gradient[tokens[0]]).max(-1))
+
+
+def mixed(row):
+    """One number that depends on all of a row."""
+    return jnp.sum(row * np.random.default_rng(1).normal(size=row.shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", limited(ENCODERS))
+def test_an_encoder_sees_as_many_source_tokens(name):
+    cfg = build(ModelConfig, {"embedding_dim": E, "encoder": {**ENCODERS, **MORE}[name]})
+    seen = support(cfg, "encoder", lambda params, tokens: mixed(model.encode(params, cfg, tokens).keys[0, AT]))
+    assert (seen == np.arange(seen[0], seen[0] + receptive_fields(cfg).encoder[-1])).all()
+    assert AT in seen
+
+
+@pytest.mark.parametrize("name", limited(DECODERS))
+def test_a_decoder_sees_as_many_target_tokens(name):
+    cfg = build(ModelConfig, {"embedding_dim": E, "decoder": {**DECODERS, **MORE}[name]})
+    source = jnp.asarray(np.random.default_rng(2).normal(size=(1, 3, E)), jnp.float32)
+    memory = Memory(keys=source, values=source, mask=jnp.ones((1, 3), bool), summary=source[:, 0])
+
+    def features(params, tokens):
+        made, _, _ = model.advance(params, cfg, memory, model.start(params, cfg, memory, 1), tokens)
+        return mixed(made[0, -1])
+
+    field = receptive_fields(cfg).decoder[-1]
+    assert (support(cfg, "decoder", features) == np.arange(U - field, U)).all()
+
+
+def test_the_field_of_a_layer_is_that_of_the_stack_which_ends_there():
+    """With this, the gradients above say it for every layer."""
+    for side, table in (("encoder", ENCODERS), ("decoder", DECODERS)):
+        for fields in {**table, **MORE}.values():
+            part = getattr(build(ModelConfig, {"embedding_dim": E, side: fields}), side)
+            if fields["kind"] == "recurrent":
+                assert part.receptive_fields is None
+                continue
+            count = part.modules if fields["kind"] == "slicenet" else len(part.layers)
+            mixer = int(fields["kind"] == "slicenet" and side == "decoder")
+            assert len(part.receptive_fields) == count + mixer
+            for i in range(1, count + 1):
+                cut = {"modules": i} if fields["kind"] == "slicenet" else {"layers": part.layers[:i]}
+                cut = dataclasses.replace(part, **cut)
+                assert cut.receptive_fields == part.receptive_fields[: i + mixer]
+
+
+def test_six_blocks_of_width_five_see_25_elements():
+    """As section 3.2 of the paper says."""
+    cfg = build(ModelConfig, {"encoder": {"kind": "conv", "layers": [(16, 5)] * 6}})
+    assert receptive_fields(cfg).encoder == (5, 9, 13, 17, 21, 25)
+    language_model = {"encoder": {"kind": "none"}, "decoder": {"kind": "conv", "attention_layers": []}}
+    assert receptive_fields(build(ModelConfig, language_model)) == ((), (3, 5, 7))

@@ -1,0 +1,120 @@
+"""What a report reads of a workdir: the file's numbers, what is damaged, who trains there."""
+
+import json
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.reporting import curves, log, runs, summary
+from convs2s_jax.training.run import metrics_file, run_folder
+from convs2s_jax.training.run.lock import locked
+from tests import tiny
+
+LOG = """2026-11-23 10:00:00 devices: 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, Python 3.11.7)
+2026-11-23 10:00:01 training pairs: 300 used, 1 skipped with an empty side, 0 skipped as longer than 62 tokens
+2026-11-23 10:00:02 1,234 parameters; vocabularies of 150 and 149
+2026-11-23 10:00:03 step 4: validation loss 3.5000 did not improve on 3.4000: learning rate 0.25 -> 0.025
+2026-11-23 10:00:04 continuing at step 4, epoch 1
+2026-11-23 10:00:04 step 4: validation loss 3.5000 did not improve on 3.4000: learning rate 0.25 -> 0.025
+2026-11-23 10:00:05 epoch 2: learning rate 0.025 -> 0.0025, as the schedule says
+2026-11-23 10:00:06 time: 6.0 s, of which compute 50.0 %
+2026-11-23 10:00:07 stopped at step 8, epoch 2: the learning rate fell below 0.01
+"""
+RECORDS = [
+    {"step": 2, "epoch": 1, "split": "train", "loss": 4.0, "perplexity": 54.5, "memory": 2e9},
+    {"step": 4, "epoch": 1, "split": "train", "loss": None, "perplexity": None},
+    {"step": 4, "epoch": 1, "split": "valid", "loss": 3.5, "perplexity": 33.1, "bleu": 1.5},
+]
+
+
+def workdir_at(path, **overrides):
+    path.mkdir()
+    run_folder.write_config(path, tiny.config(**overrides))
+    (path / "metrics.jsonl").write_text("".join(map(metrics_file.line, RECORDS)))
+    (path / "train.log").write_text(LOG)
+    return path
+
+
+def test_curves_are_the_numbers_of_the_file(tmp_path):
+    found = {one.field: one for one in curves.curves([runs.read(workdir_at(tmp_path / "a"), "a")])}
+    assert found["loss"].points == (
+        ("a", "train", 2, 4.0),
+        ("a", "valid", 4, 3.5),
+    )  # without the one that is not finite
+    assert found["memory"].points == (("a", "train", 2, 2.0),)
+    assert curves.missing(list(found.values())) == [
+        "Learning rate",
+        "Gradient norm",
+        "Throughput",
+        "Model FLOPs utilisation",
+    ]
+
+
+def test_a_long_curve_keeps_its_extremes():
+    points = [curves.Point("a", "train", i, float((i * 7919) % 1009)) for i in range(5000)]
+    kept = curves.thinned(points, 100)
+    assert len(kept) <= 100
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert sorted(kept, key=lambda point: point.step) == kept
+    for extreme in (min, max):
+        assert extreme(point.value for point in kept) == extreme(point.value for point in points)
+    assert curves.thinned(points[:100], 100) == points[:100]
+
+
+def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
+    path = workdir_at(tmp_path / "a") / "metrics.jsonl"
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text(whole[0] + whole[1].replace("4", "5", 1) + whole[2] + whole[2][:20])
+    found = runs.read(path.parent, "a")
+    assert [record["step"] for record in found.records] == [2, 4]
+    assert found.problems == (f"{path}: a line is damaged and left out",)
+    path.unlink()
+    (path.parent / "train.log").unlink()
+    samples = path.parent / "samples"
+    samples.mkdir()
+    (samples / "4.jsonl").write_text('{"source": "a"}\n')
+    (samples / "2.jsonl").write_text(json.dumps({"source": "a", "hypothesis": "b", "reference": "c"}))
+    found = runs.read(path.parent, "a")
+    assert found.samples == {2: (runs.Sample("a", "b", "c"),)}
+    assert [problem.partition(str(path.parent))[2] for problem in found.problems] == [
+        "/metrics.jsonl has no reports yet: there are no curves",
+        "/train.log cannot be read (No such file or directory): devices and reasons are not known",
+        "/samples/4.jsonl is damaged and left out",
+    ]
+    assert "A model: an encoder of kind conv (1 layer)" in summary.paragraph(found)
+
+
+def test_the_log_says_devices_reasons_and_the_end(tmp_path):
+    found = log.read(LOG)
+    assert (found.parameters, found.source_words, found.target_words) == ("1,234", "150", "149")
+    assert (found.stopped, found.why, found.continued) == ("step 8, epoch 2", "the learning rate fell below 0.01", 1)
+    assert len(found.rates) == 2
+    text = summary.paragraph(runs.read(workdir_at(tmp_path / "a"), "a"))
+    for part in (
+        "A model of 1,234 parameters: an encoder of kind conv (1 layer) and a decoder of kind conv (1 layer).",
+        "It was trained on cldr (en to de), by 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, ",
+        "The lowest validation loss is 3.5, at step 4, BLEU 1.5.",
+        "The learning rate was reduced twice: at step 4: validation loss 3.5000 did not improve on 3.4000: "
+        "learning rate 0.25 -> 0.025; the last time at epoch 2: learning rate 0.025 -> 0.0025, as the schedule says.",
+        "Training stopped at step 8, epoch 2: the learning rate fell below 0.01.",
+    ):
+        assert part in text
+
+
+def test_a_trainer_at_work_is_named_and_not_disturbed(tmp_path):
+    path = workdir_at(tmp_path / "a")
+    (path / "train.log").write_text(LOG.rpartition("2026")[0])
+    assert "it was killed; the last report is of step 4." in summary.ending(runs.read(path, "a"))
+    with locked(path):
+        before = {file: file.stat().st_mtime_ns for file in path.iterdir()}
+        text = summary.ending(runs.read(path, "a"))
+        assert text.startswith("Training goes on: process ")
+        assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == before
+
+
+def test_runs_are_told_apart_by_their_names(tmp_path):
+    assert runs.names(["runs/a", "runs/b"]) == ["a", "b"]
+    assert runs.names([f"{tmp_path}/x/a", f"{tmp_path}/y/a"]) == ["x/a", "y/a"]
+    with pytest.raises(UserError, match="--workdir names runs/a twice: a report compares different runs"):
+        runs.names(["runs/a", "runs/../runs/a"])

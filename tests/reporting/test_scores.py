@@ -1,0 +1,83 @@
+"""Scores of a report: those of sacreBLEU's command, intervals of resampling by loops, bins that lose no sentence."""
+
+import itertools
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from convs2s_jax.reporting import scores
+
+WORDS = ("one", "two", "three", "four", "five", "six", "seven")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """References, good translations and worse ones."""
+    rng = np.random.default_rng(0)
+    references = [" ".join(rng.choice(WORDS, rng.integers(4, 9))) for _ in range(60)]
+
+    def spoilt(share):
+        return [" ".join(w if rng.random() > share else "wrong" for w in line.split()) for line in references]
+
+    return references, spoilt(0.1), spoilt(0.35)
+
+
+def test_scores_are_those_of_sacrebleu(texts):
+    references, good, bad = texts
+    found = scores.measure({"a": good, "b": bad}, references, tokenize="13a", resamples=50)
+    by = {(one.run, one.metric): one for one in found}
+    for run, lines in (("a", good), ("b", bad)):
+        assert by[run, "BLEU"].score == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
+        assert by[run, "chrF2"].score == pytest.approx(sacrebleu.corpus_chrf(lines, [references]).score)
+        assert by[run, "chrF2++"].score == pytest.approx(sacrebleu.corpus_chrf(lines, [references], word_order=2).score)
+        assert by[run, "TER"].score == pytest.approx(sacrebleu.corpus_ter(lines, [references]).score)
+    assert by["a", "BLEU"].p is None
+    assert by["b", "BLEU"].p < 0.05
+    assert "tok:13a" in by["a", "BLEU"].signature
+
+
+def test_intervals_are_those_of_resampling_by_a_loop(texts):
+    references, good, _ = texts
+    [found] = [
+        one for one in scores.measure({"a": good}, references, tokenize="13a", resamples=400) if one.metric == "TER"
+    ]
+    rng = np.random.default_rng(1)
+    edits = [sacrebleu.sentence_ter(text, [line]).num_edits for text, line in zip(good, references, strict=True)]
+    lengths = [len(line.split()) for line in references]
+    drawn = []
+    for _ in range(400):
+        rows = rng.integers(0, len(good), len(good))
+        drawn.append(100 * sum(edits[i] for i in rows) / sum(lengths[i] for i in rows))
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=1.0)
+    assert found.low < found.score < found.high
+
+
+def test_equal_runs_do_not_differ(texts):
+    references, good, _ = texts
+    found = scores.measure({"a": good, "b": good}, references, tokenize="13a", resamples=50)
+    assert all(one.p == pytest.approx(1.0) for one in found if one.run == "b")
+
+
+def test_every_line_is_in_the_bin_of_its_length():
+    lengths = np.random.default_rng(0).integers(1, 30, 200)
+    bins = scores.length_bins(lengths)
+    assert 1 < len(bins) <= 6
+    assert sorted(i for one in bins for i in one.lines) == list(range(200))
+    assert all(one.shortest <= lengths[i] <= one.longest for one in bins for i in one.lines)
+    assert all(a.longest < b.shortest for a, b in itertools.pairwise(bins))
+    assert max(len(one.lines) for one in bins) < 3 * min(len(one.lines) for one in bins)
+    assert scores.length_bins([]) == []
+    assert [len(one.lines) for one in scores.length_bins([5, 5, 5])] == [3]
+
+
+def test_a_score_of_a_bin_is_that_of_its_lines(texts):
+    references, good, _ = texts
+    bins = [scores.Bin(1, 1, (0, 3, 5)), scores.Bin(2, 2, (1,))]
+    first, second = scores.by_length(good, references, bins, tokenize="none")
+    part = [good[i] for i in (0, 3, 5)], [[references[i] for i in (0, 3, 5)]]
+    assert first["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(*part, tokenize="none").score)
+    assert second["chrF2"] == pytest.approx(sacrebleu.corpus_chrf([good[1]], [[references[1]]]).score)
+    assert scores.of_sentences(good[:3], references[:3]) == pytest.approx(
+        [sacrebleu.sentence_chrf(text, [line]).score for text, line in zip(good[:3], references[:3], strict=True)]
+    )
