@@ -42,7 +42,6 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "docs/how-to/big-corpus.md": {
             "train=60_000": "train=4_000",
             "30_000": "2_000",
-            "=2000": "=300",
             '"src_size": 2000, "tgt_size": 2000': '"src_size": 300, "tgt_size": 300',
             '"shapes": 8': '"shapes": 2',
             '"max_steps": 200': '"max_steps": 6',
