@@ -21,6 +21,8 @@ ELSEWHERE = ("pip install", "gcloud", "docker", "kubectl", "sbatch", "launch/job
 """What blocks of no language need: an installation, a cloud, a cluster, the compiler of TPUs."""
 
 SMALL = {"[(128, 3)] * 4": "[(16, 3)]", "[(128, 3)] * 3": "[(16, 3)]", '"embedding_dim": 128': '"embedding_dim": 16'}
+BRIEF = {'"training": {': '"search": {"beam_size": 1, "max_length_a": 0.0, "max_length_b": 8},\n        "training": {'}
+"""Models that have learned nothing yet translate without an end."""
 TINY = " --config.model.embedding_dim=16" + "".join(
     f" --config.model.{side}.layers='[(16, 3)]'" for side in ("encoder", "decoder")
 )
@@ -40,7 +42,8 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "max_epochs=5": "max_epochs=2 --config.data.batch.shapes=2",
         },
         "docs/how-to/big-corpus.md": {
-            "train=60_000": "train=4_000",
+            "train=60_000, valid=500, test=500": "train=4_000, valid=20, test=20",
+            **BRIEF,
             "30_000": "2_000",
             '"src_size": 2000, "tgt_size": 2000': '"src_size": 300, "tgt_size": 300',
             '"shapes": 8': '"shapes": 2',
@@ -51,7 +54,8 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **SMALL,
         },
         "docs/how-to/back-translation.md": {
-            "train=15_000": "train=1_500",
+            "train=15_000, valid=500, test=500": "train=600, valid=20, test=20",
+            **BRIEF,
             "[:3000]": "[:500]",
             "[3000:]": "[500:]",
             '"src_size": 1000, "tgt_size": 1000': '"src_size": 200, "tgt_size": 200',
