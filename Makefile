@@ -22,7 +22,7 @@ $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	touch $(INSTALLED) $@
 
 $(FOR_DRILLS): $(FOR_TESTS)
-	$(PIP) install --quiet -e '.[test,docs,emulators,export,mlflow,serve,wandb]'
+	$(PIP) install --quiet -e '.[test,docs,emulators,export,mlflow,report,serve,wandb]'
 	touch $@
 
 $(FOR_DOCS): $(INSTALLED)

@@ -12,6 +12,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "docs/data.md",
         "docs/training.md",
         "docs/decoding.md",
+        "docs/attention.md",
+        "docs/report.md",
         "docs/serving.md",
         "docs/export.md",
         "docs/fairseq.md",
