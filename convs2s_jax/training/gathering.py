@@ -143,12 +143,12 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) ->
         whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
         if sharding.in_halves(name, value.shape, mesh, rules):
             whole, own = (P(*spec, None) for spec in (whole, own))
-            return Part(value, Paired(mesh, placed(whole, own, None)), value.dtype, early)
+            return Part(value, Paired(mesh, placed(whole, own)), value.dtype, early)
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
         return Part(value, placed(whole, own, last if narrow else None), value.dtype, early)
 
-    def placed(whole: P, own: P, narrow: int | None) -> Constrained:
+    def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:
         return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own), narrow)
 
     return jax.tree_util.tree_map_with_path(part, params)
