@@ -22,13 +22,15 @@ from convs2s_jax.training.mesh import AXES, ROWS, row_shards
 
 LEAST = 16
 """Fewest devices for which sums are written as permutations; machines of few devices have fast sums."""
+PLATFORMS = ("tpu",)
+"""Where sums are written as permutations. On GPUs NCCL has reduce-scatters of its own."""
 
 
 def summed(x: Array, dtype: Any) -> Array:
     """x [n, O, ...] summed over n, where each of n devices has one entry: [O, ...], cut along O.
 
-    Where the program being traced (`jax.sharding.use_abstract_mesh`) has no such devices, they are few, or O cannot be
-    cut, it is a plain sum.
+    Where the program being traced (`jax.sharding.use_abstract_mesh`) is for other devices than `PLATFORMS`, they are
+    few, or O cannot be cut, it is a plain sum.
 
     Args:
       x: what is added up.
@@ -45,6 +47,9 @@ def summed(x: Array, dtype: Any) -> Array:
 
 def _fits(mesh: AbstractMesh, x: Array) -> bool:
     if mesh.empty or mesh.axis_names != AXES or set(mesh.axis_types) != {AxisType.Auto}:
+        return False
+    device = mesh.abstract_device
+    if device is None or device.platform not in PLATFORMS:
         return False
     count = row_shards(mesh)
     return mesh.size == count == x.shape[0] >= LEAST and x.ndim > 1 and x.shape[1] % count == 0

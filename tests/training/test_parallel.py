@@ -102,6 +102,7 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
 def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, expected, monkeypatch):
     """As on many devices."""
     monkeypatch.setattr(rings, "LEAST", 2)
+    monkeypatch.setattr(rings, "PLATFORMS", ("cpu",))
     state, steps, batches = laid_out("jit", sizes)
     assert "ppermute" in steps.first.lower(state.params, batches[0], KEY).as_text(debug_info=True)
     assert_equal_each(three_updates(state, steps, batches), expected[1])

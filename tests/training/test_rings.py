@@ -20,6 +20,13 @@ from tests.training.test_softmax import plain, with_gradient
 RNG = np.random.default_rng(4)
 
 
+@pytest.fixture
+def small(monkeypatch):
+    """Rings of few devices of this machine."""
+    monkeypatch.setattr(rings, "LEAST", 2)
+    monkeypatch.setattr(rings, "PLATFORMS", ("cpu",))
+
+
 def traced_for(mesh, function):
     def called(*args):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
@@ -37,9 +44,8 @@ def exchanges(program, mesh):
 
 
 @pytest.mark.parametrize(("sizes", "messages"), [((8, 1, 1), 4), ((2, 2, 1), 2), ((1, 7, 1), 6)], ids=str)
-def test_each_device_has_its_part_of_the_sum(sizes, messages, monkeypatch):
+def test_each_device_has_its_part_of_the_sum(sizes, messages, small):
     """n = a b devices send a + b - 2 messages."""
-    monkeypatch.setattr(rings, "LEAST", 2)
     mesh = mesh_of(sizes)
     x = RNG.normal(size=(mesh.size, 2 * mesh.size, 3)).astype(np.float32)
     given = jax.device_put(x, NamedSharding(mesh, P(ROWS)))
@@ -51,10 +57,18 @@ def test_each_device_has_its_part_of_the_sum(sizes, messages, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shape", "least"), [((8, 1, 1), (8, 12), 2), ((8, 1, 1), (8, 16), 16), ((2, 2, 2), (4, 16), 2)], ids=str
+    ("sizes", "shape", "least", "platform"),
+    [
+        ((8, 1, 1), (8, 12), 2, "cpu"),
+        ((8, 1, 1), (8, 16), 16, "cpu"),
+        ((2, 2, 2), (4, 16), 2, "cpu"),
+        ((8, 1, 1), (8, 16), 2, "tpu"),
+    ],
+    ids=str,
 )
-def test_what_cannot_be_cut_or_is_among_few_devices_is_a_plain_sum(sizes, shape, least, monkeypatch):
+def test_what_cannot_be_cut_or_is_among_few_or_other_devices_is_a_plain_sum(sizes, shape, least, platform, monkeypatch):
     monkeypatch.setattr(rings, "LEAST", least)
+    monkeypatch.setattr(rings, "PLATFORMS", (platform,))
     mesh = mesh_of(sizes)
     x = jax.device_put(RNG.normal(size=shape).astype(np.float32), NamedSharding(mesh, P(ROWS)))
     program = traced_for(mesh, lambda x: rings.summed(x, jnp.float32)).lower(x).compile()
@@ -63,8 +77,7 @@ def test_what_cannot_be_cut_or_is_among_few_devices_is_a_plain_sum(sizes, shape,
 
 
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1)], ids=str)
-def test_the_gradient_of_the_output_layer_is_that_of_one_device(sizes, monkeypatch):
-    monkeypatch.setattr(rings, "LEAST", 2)
+def test_the_gradient_of_the_output_layer_is_that_of_one_device(sizes, small):
     mesh = mesh_of(sizes)
     layer = Affine(
         w=jnp.asarray(RNG.normal(size=(8, 20)), jnp.float32), b=jnp.asarray(RNG.normal(size=20), jnp.float32)
