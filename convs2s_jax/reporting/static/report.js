@@ -42,10 +42,20 @@ function draw(chart) {
     if (param.name === "shown") param.value = [...drawn];
     if (param.name === "outline") param.value = color("--ink");
   }
-  chart.drawing = vegaEmbed(chart.place, spec, { actions: false, renderer: "svg", config: themed(), tooltip: { theme: "custom" } })
+  const tooltip = { theme: "custom", formatTooltip: shown };
+  chart.drawing = vegaEmbed(chart.place, spec, { actions: false, renderer: "svg", config: themed(), tooltip })
     .then((result) => { if (chart.view) chart.view.finalize(); chart.view = result.view; });
   return chart.drawing;
 }
+// What a pointer is told, line by line: numbers with six digits; the table of values has them all.
+function shown(values, safe) {
+  const rows = Object.entries(values).map(([name, value]) => {
+    const text = typeof value === "number" ? String(Number(value.toPrecision(6))) : safe(value);
+    return `<tr><td class="key">${safe(name)}</td><td class="value">${text}</td></tr>`;
+  });
+  return `<table><tbody>${rows.join("")}</tbody></table>`;
+}
+
 const drawAll = () => Promise.all(charts.map(draw));
 
 // A chart in a card: with a choice of scale where all values are above zero, and with its values as a table.
