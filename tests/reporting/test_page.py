@@ -145,7 +145,7 @@ def test_runs_can_be_hidden_and_scales_changed_by_keyboard(opened):
     before = page.locator(".chart").first.locator("[aria-roledescription=point]").evaluate_all(heights)
     button.focus()
     page.keyboard.press("Space")
-    page.wait_for_timeout(300)
+    page.evaluate("window.drawn")
     assert button.get_attribute("aria-pressed") == "true"
     after = page.locator(".chart").first.locator("[aria-roledescription=point]").evaluate_all(heights)
     assert len(after) == len(before)
@@ -155,6 +155,7 @@ def test_runs_can_be_hidden_and_scales_changed_by_keyboard(opened):
     summary.focus()
     page.keyboard.press("Enter")
     rows = page.locator("#curves .values").first.locator("tbody tr")
+    rows.nth(both - 1).wait_for()  # the table is made after the key, when the browser says that it is open
     assert rows.count() == both
 
 

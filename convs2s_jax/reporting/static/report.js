@@ -67,7 +67,7 @@ function card(title, spec, { scales = false, columns = [], rows = [] } = {}) {
     button.addEventListener("click", () => {
       chart.log = !chart.log;
       button.setAttribute("aria-pressed", String(chart.log));
-      draw(chart);
+      window.drawn = draw(chart);
     });
     head.append(button);
   }
