@@ -18,6 +18,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.translate import score, translate
+from tests.helpers import drills_but
 from tests.search.exhaustive import beam_search, exhaustive, search, trigram_cache, trigram_step, trigram_table
 from tests.search.test_beam import assert_same, hypotheses
 from tests.search.test_requests import SOURCES, fresh
@@ -88,9 +89,12 @@ def lm():
     return jax.tree.map(lambda x: 3 * x, made)
 
 
+TWO = (2, {"temperature": 1.3, "coverage_penalty": 0.2, "unk_penalty": 0.1})
+
+
 @pytest.mark.parametrize(
     ("members", "options"),
-    [(1, {}), (2, {"temperature": 1.3, "coverage_penalty": 0.2, "unk_penalty": 0.1})],
+    drills_but([(1, {}), TWO], kept=[TWO]),
     ids=str,
 )
 def test_token_scores_are_those_of_both_models_summed_and_score_reports_them(lm, members, options):

@@ -79,6 +79,7 @@ def test_a_signal_saves_and_ends_cleanly(tmp_path, undisturbed):
     assert tiny.digests(workdir, STEPS) == undisturbed
 
 
+@pytest.mark.drill
 def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
     translate = translating.translate
 
