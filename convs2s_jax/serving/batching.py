@@ -1,8 +1,8 @@
 """Dynamic batching: lines of different requests that arrive within a few milliseconds are translated together."""
 
 import asyncio
-import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +12,10 @@ IN_FLIGHT = 2
 """Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
 FEWEST = 8
 """Lines that are worth a second batch beside one in progress."""
+WIDER = 2
+"""How many times as wide as the oldest line of a batch others may be."""
+SPAN = 2.0
+"""Seconds over which the most lines at once are remembered."""
 
 
 class FullError(Exception):
@@ -38,19 +42,19 @@ class Item:
 
 
 def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
-    """The lines of the next batch: the oldest, and those after it that are no wider and have its key.
+    """The lines of the next batch: the oldest, and those of its key that are nearest to it in width.
 
-    Wider ones would make it slower; they are the oldest in their turn, so none waits forever. It may be fewer than
-    there are (`filled`).
+    Lines more than `WIDER` times as wide would make it slow; they are the oldest in their turn, so none waits forever.
+    It may be fewer than there are (`filled`).
 
     Args:
       waiting: at least one line, oldest first.
       rows: most lines of a batch.
     """
     oldest = waiting[0]
-    together = (item for item in waiting if item.key == oldest.key and item.width <= oldest.width)
-    chosen = list(itertools.islice(together, rows))
-    return chosen[: filled(len(chosen))]
+    fitting = [item for item in waiting if item.key == oldest.key and item.width <= WIDER * oldest.width]
+    nearest = sorted(fitting, key=lambda item: abs(item.width - oldest.width))[:rows]
+    return nearest[: filled(len(nearest))]
 
 
 def filled(lines: int) -> int:
@@ -83,6 +87,7 @@ class Batcher:
     _waiting: list[Item] = field(default_factory=list)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     _running: int = 0
+    _counts: "deque[tuple[float, int]]" = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._arrival = asyncio.Event()
@@ -106,6 +111,7 @@ class Batcher:
         loop, now = asyncio.get_running_loop(), time.monotonic()
         items = [Item(key, width, line, loop.create_future(), now) for width, line in lines]
         self._waiting += items
+        self._count(now)
         self._arrival.set()
         return [item.answer for item in items]
 
@@ -125,22 +131,32 @@ class Batcher:
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _count(self, now: float) -> None:
+        """Note how many lines are here: waiting or in progress. Of the last `SPAN` seconds only maxima are kept."""
+        count = len(self._waiting) + self._running
+        while self._counts and (self._counts[-1][1] <= count):
+            self._counts.pop()
+        self._counts.append((now, count))
+        while self._counts[0][0] < now - SPAN:
+            self._counts.popleft()
+
     async def _next(self) -> list[Item]:
         """The next batch, once enough lines are there or its oldest has waited for others.
 
-        Nothing waits where no batch is in progress. Beside another batch, enough are as many lines as that one has:
-        clients that ask again at once then keep two batches of equal size in progress. Without this rule the first
-        few that return would make a small batch, which takes much of the time of a large one.
+        Nothing waits where no batch is in progress. Beside another batch, enough is half of the most lines that were
+        here at once: clients that ask again at once then keep two batches of equal size in progress. Without this rule
+        the first few that return would make a small batch, which takes much of the time of a large one.
         """
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
             if not self._waiting:
                 self._arrival.clear()
                 return []
-            chosen = choose(self._waiting, self.rows(self._waiting[0].key))
-            rest = chosen[0].arrived + self.wait - time.monotonic()
-            enough = min(max(self._running, FEWEST), self.rows(chosen[0].key)) if self._running else 1
-            if rest <= 0 or len(chosen) >= enough:
+            oldest = self._waiting[0]
+            rest = oldest.arrived + self.wait - time.monotonic()
+            half = max(FEWEST, (self._counts[0][1] + 1) // 2) if self._running else 1
+            if rest <= 0 or len(self._waiting) >= min(half, self.rows(oldest.key)):
+                chosen = choose(self._waiting, self.rows(oldest.key))
                 taken = set(map(id, chosen))
                 self._waiting = [item for item in self._waiting if id(item) not in taken]
                 return chosen

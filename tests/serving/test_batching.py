@@ -13,11 +13,12 @@ def item(key, width, line=""):
     return Item(key, width, line, None, 0.0)
 
 
-def test_a_batch_is_the_oldest_line_and_those_that_fit_beside_it():
-    waiting = [item("a", 32), item("b", 16), item("a", 64), item("a", 16), item("a", 32), item("a", 32)]
-    assert choose(waiting, 3) == [waiting[0], waiting[3], waiting[4]]
+def test_a_batch_is_the_oldest_line_and_the_nearest_in_width_of_its_key():
+    waiting = [item("a", 32), item("b", 16), item("a", 65), item("a", 16), item("a", 40), item("a", 64)]
+    assert choose(waiting, 3) == [waiting[0], waiting[4], waiting[3]]
     assert choose(waiting[1:], 3) == [waiting[1]]
-    assert choose(waiting[2:], 9) == waiting[2:]
+    assert choose(waiting, 9) == [waiting[0], waiting[4], waiting[3], waiting[5]]  # 65 is its turn's oldest
+    assert choose(waiting[2:], 9) == [waiting[2], waiting[5], waiting[4], waiting[3]]
 
 
 def test_a_batch_has_few_empty_rows_and_leaves_none_behind_for_long():
@@ -89,8 +90,8 @@ def test_a_full_batch_does_not_wait():
     assert seconds < 10
 
 
-def test_a_second_batch_begins_once_it_is_as_large_as_the_one_in_progress():
-    """Not with the first few lines that come, and not only when the other ends."""
+def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
+    """Not with the first few that come, not only when the other ends, and not smaller because the other is small."""
     held = threading.Event()
 
     def run(items):
@@ -99,19 +100,20 @@ def test_a_second_batch_begins_once_it_is_as_large_as_the_one_in_progress():
         return upper(items)
 
     async def work(batcher):
-        first = batcher.submit("k", [(16, "first")] * 16)
+        await asyncio.gather(*batcher.submit("k", [(16, "before")] * 32))
+        first = batcher.submit("k", [(16, "first")] * 2)
         await asyncio.sleep(0.02)
         few = batcher.submit("k", [(16, "a")] * 15)
         await asyncio.sleep(0.1)
         assert batcher.waiting == 15
-        last = batcher.submit("k", [(16, "b")])
-        await asyncio.gather(*few, *last)  # while the first is in progress
+        last = batcher.submit("k", [(40, "b")])  # of another width, which still counts
+        await asyncio.gather(*few)  # while the first is in progress
         assert not first[0].done()
         held.set()
-        await asyncio.gather(*first)
+        await asyncio.gather(*first, *last)
 
     _, ran = batches(work, run=run, rows=64, wait=30.0)
-    assert [len(batch) for batch in ran] == [16, 16]
+    assert [len(batch) for batch in ran] == [32, 2, 15, 1]
 
 
 def test_a_line_that_fails_harms_no_other():
