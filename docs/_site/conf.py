@@ -29,6 +29,7 @@ html_title = "convs2s_jax"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/favicon.svg"
 html_show_sphinx = False
 html_show_sourcelink = False
 html_copy_source = False
