@@ -7,6 +7,8 @@ function that does not use some of the keywords accepts them as `**_`.
 Type variables: C config, P parameters, M prepared memory, K cache, Plain parameters as `init` returns them.
 """
 
+import itertools
+from collections.abc import Iterable
 from typing import ClassVar, Protocol, TypeVar
 
 from jax.typing import DTypeLike
@@ -15,6 +17,11 @@ from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, Key
+
+
+def fields_after(reaches: Iterable[int]) -> tuple[int, ...]:
+    """Positions that an output of each layer depends on, of layers that see so many beside their own."""
+    return tuple(itertools.accumulate(reaches, initial=1))[1:]
 
 
 class EncoderConfig:

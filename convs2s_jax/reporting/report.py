@@ -1,13 +1,12 @@
 """Making a report: read the runs, translate what is missing, write the page."""
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import replace_file
+from convs2s_jax.core.versions import versions
 from convs2s_jax.reporting import attention, charts, document, page, runs, translations
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
@@ -65,7 +64,7 @@ def content(
     return {
         "title": " and ".join(run.name for run in found) if len(found) < 4 else f"{len(found)} runs",
         "when": when,
-        "versions": _versions(),
+        "versions": versions("jax", "sacrebleu", "altair"),
         "split": options.split,
         "runs": document.overview(found),
         "curves": document.curve_section(found),
@@ -108,9 +107,3 @@ def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str
         if name not in same
     ]
     return same
-
-
-def _versions() -> str:
-    """Of what computed the scores and drew the charts."""
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("jax", "sacrebleu", "altair"))
-    return f"{libraries}, Python {platform.python_version()}"

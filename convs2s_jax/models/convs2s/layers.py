@@ -1,6 +1,5 @@
 """The layer list of a convolutional encoder or decoder: channels, kernel widths, residual connections."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
+from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.gate import glu
@@ -78,7 +78,7 @@ def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
 def receptive_fields(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> tuple[int, ...]:
     """Positions of the input that an output of each layer depends on:  1 + sum (K - 1) r  over the layers up to it."""
     reaches = [(layer.width - 1) * convolution.at(i).dilation for i, layer in enumerate(layers)]
-    return tuple(itertools.accumulate(reaches, initial=1))[1:]
+    return fields_after(reaches)
 
 
 def init_layer(

@@ -1,6 +1,5 @@
 """Layers of lightweight and dynamic convolutions, for encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
+from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine, embedding, layer_norm
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -79,7 +79,7 @@ class LightConfig:
     @property
     def receptive_fields(self) -> tuple[int, ...]:
         """1 + sum (K - 1) over the layers up to each."""
-        return tuple(itertools.accumulate((width - 1 for width in self.layers), initial=1))[1:]
+        return fields_after(width - 1 for width in self.layers)
 
     def check_dim(self, dim: int) -> None:
         """Reject an E that cannot be divided between sines and cosines."""

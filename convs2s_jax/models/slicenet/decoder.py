@@ -5,7 +5,6 @@
 Here g are the embedded target tokens and m is the memory.
 """
 
-import itertools
 from typing import Any, Literal
 
 import flax.struct
@@ -18,7 +17,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.models.protocols import DecoderConfig
+from convs2s_jax.models.protocols import DecoderConfig, fields_after
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, SliceNetAttention, SliceNetConfig, SliceNetStep
 from convs2s_jax.nn import embedding
@@ -50,7 +49,7 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
         """After the mixer and after each module with its attention, whose queries see further back."""
         queries = layers.reach_of(ATTENTION)
         reaches = [queries + layers.reach_of(shapes) for shapes in (MERGE, *[self.shapes] * self.modules)]
-        return tuple(itertools.accumulate(reaches, initial=1))[1:]
+        return fields_after(reaches)
 
 
 @flax.struct.dataclass

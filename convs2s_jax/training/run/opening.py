@@ -1,18 +1,17 @@
 """Opening a run: everything is read and checked before anything in the workdir changes."""
 
 import dataclasses
-import platform
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import to_dict
+from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import dispatch, schedule, sharding, sharding_table
@@ -173,8 +172,7 @@ def _devices(cfg: Config, mesh: Mesh) -> str:
     kind, count = mesh.devices.flat[0].device_kind, mesh.devices.size
     where = f" in {jax.process_count()} processes" if distributed.several() else ""
     over = f"; {cfg.parallel} over {axes}" if axes else ""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "jaxlib", "flax"))
-    return f"devices: {count} x {kind}{where}{over} ({versions}, Python {platform.python_version()})"
+    return f"devices: {count} x {kind}{where}{over} ({versions('jax', 'jaxlib', 'flax')})"
 
 
 def _updates(run: Run) -> int | None:
