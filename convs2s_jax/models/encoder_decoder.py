@@ -104,17 +104,22 @@ def cast(params: T, cfg: Any) -> T:
     """Parameters in the dtype of the computation. Parts (`nn.parts`) are made whole, but for those that layers gather.
 
     Embedding tables stay in float32, since gradients add up in them row by row; those in parts are sent in the dtype of
-    the computation. The scale and bias of layer normalisation stay in float32 too.
+    the computation, and stay parts if rows of them are all that is used. The scale and bias of layer normalisation stay
+    in float32 too.
 
     Args:
       params: of any model.
-      cfg: its config; only `dtype` is read.
+      cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
     if cfg.dtype == "float32" and not in_parts(params):
         return params
+    tied = getattr(getattr(cfg, "decoder", None), "tied_output", False)
 
     def convert(path: tuple[Any, ...], leaf: Array | Part) -> Array | Part:
         name = path[-1].name
+        only_rows = name == "table" and not (tied and path_of(path).startswith("decoder/"))
+        if only_rows and isinstance(leaf, Part) and leaf.look_up is not None:
+            return leaf.astype(cfg.dtype)
         if name in ("table", "positions") and is_part(leaf):
             return whole(leaf.astype(cfg.dtype)).astype(leaf.dtype)
         leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)

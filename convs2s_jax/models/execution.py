@@ -6,9 +6,11 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.nn.convolution import DenseForm
+from convs2s_jax.nn.types import Array
 
 Remat = Literal["none", "block", "dots", "offload"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,18 +53,22 @@ class ExecutionConfig:
             f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
         )
 
-    def kept(self, layer: F, *, scanned: bool = False, parts: bool = False, static: tuple[int, ...] = ()) -> F:
+    def kept(
+        self, layer: F, *, scanned: bool = False, parts: bool = False, named: bool = False, static: tuple[int, ...] = ()
+    ) -> F:
         """The function of a layer that keeps for its gradient what `remat` says.
 
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
           parts: whether its parameters are `nn.parts.Part`s: then it keeps results of products, and no whole kernel.
+          named: whether it names what is worth keeping then (`keep`), in place of all results of products.
           static: arguments of it that are no arrays.
         """
         if self.remat == "none" and not parts:
             return layer
-        policy = {"block": None, "offload": _OFFLOAD}.get(self.remat, _products)
+        products: Any = _NAMED if named and self.remat == "none" else _products
+        policy = {"block": None, "offload": _OFFLOAD}.get(self.remat, products)
         kept: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
         same: F = kept
         return same
@@ -74,11 +80,19 @@ class ExecutionConfig:
         return self.convolution
 
 
+def keep(x: Array) -> Array:
+    """x, named as a result that is worth keeping for the gradient (`ExecutionConfig.kept`)."""
+    named: Array = checkpoint_name(x, _WORTH)
+    return named
+
+
 def _products(primitive: Any, *_: Any, **__: Any) -> bool:
     """Whether a result is kept for the gradient: those of products are dear, and none is made of kernels alone."""
     return primitive.name in ("dot_general", "conv_general_dilated")
 
 
+_WORTH = "worth keeping"
+_NAMED = jax.checkpoint_policies.save_only_these_names(_WORTH)
 _OFFLOAD = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
 
 

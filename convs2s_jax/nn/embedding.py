@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
@@ -60,8 +61,12 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     return e if params.positions is None else e + rows(params.positions, places(tokens, start))
 
 
-def rows(table: Array, indices: Array) -> Array:
+def rows(table: Array | Part, indices: Array) -> Array:
     """table[indices]. Where types have shardings, rows lie as indices do, which JAX wants to be told."""
+    if isinstance(table, Part):
+        if table.look_up is not None:
+            return table.look_up(table.value, indices, table.dtype)
+        table = table.gather(table.value, table.dtype)
     return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
 
 

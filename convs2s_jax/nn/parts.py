@@ -20,6 +20,9 @@ T = TypeVar("T")
 Gather = Callable[[Any, Any], Array]
 """(part of this device, dtype) -> the whole array in this dtype. Equal ones compare as equal, so that layers can be
 stacked; the gradient of the whole array comes back as that of the part, summed over devices."""
+LookUp = Callable[[Any, Array, Any], Array]
+"""(part of this device, indices, dtype) -> those rows of the whole array, sent in this dtype. The rest of the array is
+not sent."""
 
 
 @flax.struct.dataclass
@@ -31,12 +34,19 @@ class Part:
       gather: makes the whole array.
       dtype: of the whole array.
       early: whether it is made whole once, before the first layer, and not by the layer that uses it.
+      look_up: finds rows of a table without the rest of it; None where it has to be whole.
     """
 
     value: Any
     gather: Gather = flax.struct.field(pytree_node=False)
     dtype: DTypeLike = flax.struct.field(pytree_node=False)
     early: bool = flax.struct.field(pytree_node=False, default=False)
+    look_up: LookUp | None = flax.struct.field(pytree_node=False, default=None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        return tuple(jax.eval_shape(lambda value: self.gather(value, self.dtype), self.value).shape)
 
     def astype(self, dtype: DTypeLike) -> "Part":
         """The same part, whose whole array has this dtype: it is converted before it is gathered."""

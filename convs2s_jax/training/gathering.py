@@ -21,7 +21,7 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
 from convs2s_jax.training.halves import Paired
-from convs2s_jax.training.mesh import ROWS, ShardingRule
+from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 
 SumDtype = Literal["auto", "float32", "bfloat16"]
 """The dtype in which gradients are summed over devices: "auto" leaves it to XLA in programs that XLA partitions, which
@@ -86,6 +86,33 @@ class Constrained:
 
 
 @dataclass(frozen=True)
+class ConstrainedRows:
+    """For `jit`: rows of a table [V, E] that is cut along E. It sends rows, where `Constrained` sends the table.
+
+    Attributes:
+      table: how the table and its gradient lie.
+    """
+
+    table: Constrained
+
+    def __call__(self, value: Array, indices: Array, dtype: Any) -> Array:
+        """value[indices] for indices [B, T] whose rows are spread over the mesh; its rows are sent in this dtype.
+
+        Each device finds its columns for the rows of all devices that cut the table, and these are exchanged for all
+        columns of its own rows. In the backward pass as well; there gradients add up in the dtype of the table.
+        """
+        mesh, cut = self.table.part.mesh, self.table.part.spec[1]
+        if indices.size >= value.shape[0] * row_shards(mesh):
+            return self.table(value, dtype).astype(value.dtype)[indices]
+        rest = tuple(axis for axis in ROWS if axis != cut)
+        indices = lax.with_sharding_constraint(indices, NamedSharding(mesh, P(rest)))
+        found = value[indices].astype(dtype)
+        for spec in (P(rest, None, cut), P(ROWS)):
+            found = lax.with_sharding_constraint(found, NamedSharding(mesh, spec))
+        return found.astype(value.dtype)
+
+
+@dataclass(frozen=True)
 class Exchanged:
     """For `shard_map`: the exchanges by name.
 
@@ -146,7 +173,9 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) ->
             return Part(value, Paired(mesh, placed(whole, own)), value.dtype, early)
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
-        return Part(value, placed(whole, own, last if narrow else None), value.dtype, early)
+        way = placed(whole, own, last if narrow else None)
+        looked_up = name.endswith("embedding/table") and own == P(None, cut) and not narrow and mesh.size > 1
+        return Part(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:
         return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own), narrow)

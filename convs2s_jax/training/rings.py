@@ -79,6 +79,7 @@ def _ring(x: Array, number: Array, groups: Sequence[Sequence[int]], dtype: Any) 
     total = x[piece[(place - 1) % size]]
     for step in range(2, size + 1):
         received = lax.ppermute(total.astype(dtype), ROWS, following)
+        received, place = lax.optimization_barrier((received, place))  # XLA would copy all pieces before the first
         total = received.astype(x.dtype) + x[piece[(place - step) % size]]
     return total
 

@@ -19,6 +19,7 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
+    convolved,
     gated,
     init_layers,
     receptive_fields,
@@ -245,7 +246,7 @@ def advance(
         block, own, history, k = item
         x = placing.gathered(dropout(outputs[-1], rate, k))
         y, after = convolution.causal(convolve(block.conv, own, x, form), history, x)
-        x, a = after_convolution(block, layer, y, outputs, attend)
+        x, a = after_convolution(block, layer, convolved(y, form), outputs, attend)
         return x, (after, a)
 
     if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (decision 0008)

@@ -15,6 +15,7 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
+    convolved,
     gated,
     init_layers,
     receptive_fields,
@@ -152,7 +153,7 @@ def encode(
         r = residual(outputs, layer, block.projection)
         x = placing.gathered(dropout(zero_padding(outputs[-1], mask), rate, k))
         y = convolution.centred(convolve(block.conv, own, x, form), x, (layer.width - 1) * own.dilation)
-        return add_residual(gated(y), r), None
+        return add_residual(gated(convolved(y, form)), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))

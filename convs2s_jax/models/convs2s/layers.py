@@ -7,9 +7,11 @@ import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
+from convs2s_jax.models.execution import keep
 from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.initialisation import init_each
 from convs2s_jax.nn.placing import cut
@@ -112,6 +114,14 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
         return None
     r = outputs[-layer.skip]
     return r if projection is None else linear(projection, r)
+
+
+def convolved(y: Array, form: DenseForm) -> Array:
+    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient; loops do not.
+
+    All else is computed again for the gradient: attention has a small part of the operations and half of the results.
+    """
+    return keep(y) if form == "xla" else y
 
 
 def gated(y: Array) -> Array:

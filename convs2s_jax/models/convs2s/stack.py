@@ -68,7 +68,7 @@ def through(
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
         scanned = len(run) > 1
         apply: PlacedLayer = partial(_with_whole_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
-        apply = cfg.kept(apply, scanned=scanned, parts=in_parts(items[run.start]))
+        apply = cfg.kept(apply, scanned=scanned, parts=in_parts(items[run.start]), named=True)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)

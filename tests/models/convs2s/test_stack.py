@@ -19,6 +19,7 @@ from convs2s_jax.models.convs2s.stack import runs
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.nn.parts import Part
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import close, drills_but
 
@@ -163,12 +164,18 @@ def primitives(jaxpr, inside=()):
             yield from primitives(sub, (*inside, name))
 
 
-def counts(name, execution, of="forward"):
-    """How often a loop, a checkpoint and a convolution occurs in the layers: the loss's own loop is not counted."""
+def same_array(value, dtype):
+    return value.astype(dtype)
+
+
+def counts(name, execution, of="forward", parts=False):
+    """How often a loop, a checkpoint, and operations occur in the layers: the loss's own loop is not counted."""
     params, batch = setup(name)
     cfg = config(name, execution)
 
     def features(params):
+        if parts:
+            params = encoder_decoder.cast(jax.tree.map(lambda x: Part(x, same_array, x.dtype), params), cfg)
         memory = encoder_decoder.encode(params, cfg, batch.src)
         cache = encoder_decoder.start(params, cfg, memory, B)
         return jnp.sum(encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0])
@@ -180,13 +187,27 @@ def counts(name, execution, of="forward"):
         "remat": sum(name.startswith(("remat", "checkpoint")) for name, _ in found),
         "xla": sum(name == "conv_general_dilated" for name, _ in found),
         "xla in scan": sum(name == "conv_general_dilated" and "scan" in inside for name, inside in found),
+        "products": sum(name == "dot_general" for name, _ in found),
     }
+
+
+def without_products(found):
+    return {name: count for name, count in found.items() if name != "products"}
+
+
+def test_layers_of_parts_keep_the_outputs_of_convolutions_and_compute_attention_again():
+    """A convolution has three in a gradient: its own, and those for its input and its kernel. Of the attention of a
+    layer, the query, the scores and the context are computed a second time."""
+    plain, parts = (counts("two runs", UNROLLED, "backward", parts=parts) for parts in (False, True))
+    assert parts["xla"] == plain["xla"] == 3 * 8
+    assert parts["remat"] >= 8
+    assert parts["products"] == plain["products"] + 3 * 3
 
 
 def test_each_run_is_one_loop_without_xlas_convolution():
     """Runs of 2 and 2 in the encoder, whose first layer of (6, 2) has other inputs, and of 3 in the decoder."""
-    assert counts("two runs", UNROLLED) == {"scan": 0, "remat": 0, "xla": 8, "xla in scan": 0}
-    assert counts("two runs", OTHERS["scanned"]) == {"scan": 3, "remat": 0, "xla": 1, "xla in scan": 0}
+    assert without_products(counts("two runs", UNROLLED)) == {"scan": 0, "remat": 0, "xla": 8, "xla in scan": 0}
+    assert without_products(counts("two runs", OTHERS["scanned"])) == {"scan": 3, "remat": 0, "xla": 1, "xla in scan": 0}
     assert counts("two runs", OTHERS["scanned"], "backward")["scan"] == 6
     assert counts("two runs", OTHERS["scanned"], "backward")["xla in scan"] == 0
     assert counts("two runs", OTHERS["scanned, xla"])["xla in scan"] == 3
