@@ -16,6 +16,10 @@ WIDER = 2
 """How many times as wide as the oldest line of a batch others may be."""
 SPAN = 2.0
 """Seconds over which the most lines at once are remembered."""
+RETURN = 0.02
+"""Seconds after the end of a batch, and after each line that follows, in which clients may send their next line."""
+TURNS = 4
+"""Turns of the event loop from bytes of a socket to a line that waits."""
 
 
 class FullError(Exception):
@@ -29,14 +33,14 @@ class Item:
     Attributes:
       key: lines with equal keys can share a batch; hashable.
       width: columns that its source needs.
-      line: the text.
+      line: what `run` needs of it.
       answer: its result.
       arrived: when it came, in seconds of the clock.
     """
 
     key: Any
     width: int
-    line: str
+    line: Any
     answer: "asyncio.Future[Any]"
     arrived: float
 
@@ -88,6 +92,8 @@ class Batcher:
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     _running: int = 0
     _counts: "deque[tuple[float, int]]" = field(default_factory=deque)
+    _returning: float = 0.0
+    _came: int = 0
 
     def __post_init__(self) -> None:
         self._arrival = asyncio.Event()
@@ -99,8 +105,8 @@ class Batcher:
         """Lines that wait for a batch."""
         return len(self._waiting)
 
-    def submit(self, key: Any, lines: Sequence[tuple[int, str]]) -> "list[asyncio.Future[Any]]":
-        """Add the lines (width, text) of a request; their results arrive in the futures. A cancelled one is not run.
+    def submit(self, key: Any, lines: Sequence[tuple[int, Any]]) -> "list[asyncio.Future[Any]]":
+        """Add the lines (width, line) of a request; their results arrive in the futures. A cancelled one is not run.
 
         Raises:
           FullError: there is no room for all of them; none is added.
@@ -111,7 +117,10 @@ class Batcher:
         loop, now = asyncio.get_running_loop(), time.monotonic()
         items = [Item(key, width, line, loop.create_future(), now) for width, line in lines]
         self._waiting += items
+        self._came += len(items)
         self._count(now)
+        if now < self._returning:
+            self._returning = now + RETURN
         self._arrival.set()
         return [item.answer for item in items]
 
@@ -141,34 +150,59 @@ class Batcher:
             self._counts.popleft()
 
     async def _next(self) -> list[Item]:
-        """The next batch, once enough lines are there or its oldest has waited for others.
-
-        Nothing waits where no batch is in progress. Beside another batch, enough is half of the most lines that were
-        here at once: clients that ask again at once then keep two batches of equal size in progress. Without this rule
-        the first few that return would make a small batch, which takes much of the time of a large one.
-        """
+        """The next batch, once enough lines are there or its oldest has waited for others."""
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
             if not self._waiting:
                 self._arrival.clear()
                 return []
             oldest = self._waiting[0]
-            rest = oldest.arrived + self.wait - time.monotonic()
-            half = max(FEWEST, (self._counts[0][1] + 1) // 2) if self._running else 1
-            if rest <= 0 or len(self._waiting) >= min(half, self.rows(oldest.key)):
-                chosen = choose(self._waiting, self.rows(oldest.key))
-                taken = set(map(id, chosen))
-                self._waiting = [item for item in self._waiting if id(item) not in taken]
-                return chosen
+            rest = self._patience(oldest, time.monotonic())
+            enough = len(self._waiting) >= min(self._enough(), self.rows(oldest.key))
+            if enough or (rest <= 0 and await self._caught_up()):
+                return self._take()
             self._arrival.clear()
             try:
-                await asyncio.wait_for(self._arrival.wait(), rest)
+                await asyncio.wait_for(self._arrival.wait(), max(rest, 0))
             except TimeoutError:
                 self._arrival.set()
 
+    def _take(self) -> list[Item]:
+        """A batch of the lines that wait; none if all were cancelled."""
+        waiting = [item for item in self._waiting if not item.answer.done()]
+        chosen = choose(waiting, self.rows(waiting[0].key)) if waiting else []
+        taken = set(map(id, chosen))
+        self._waiting = [item for item in waiting if id(item) not in taken]
+        self._running += len(chosen)
+        return chosen
+
+    async def _caught_up(self) -> bool:
+        """Whether no line comes while the event loop handles what has reached it, such as the answers of a batch."""
+        before = self._came
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        return self._came == before
+
+    def _enough(self) -> int:
+        """Lines that do not wait for others: half of the most that were here at once, or all where those were few.
+
+        Clients that ask again at once then keep two batches of equal size in progress. Without this rule the first few
+        that return would make a small batch, which takes much of the time of a large one.
+        """
+        most = self._counts[0][1]
+        half = max(FEWEST, (most + 1) // 2)
+        return half if self._running else min(half, most)
+
+    def _patience(self, oldest: Item, now: float) -> float:
+        """Seconds that the oldest line waits further, 0 or less for none.
+
+        Where no batch is in progress, it waits only while the clients of the last one may be sending their next lines.
+        """
+        rest = oldest.arrived + self.wait - now
+        return rest if self._running else min(rest, self._returning - now)
+
     async def _run(self, batch: list[Item]) -> None:
         """Run a batch; if it fails, each of its lines alone, so that only those fail that cannot be translated."""
-        self._running += len(batch)
         try:
             try:
                 results = await self._in_thread(batch)
@@ -185,6 +219,7 @@ class Batcher:
                 self._answer(item, result)
         finally:
             self._running -= len(batch)
+            self._returning = time.monotonic() + RETURN
             self._free.release()
             self._arrival.set()
 

@@ -35,6 +35,18 @@ class Key(NamedTuple):
     attention: bool = False
 
 
+class LineRequest(NamedTuple):
+    """A line, and what is asked of its translation alone: lines of one batch may differ in it.
+
+    Attributes:
+      text: the line.
+      nbest: hypotheses that are returned.
+    """
+
+    text: str
+    nbest: int = 1
+
+
 @dataclass(frozen=True)
 class Engine:
     """A model that is ready to translate batches of known shapes.
@@ -101,14 +113,14 @@ class Engine:
         sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
-    def run(self, key: Key, width: int, lines: Sequence[str]) -> list[Result]:
+    def run(self, key: Key, width: int, lines: Sequence[LineRequest]) -> list[Result]:
         """Translate lines that need at most this width, in one batch of a known shape."""
         rows = next(size for size in self.rows_of(key) if size >= len(lines))
         return translate(
             self.translator,
             key.search,
-            lines,
-            nbest=key.search.beam_size,
+            [line.text for line in lines],
+            nbest=max(line.nbest for line in lines),
             replace_unk=key.replace_unk,
             attention=key.attention,
             batch_size=rows,
@@ -130,7 +142,7 @@ class Engine:
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes; yields after each."""
         for key, width, rows in self.shapes():
-            self.run(key, width, ["1"] * rows)
+            self.run(key, width, [LineRequest("1")] * rows)
             yield
 
 

@@ -39,7 +39,7 @@ class ServeOptions:
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()
     batch_size: int = 64
-    wait_ms: float = 200.0
+    wait_ms: float = 500.0
     max_tokens: int = 256
     max_lines: int = 256
     max_body: int = 1 << 20

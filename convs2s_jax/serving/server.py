@@ -1,6 +1,5 @@
 """Running the application: the socket, signals, and what the log says."""
 
-import asyncio
 import contextlib
 import errno
 import signal
@@ -40,7 +39,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )
         server = _Server(config)
-        asyncio.run(server.serve(sockets=[listener]))
+        server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not take
         if not server.started:
             raise UserError("the server could not start: see the message above")
         tell("stopped")

@@ -6,7 +6,7 @@ from fastapi import HTTPException
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.batching import Batcher, FullError
-from convs2s_jax.serving.engine import Engine, Key
+from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.messages import TranslationAnswer, TranslationRequest, line_of
 from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
@@ -77,7 +77,8 @@ class Service:
             raise HTTPException(422, str(error)) from error
         key = Key(search, asked.replace_unk, asked.looks)
         try:
-            answers = self.batcher.submit(key, list(zip(widths, lines, strict=True)))
+            requests = [LineRequest(line, asked.nbest) for line in lines]
+            answers = self.batcher.submit(key, list(zip(widths, requests, strict=True)))
         except FullError:
             sentence = f"{self.batcher.waiting} lines are waiting already: try again later"
             raise HTTPException(429, sentence, {"retry-after": str(RETRY)}) from None

@@ -40,7 +40,8 @@ class Reversing(Engine):
     def compile(self):
         yield from (None for _ in self.shapes())
 
-    def run(self, key, _width, lines):
+    def run(self, key, _width, requests):
+        lines = [one.text for one in requests]
         if "slow" in lines:
             self.event.wait(20)
         if "fail" in lines:
@@ -211,7 +212,7 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
         engine.event.set()
         return other, late
 
-    other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5))
+    other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5, wait_ms=10))
     assert other.json()["translations"][0]["text"] == "b a"
     assert late.status_code == 504
     assert late.json()["error"] == "there was no answer within 0.5 seconds"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving.engine import Key, load
+from convs2s_jax.serving.engine import Key, LineRequest, load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
 
@@ -32,7 +32,7 @@ def engine(workdir):
 def test_nothing_is_compiled_once_the_server_is_ready(engine):
     compiled = list(engine.compile())
     assert len(compiled) == len(engine.widths) * (2 + 2)  # 1 and 3 lines, with and without attention
-    lines = ["5 kilowatts", "at 12:30", ""]
+    lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
     with CompileCounter() as counter:
         for attention in (False, True):
             key = Key(engine.asked({"length_penalty": 0.7}), attention=attention)
@@ -71,5 +71,5 @@ def test_translations_are_those_of_decoding(workdir):
     options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=32)
     engine = load(options, tell=pytest.fail)
     expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
-    found = engine.run(Key(engine.search), 32, [one["source"] for one in expected])
+    found = engine.run(Key(engine.search), 32, [LineRequest(one["source"]) for one in expected])
     assert [one.best.text for one in found] == [one["hypotheses"][0]["text"] for one in expected]
