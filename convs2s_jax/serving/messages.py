@@ -29,6 +29,10 @@ class TranslationRequest(BaseModel):
     alignment: Annotated[bool, Field(description="whether to tell the source token of each target token")] = False
     attention: Annotated[bool, Field(description="whether to return the attention as a matrix")] = False
     replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they look at")] = False
+    shortlist: Annotated[
+        bool | None,
+        Field(description="false: all words, on a server that has a shortlist; true: the likely words only"),
+    ] = None
     beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
     length_penalty: Annotated[float | None, Field(description="power of the length that divides scores")] = None
     coverage_penalty: Annotated[float | None, Field(description="weight of the coverage of the source")] = None

@@ -18,6 +18,8 @@ class ServeOptions:
       checkpoint: step of the checkpoint to serve, by default the one with the lowest validation loss; the kernels of
         several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
+      shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
+        their source in it only, unless a request says otherwise; by default all words.
       host: address to listen on. The default accepts connections of this machine only.
       port: port to listen on; 0 for any that is free.
       beam_sizes: beam sizes that a request may ask for, the first by default; by default that of the search.
@@ -35,6 +37,7 @@ class ServeOptions:
     workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
+    shortlist: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()

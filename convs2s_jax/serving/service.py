@@ -69,13 +69,17 @@ class Service:
             _check_line(number, line)
         if asked.looks and not self.engine.translator.attends:
             raise HTTPException(422, "this model has no attention: leave out alignment, attention and replace_unk")
+        own = self.engine.translator.shortlist is not None
+        if asked.shortlist and not own:
+            raise HTTPException(422, "shortlist is true and this server has none: leave it out")
+        few = own if asked.shortlist is None else asked.shortlist
         try:
             search = self.engine.asked(asked.changes, nbest=asked.nbest)
-            few = sum(map(len, lines)) <= INLINE
-            widths = self.engine.widths_of(lines) if few else await asyncio.to_thread(self.engine.widths_of, lines)
+            short = sum(map(len, lines)) <= INLINE
+            widths = self.engine.widths_of(lines) if short else await asyncio.to_thread(self.engine.widths_of, lines)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
-        key = Key(search, asked.replace_unk, asked.looks)
+        key = Key(search, asked.replace_unk, asked.looks, few)
         try:
             requests = [LineRequest(line, asked.nbest) for line in lines]
             answers = self.batcher.submit(key, list(zip(widths, requests, strict=True)))

@@ -23,6 +23,7 @@ class Model:
     """A translator that turns words around; only what handlers ask of one."""
 
     attends = True
+    shortlist = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,7 @@ def test_nbest_alignment_and_attention_are_given_on_request():
         ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3: use 1 to 2"),
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
         ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is chosen when the server is started"),
+        ({"lines": ["a"], "shortlist": True}, 422, "this server has none: leave it out"),
         ({"lines": "a"}, 422, "lines: input should be a valid list"),
         ({}, 422, "lines: field required"),
         ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),

@@ -5,12 +5,17 @@ import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search import shortlist
+from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.serving.engine import Key, LineRequest, load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.translation import shortlists, translator
+from convs2s_jax.translation.lines import translate
 
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 
@@ -50,6 +55,33 @@ def test_widths_hold_every_line_that_is_taken(engine):
     assert max(tokens) in range(16, 24)  # else the second width is not seen
     with pytest.raises(UserError, match=r"line 2 has .* tokens: this server takes up to 23; divide it"):
         engine.widths_of(["5", "1 2 3 4 5 6 7 8 9 " * 3])
+
+
+@pytest.fixture(scope="module")
+def listed(workdir, tmp_path_factory):
+    """An engine with a shortlist of a few words for each source word."""
+    vocabularies = translator.load(workdir, tell=pytest.fail).vocabularies
+    S, V = vocabularies.src.size, vocabularies.tgt.size
+    words = np.sort(np.random.default_rng(0).integers(4, V, (S, 4)), axis=1).reshape(-1).astype(np.int32)
+    made = Shortlist(np.asarray([5], np.int32), words, np.arange(S + 1, dtype=np.int32) * 4, V)
+    path = tmp_path_factory.mktemp("lists") / "shortlist"
+    shortlists.save(made, vocabularies, path)
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=str(path))
+    return load(options, tell=pytest.fail)
+
+
+@pytest.mark.parametrize("words", [None, 8], ids=["the batch fits", "the batch needs all words"])
+def test_a_shortlist_gives_the_translations_of_decoding(listed, monkeypatch, words):
+    monkeypatch.setattr(shortlist, "LEAST", words or 128)
+    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
+    sizes = listed.word_sizes(8)
+    assert sizes[0] < sizes[1] == listed.translator.vocabularies.tgt.size
+    for few in (True, False):
+        own = listed.translator if few else dataclasses.replace(listed.translator, shortlist=None)
+        expected = translate(own, listed.search, lines, attention=False)
+        found = listed.run(Key(listed.search, shortlist=few), 16, [LineRequest(line) for line in lines])
+        assert [one.best.text for one in found] == [one.best.text for one in expected]
+        np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
