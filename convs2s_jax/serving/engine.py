@@ -11,8 +11,11 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import shortlist
 from convs2s_jax.search.buckets import widths_up_to
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.search.structure import structure_of
+from convs2s_jax.serving import required
 from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.serving.required import Allowed
 from convs2s_jax.translation import inputs, shortlists, translator
 from convs2s_jax.translation.lines import encode, translate
 from convs2s_jax.translation.results import Result
@@ -30,12 +33,14 @@ class Key(NamedTuple):
       replace_unk: whether unknown words are replaced by source words.
       attention: whether the attention is returned.
       shortlist: whether translations use the likely words of their sources only.
+      axes: room for prefixes and constraints (`required.kinds`).
     """
 
     search: SearchConfig
     replace_unk: bool = False
     attention: bool = False
     shortlist: bool = False
+    axes: Sizes = NO_AXES
 
 
 class LineRequest(NamedTuple):
@@ -44,10 +49,14 @@ class LineRequest(NamedTuple):
     Attributes:
       text: the line.
       nbest: hypotheses that are returned.
+      prefix: words that its translation begins with.
+      constraints: phrases that occur in it.
     """
 
     text: str
     nbest: int = 1
+    prefix: str = ""
+    constraints: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Engine:
       beam_sizes: those that a request may ask for.
       batch_size: most lines of a batch.
       max_tokens: most source tokens of a line, its end symbol counted.
+      allow: what requests may require of translations.
     """
 
     translator: Translator
@@ -67,6 +77,7 @@ class Engine:
     beam_sizes: tuple[int, ...]
     batch_size: int
     max_tokens: int
+    allow: tuple[Allowed, ...] = ()
 
     def asked(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
         """The options of a request.
@@ -91,6 +102,20 @@ class Engine:
         )
         return search
 
+    def room_for(
+        self,
+        search: SearchConfig,
+        lines: Sequence[str],
+        *,
+        prefix: Sequence[str] | None,
+        constraints: Sequence[Sequence[str]] | None,
+    ) -> Sizes:
+        """The axes for what a request requires (`required.checked`)."""
+        if prefix is None and constraints is None:
+            return NO_AXES
+        given: dict[str, Any] = {"prefix": prefix, "constraints": constraints}
+        return required.checked(self.translator, search, self.allow, lines, **given)
+
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """Columns that the source of each line needs.
 
@@ -113,7 +138,7 @@ class Engine:
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""
-        sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size // 2, self.batch_size)
+        sizes = (1, FEW) if key.attention or key.axes != NO_AXES else (1, FEW, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
     def word_sizes(self, rows: int) -> tuple[int, ...]:
@@ -138,6 +163,8 @@ class Engine:
             key.search,
             [line.text for line in lines],
             nbest=max(line.nbest for line in lines),
+            prefix=[line.prefix for line in lines] if key.axes.prefix else None,
+            constraints=[line.constraints for line in lines] if key.axes.phrases else None,
             replace_unk=key.replace_unk,
             attention=key.attention,
             batch_size=rows,
@@ -145,6 +172,7 @@ class Engine:
             batch_tokens=rows * width,
             least_width=width,
             word_sizes=self.word_sizes(rows),
+            least_axes=key.axes,
         )
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
@@ -159,8 +187,9 @@ class Engine:
     def _keys(self, search: SearchConfig) -> Iterator[Key]:
         """The keys of a search whose programs differ."""
         for few in (False, True) if self.translator.shortlist else (False,):
-            for attention in (False, True) if self.translator.attends else (False,):
-                yield Key(search, attention=attention, shortlist=few)
+            for axes in required.kinds(self.allow):
+                for attention in (False, True) if self.translator.attends else (False,):
+                    yield Key(search, attention=attention, shortlist=few, axes=axes)
 
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes; yields after each."""
@@ -204,6 +233,10 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
         "--coverage_penalty=0",
     )
+    check(
+        search.diverse_groups == 1 or "constraints" not in options.allow,
+        "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",
+    )
     sizes = options.beam_sizes or (search.beam_size,)
     for size in sizes:
         one = with_beam(search, size)
@@ -217,4 +250,5 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         beam_sizes=tuple(dict.fromkeys(sizes)),
         batch_size=options.batch_size,
         max_tokens=min(options.max_tokens, model.max_source),
+        allow=options.allow,
     )

@@ -117,6 +117,8 @@ def test_nbest_alignment_and_attention_are_given_on_request():
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
         ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is chosen when the server is started"),
         ({"lines": ["a"], "shortlist": True}, 422, "this server has none: leave it out"),
+        ({"lines": ["a"], "prefix": ["b"]}, 422, "takes no prefixes; it has to be started with --allow=prefixes"),
+        ({"lines": ["a"], "constraints": [["b\nc"]]}, 422, "constraint 1 has a line break"),
         ({"lines": "a"}, 422, "lines: input should be a valid list"),
         ({}, 422, "lines: field required"),
         ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),
