@@ -8,12 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from convs2s_jax.serving.waiting import FEWEST, Item, choose
+
 IN_FLIGHT = 2
 """Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
-FEWEST = 8
-"""Lines that are worth a second batch beside one in progress."""
-WIDER = 2
-"""How many times as wide as the oldest line of a batch others may be."""
 SPAN = 2.0
 """Seconds over which the most lines at once are remembered."""
 RETURN = 0.02
@@ -24,51 +22,6 @@ TURNS = 4
 
 class FullError(Exception):
     """There is no room for further lines."""
-
-
-@dataclass(frozen=True, eq=False)
-class Item:
-    """A line that waits for its translation.
-
-    Attributes:
-      key: lines with equal keys can share a batch; hashable.
-      width: columns that its source needs.
-      line: what `run` needs of it.
-      answer: its result.
-      arrived: when it came, in seconds of the clock.
-    """
-
-    key: Any
-    width: int
-    line: Any
-    answer: "asyncio.Future[Any]"
-    arrived: float
-
-
-def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
-    """The lines of the next batch: the oldest, and those of its key that are nearest to it in width.
-
-    Lines more than `WIDER` times as wide would make it slow; they are the oldest in their turn, so none waits forever.
-    It may be fewer than there are (`filled`).
-
-    Args:
-      waiting: at least one line, oldest first.
-      rows: most lines of a batch.
-    """
-    oldest = waiting[0]
-    fitting = [item for item in waiting if item.key == oldest.key and item.width <= WIDER * oldest.width]
-    nearest = sorted(fitting, key=lambda item: abs(item.width - oldest.width))[:rows]
-    return nearest[: filled(len(nearest))]
-
-
-def filled(lines: int) -> int:
-    """How many of these lines to take, so that few rows of a batch are empty.
-
-    A batch costs as much as one of the next power of two: 40 lines cost what 64 do, and more than 32 and 8. So it is a
-    power of two, or at most an eighth less; `FEWEST` lines and less stay together.
-    """
-    power = 1 << lines.bit_length() - 1
-    return lines if lines <= FEWEST or lines >= 2 * power - power // 4 else power
 
 
 @dataclass
@@ -168,9 +121,9 @@ class Batcher:
                 self._arrival.set()
 
     def _take(self) -> list[Item]:
-        """A batch of the lines that wait; none if all were cancelled."""
+        """A batch of the lines that wait, at most half of those that are here; none if all were cancelled."""
         waiting = [item for item in self._waiting if not item.answer.done()]
-        chosen = choose(waiting, self.rows(waiting[0].key)) if waiting else []
+        chosen = choose(waiting, min(self._half, self.rows(waiting[0].key))) if waiting else []
         taken = set(map(id, chosen))
         self._waiting = [item for item in waiting if id(item) not in taken]
         self._running += len(chosen)
@@ -189,9 +142,12 @@ class Batcher:
         Clients that ask again at once then keep two batches of equal size in progress. Without this rule the first few
         that return would make a small batch, which takes much of the time of a large one.
         """
-        most = self._counts[0][1]
-        half = max(FEWEST, (most + 1) // 2)
-        return half if self._running else min(half, most)
+        return self._half if self._running else min(self._half, self._counts[0][1])
+
+    @property
+    def _half(self) -> int:
+        """Half of the most lines that were here at once: the lines of a batch, of which two are in progress."""
+        return max(FEWEST, (self._counts[0][1] + 1) // 2)
 
     def _patience(self, oldest: Item, now: float) -> float:
         """Seconds that the oldest line waits further, 0 or less for none.

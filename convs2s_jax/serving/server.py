@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving import app, engine
+from convs2s_jax.serving import app, loading
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 
@@ -23,7 +23,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
       UserError: the address or the model cannot be used.
     """
     with contextlib.closing(bound(options.host, options.port)) as listener:
-        model = engine.load(options, tell=tell)
+        model = loading.load(options, tell=tell)
         begun = time.monotonic()
 
         def ready() -> None:
