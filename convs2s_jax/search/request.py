@@ -44,6 +44,15 @@ class Sizes(NamedTuple):
     phrase: int
 
 
+NO_AXES = Sizes(0, 0, 0)
+"""Of requests without prefixes and phrases."""
+
+
+def at_least(axes: Sizes, least: Sizes) -> Sizes:
+    """Axes that are as large as both."""
+    return Sizes(*map(max, axes, least))
+
+
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:
     """Axes that hold them all: prefixes in multiples of 8, so that they do not multiply compilations."""
     phrase = max((len(phrase) for wanted in phrases for phrase in wanted), default=0)

@@ -48,7 +48,8 @@ class Shortlist:
           source: token ids without the end symbol, whose likely words count too.
           others: target words that it has to be able to use, such as a prefix.
         """
-        likely = [self.words[self.offsets[s] : self.offsets[s + 1]] for s in {*map(int, source), EOS}]
+        sources = {*map(int, source), EOS} if len(self.words) else ()
+        likely = [self.words[self.offsets[s] : self.offsets[s + 1]] for s in sources]
         given = [np.asarray(other, np.int32) for other in others]
         return np.unique(np.concatenate([np.arange(SPECIAL, dtype=np.int32), self.always, *likely, *given]))
 
@@ -77,13 +78,22 @@ def union_size(count: int, most: int) -> int:
     return min(round_up(max(count, LEAST), step), most)
 
 
-def union_sizes(plan: Sequence[Bucket], allowed: Sequence[np.ndarray], most: int) -> Mapping[tuple[int, int], int]:
+def everything(size: int) -> Shortlist:
+    """The shortlist of all words of a vocabulary: a search with it uses the programs of other shortlists."""
+    none = np.zeros(0, np.int32)
+    return Shortlist(always=np.arange(size, dtype=np.int32), words=none, offsets=np.zeros(0, np.int32), size=size)
+
+
+def union_sizes(
+    plan: Sequence[Bucket], allowed: Sequence[np.ndarray], most: int, *, among: Sequence[int] = ()
+) -> Mapping[tuple[int, int], int]:
     """U for the batches of each shape: the largest of them decides, so that a shape is compiled once.
 
     Args:
       plan: the batches.
       allowed: words of each sentence.
       most: V.
+      among: sizes to choose from, ascending, V last; if empty, those of `union_size`.
     """
     found: dict[tuple[int, int], int] = {}
     for bucket in plan:
@@ -91,6 +101,8 @@ def union_sizes(plan: Sequence[Bucket], allowed: Sequence[np.ndarray], most: int
         for i in bucket.indices:
             union[allowed[i]] = True
         found[bucket.shape] = max(found.get(bucket.shape, 1), int(union.sum()))
+    if among:
+        return {shape: next(size for size in among if size >= count) for shape, count in found.items()}
     return {shape: union_size(count, most) for shape, count in found.items()}
 
 
@@ -130,6 +142,8 @@ def wishes_of(
     sources: Sequence[np.ndarray],
     prefixes: Sequence[Tokens],
     phrases: Sequence[Sequence[Tokens]],
+    *,
+    sizes: Sequence[int] = (),
 ) -> Callable[[Sequence[Bucket]], Wishes]:
     """The function that finds the wishes of some batches of a plan, one for each device.
 
@@ -138,17 +152,18 @@ def wishes_of(
       plan: all batches.
       sources: token ids of all sentences, without the end symbol, as far as the model reads them.
       prefixes, phrases: of all sentences; their tokens are among the words that a sentence may use.
+      sizes: those that selections may have, ascending, the whole vocabulary last; if empty, those of `union_size`.
     """
     if shortlist is None:
         return lambda group: _numbered(None, group, prefixes, phrases)
     nothing = shortlist.of(())
     given = zip(sources, prefixes, phrases, strict=True)
     allowed = [shortlist.of(source, prefix, *wanted) for source, prefix, wanted in given]
-    sizes = union_sizes(plan, allowed, shortlist.size)
+    chosen = union_sizes(plan, allowed, shortlist.size, among=sizes)
 
     def wishes(group: Sequence[Bucket]) -> Wishes:
         rows = [[nothing if i is None else allowed[i] for i in bucket.padded] for bucket in group]
-        parts = [select(each, sizes[b.shape], shortlist.size) for each, b in zip(rows, group, strict=True)]
+        parts = [select(each, chosen[b.shape], shortlist.size) for each, b in zip(rows, group, strict=True)]
         words, masks = np.concatenate([p.words for p in parts]), np.concatenate([p.allowed for p in parts])
         return _numbered(Selection(words=words, allowed=masks), group, prefixes, phrases)
 

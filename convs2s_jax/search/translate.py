@@ -19,7 +19,7 @@ from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candid
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import request, sizes
+from convs2s_jax.search.request import NO_AXES, Sizes, at_least, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, wishes_of
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
@@ -45,6 +45,8 @@ def translate(
     tokens: int = 16384,
     least_width: int = 16,
     least_rows: int = 1,
+    word_sizes: Sequence[int] = (),
+    least_axes: Sizes = NO_AXES,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
@@ -75,6 +77,9 @@ def translate(
       tokens: most source tokens in a batch, padding counted.
       least_width: source arrays are at least this wide, so that short sentences share one compilation.
       least_rows: a batch that is the only one has at least this many rows, so that small ones share one compilation.
+      word_sizes: with a shortlist, the sizes that the words of a batch may have, ascending, the whole vocabulary last;
+        if empty, those of `shortlist.union_size`.
+      least_axes: the arrays of prefixes and phrases are at least this large.
       devices: that batches are spread over; None for all local ones.
       progress: called with the number of sentences done since the call before.
 
@@ -94,7 +99,7 @@ def translate(
     lengths = [min(len(source), room) + 1 for source in sources]
     most = [longest(cfgs, cfg, length) for length in lengths]
     _check_fit(count, prefixes, phrases, most)
-    largest = sizes(prefixes, phrases)
+    largest = at_least(sizes(prefixes, phrases), least_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         width = group[0].width
@@ -135,7 +140,7 @@ def translate(
         progress(count - len(real))
     plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width, least_rows=least_rows)
     plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
-    wishes = wishes_of(shortlist, plan, [source[:room] for source in sources], prefixes, phrases)
+    wishes = wishes_of(shortlist, plan, [source[:room] for source in sources], prefixes, phrases, sizes=word_sizes)
     if plan:
         members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
     # numbers are placed once, not copied to the device with each batch

@@ -105,6 +105,8 @@ def _add_routes(app: FastAPI) -> None:
             "target": data.tgt,
             "beam_sizes": list(engine.beam_sizes),
             "attention": engine.translator.attends,
+            "allow": list(engine.allow),
+            "shortlist": engine.translator.shortlist is not None,
             "max_tokens": engine.max_tokens - 1,
             "max_lines": options.max_lines,
         }

@@ -8,63 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from convs2s_jax.serving.waiting import FEWEST, Item, choose
+
 IN_FLIGHT = 2
 """Batches in progress at once, as in `search.spread`: one computes while the host works on the other."""
-FEWEST = 8
-"""Lines that are worth a second batch beside one in progress."""
-WIDER = 2
-"""How many times as wide as the oldest line of a batch others may be."""
 SPAN = 2.0
 """Seconds over which the most lines at once are remembered."""
+RETURN = 0.02
+"""Seconds after the end of a batch, and after each line that follows, in which clients may send their next line."""
+TURNS = 4
+"""Turns of the event loop from bytes of a socket to a line that waits."""
 
 
 class FullError(Exception):
     """There is no room for further lines."""
-
-
-@dataclass(frozen=True, eq=False)
-class Item:
-    """A line that waits for its translation.
-
-    Attributes:
-      key: lines with equal keys can share a batch; hashable.
-      width: columns that its source needs.
-      line: the text.
-      answer: its result.
-      arrived: when it came, in seconds of the clock.
-    """
-
-    key: Any
-    width: int
-    line: str
-    answer: "asyncio.Future[Any]"
-    arrived: float
-
-
-def choose(waiting: Sequence[Item], rows: int) -> list[Item]:
-    """The lines of the next batch: the oldest, and those of its key that are nearest to it in width.
-
-    Lines more than `WIDER` times as wide would make it slow; they are the oldest in their turn, so none waits forever.
-    It may be fewer than there are (`filled`).
-
-    Args:
-      waiting: at least one line, oldest first.
-      rows: most lines of a batch.
-    """
-    oldest = waiting[0]
-    fitting = [item for item in waiting if item.key == oldest.key and item.width <= WIDER * oldest.width]
-    nearest = sorted(fitting, key=lambda item: abs(item.width - oldest.width))[:rows]
-    return nearest[: filled(len(nearest))]
-
-
-def filled(lines: int) -> int:
-    """How many of these lines to take, so that few rows of a batch are empty.
-
-    A batch costs as much as one of the next power of two: 40 lines cost what 64 do, and more than 32 and 8. So it is a
-    power of two, or at most an eighth less; `FEWEST` lines and less stay together.
-    """
-    power = 1 << lines.bit_length() - 1
-    return lines if lines <= FEWEST or lines >= 2 * power - power // 4 else power
 
 
 @dataclass
@@ -88,6 +45,8 @@ class Batcher:
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     _running: int = 0
     _counts: "deque[tuple[float, int]]" = field(default_factory=deque)
+    _returning: float = 0.0
+    _came: int = 0
 
     def __post_init__(self) -> None:
         self._arrival = asyncio.Event()
@@ -99,8 +58,8 @@ class Batcher:
         """Lines that wait for a batch."""
         return len(self._waiting)
 
-    def submit(self, key: Any, lines: Sequence[tuple[int, str]]) -> "list[asyncio.Future[Any]]":
-        """Add the lines (width, text) of a request; their results arrive in the futures. A cancelled one is not run.
+    def submit(self, key: Any, lines: Sequence[tuple[int, Any]]) -> "list[asyncio.Future[Any]]":
+        """Add the lines (width, line) of a request; their results arrive in the futures. A cancelled one is not run.
 
         Raises:
           FullError: there is no room for all of them; none is added.
@@ -111,7 +70,10 @@ class Batcher:
         loop, now = asyncio.get_running_loop(), time.monotonic()
         items = [Item(key, width, line, loop.create_future(), now) for width, line in lines]
         self._waiting += items
+        self._came += len(items)
         self._count(now)
+        if now < self._returning:
+            self._returning = now + RETURN
         self._arrival.set()
         return [item.answer for item in items]
 
@@ -141,34 +103,62 @@ class Batcher:
             self._counts.popleft()
 
     async def _next(self) -> list[Item]:
-        """The next batch, once enough lines are there or its oldest has waited for others.
-
-        Nothing waits where no batch is in progress. Beside another batch, enough is half of the most lines that were
-        here at once: clients that ask again at once then keep two batches of equal size in progress. Without this rule
-        the first few that return would make a small batch, which takes much of the time of a large one.
-        """
+        """The next batch, once enough lines are there or its oldest has waited for others."""
         while True:
             self._waiting = [item for item in self._waiting if not item.answer.done()]
             if not self._waiting:
                 self._arrival.clear()
                 return []
             oldest = self._waiting[0]
-            rest = oldest.arrived + self.wait - time.monotonic()
-            half = max(FEWEST, (self._counts[0][1] + 1) // 2) if self._running else 1
-            if rest <= 0 or len(self._waiting) >= min(half, self.rows(oldest.key)):
-                chosen = choose(self._waiting, self.rows(oldest.key))
-                taken = set(map(id, chosen))
-                self._waiting = [item for item in self._waiting if id(item) not in taken]
-                return chosen
+            rest = self._patience(oldest, time.monotonic())
+            enough = len(self._waiting) >= min(self._enough(), self.rows(oldest.key))
+            if enough or (rest <= 0 and await self._caught_up()):
+                return self._take()
             self._arrival.clear()
             try:
-                await asyncio.wait_for(self._arrival.wait(), rest)
+                await asyncio.wait_for(self._arrival.wait(), max(rest, 0))
             except TimeoutError:
                 self._arrival.set()
 
+    def _take(self) -> list[Item]:
+        """A batch of the lines that wait, at most half of those that are here; none if all were cancelled."""
+        waiting = [item for item in self._waiting if not item.answer.done()]
+        chosen = choose(waiting, min(self._half, self.rows(waiting[0].key))) if waiting else []
+        taken = set(map(id, chosen))
+        self._waiting = [item for item in waiting if id(item) not in taken]
+        self._running += len(chosen)
+        return chosen
+
+    async def _caught_up(self) -> bool:
+        """Whether no line comes while the event loop handles what has reached it, such as the answers of a batch."""
+        before = self._came
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        return self._came == before
+
+    def _enough(self) -> int:
+        """Lines that do not wait for others: half of the most that were here at once, or all where those were few.
+
+        Clients that ask again at once then keep two batches of equal size in progress. Without this rule the first few
+        that return would make a small batch, which takes much of the time of a large one.
+        """
+        return self._half if self._running else min(self._half, self._counts[0][1])
+
+    @property
+    def _half(self) -> int:
+        """Half of the most lines that were here at once: the lines of a batch, of which two are in progress."""
+        return max(FEWEST, (self._counts[0][1] + 1) // 2)
+
+    def _patience(self, oldest: Item, now: float) -> float:
+        """Seconds that the oldest line waits further, 0 or less for none.
+
+        Where no batch is in progress, it waits only while the clients of the last one may be sending their next lines.
+        """
+        rest = oldest.arrived + self.wait - now
+        return rest if self._running else min(rest, self._returning - now)
+
     async def _run(self, batch: list[Item]) -> None:
         """Run a batch; if it fails, each of its lines alone, so that only those fail that cannot be translated."""
-        self._running += len(batch)
         try:
             try:
                 results = await self._in_thread(batch)
@@ -185,6 +175,7 @@ class Batcher:
                 self._answer(item, result)
         finally:
             self._running -= len(batch)
+            self._returning = time.monotonic() + RETURN
             self._free.release()
             self._arrival.set()
 

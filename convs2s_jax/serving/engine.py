@@ -1,18 +1,19 @@
 """The model behind a server: which searches, widths and batch sizes are compiled, and how a batch is translated."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search import shortlist
 from convs2s_jax.search.buckets import widths_up_to
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.search.structure import structure_of
-from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.translation import inputs, translator
+from convs2s_jax.serving import required
+from convs2s_jax.serving.required import Allowed
 from convs2s_jax.translation.lines import encode, translate
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
@@ -28,11 +29,31 @@ class Key(NamedTuple):
       search: options of the search.
       replace_unk: whether unknown words are replaced by source words.
       attention: whether the attention is returned.
+      shortlist: whether translations use the likely words of their sources only.
+      axes: room for prefixes and constraints (`required.kinds`).
     """
 
     search: SearchConfig
     replace_unk: bool = False
     attention: bool = False
+    shortlist: bool = False
+    axes: Sizes = NO_AXES
+
+
+class LineRequest(NamedTuple):
+    """A line, and what is asked of its translation alone: lines of one batch may differ in it.
+
+    Attributes:
+      text: the line.
+      nbest: hypotheses that are returned.
+      prefix: words that its translation begins with.
+      constraints: phrases that occur in it.
+    """
+
+    text: str
+    nbest: int = 1
+    prefix: str = ""
+    constraints: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +66,7 @@ class Engine:
       beam_sizes: those that a request may ask for.
       batch_size: most lines of a batch.
       max_tokens: most source tokens of a line, its end symbol counted.
+      allow: what requests may require of translations.
     """
 
     translator: Translator
@@ -52,6 +74,7 @@ class Engine:
     beam_sizes: tuple[int, ...]
     batch_size: int
     max_tokens: int
+    allow: tuple[Allowed, ...] = ()
 
     def asked(self, changes: Mapping[str, Any], *, nbest: int = 1) -> SearchConfig:
         """The options of a request.
@@ -76,6 +99,20 @@ class Engine:
         )
         return search
 
+    def room_for(
+        self,
+        search: SearchConfig,
+        lines: Sequence[str],
+        *,
+        prefix: Sequence[str] | None,
+        constraints: Sequence[Sequence[str]] | None,
+    ) -> Sizes:
+        """The axes for what a request requires (`required.checked`)."""
+        if prefix is None and constraints is None:
+            return NO_AXES
+        given: dict[str, Any] = {"prefix": prefix, "constraints": constraints}
+        return required.checked(self.translator, search, self.allow, lines, **given)
+
     def widths_of(self, lines: Sequence[str]) -> list[int]:
         """Columns that the source of each line needs.
 
@@ -98,39 +135,63 @@ class Engine:
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""
-        sizes = (1, FEW) if key.attention else (1, FEW, self.batch_size // 2, self.batch_size)
+        sizes = (1, FEW) if key.attention or key.axes != NO_AXES else (1, FEW, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
-    def run(self, key: Key, width: int, lines: Sequence[str]) -> list[Result]:
+    def word_sizes(self, rows: int) -> tuple[int, ...]:
+        """Words that the softmax of a batch is over, with a shortlist: a part of the vocabulary, or else all.
+
+        The words of 8 sentences are a seventh of a vocabulary of 6,400, those of 64 are two fifths.
+        """
+        few = self.translator.shortlist
+        if few is None:
+            return ()
+        part = few.size // (4 if rows <= FEW else 2)
+        return shortlist.union_size(max(1, part), few.size), few.size
+
+    def run(self, key: Key, width: int, lines: Sequence[LineRequest]) -> list[Result]:
         """Translate lines that need at most this width, in one batch of a known shape."""
         rows = next(size for size in self.rows_of(key) if size >= len(lines))
+        few = self.translator.shortlist
+        if few is not None and not key.shortlist:
+            few = shortlist.everything(few.size)
         return translate(
-            self.translator,
+            replace(self.translator, shortlist=few),
             key.search,
-            lines,
-            nbest=key.search.beam_size,
+            [line.text for line in lines],
+            nbest=max(line.nbest for line in lines),
+            prefix=[line.prefix for line in lines] if key.axes.prefix else None,
+            constraints=[line.constraints for line in lines] if key.axes.phrases else None,
             replace_unk=key.replace_unk,
             attention=key.attention,
             batch_size=rows,
             least_rows=rows,
             batch_tokens=rows * width,
             least_width=width,
+            word_sizes=self.word_sizes(rows),
+            least_axes=key.axes,
         )
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:
         """(key, width, lines) of every program: batches of one search differ in size, width, and attention."""
         for beam_size in self.beam_sizes:
             search = with_beam(self.search, beam_size)
-            for attention in (False, True) if self.translator.attends else (False,):
-                key = Key(search, attention=attention)
+            for key in self._keys(search):
                 for width in self.widths:
                     for rows in self.rows_of(key):
                         yield key, width, rows
 
+    def _keys(self, search: SearchConfig) -> Iterator[Key]:
+        """The keys of a search whose programs differ."""
+        for few in (False, True) if self.translator.shortlist else (False,):
+            for axes in required.kinds(self.allow):
+                for attention in (False, True) if self.translator.attends else (False,):
+                    yield Key(search, attention=attention, shortlist=few, axes=axes)
+
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes; yields after each."""
         for key, width, rows in self.shapes():
-            self.run(key, width, ["1"] * rows)
+            self.run(key, width, [LineRequest("1")] * rows)
             yield
 
 
@@ -143,41 +204,3 @@ def with_beam(search: SearchConfig, size: int) -> SearchConfig:
 def _changed(search: SearchConfig, changes: tuple[tuple[str, Any], ...]) -> SearchConfig:
     """A search with other values of some fields. Checking takes longer than the rest of a request, and few differ."""
     return build(SearchConfig, to_dict(search) | dict(changes), "search")
-
-
-def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
-    """Load the model that the options name.
-
-    Raises:
-      UserError: there is none, it is not one that translates, or the options do not fit it.
-    """
-    model = translator.load(
-        [Path(workdir) for workdir in options.workdir], steps=options.checkpoint, dtype=options.dtype, tell=tell
-    )
-    check(
-        model.reads_source,
-        f"--workdir={options.workdir[0]} is a language model: it reads no source, and a server translates",
-    )
-    search = build(SearchConfig, to_dict(model.cfg.search) | dict(options.search), "search")
-    check(
-        not search.sampling,
-        "search.sampling is True in this run: a server answers the same request with the same translations; use "
-        "--nosampling",
-    )
-    check(
-        model.attends or search.coverage_penalty == 0,
-        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
-        "--coverage_penalty=0",
-    )
-    sizes = options.beam_sizes or (search.beam_size,)
-    for size in sizes:
-        one = with_beam(search, size)
-        inputs.check_memory(model, one, options.batch_size)
-    search = with_beam(search, sizes[0])
-    return Engine(
-        translator=translator.precomputed(model),
-        search=search,
-        beam_sizes=tuple(dict.fromkeys(sizes)),
-        batch_size=options.batch_size,
-        max_tokens=min(options.max_tokens, model.max_source),
-    )

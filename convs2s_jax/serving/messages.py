@@ -29,6 +29,16 @@ class TranslationRequest(BaseModel):
     alignment: Annotated[bool, Field(description="whether to tell the source token of each target token")] = False
     attention: Annotated[bool, Field(description="whether to return the attention as a matrix")] = False
     replace_unk: Annotated[bool, Field(description="replace unknown words by the source words they look at")] = False
+    prefix: Annotated[
+        list[str] | None, Field(description='for each line, words that its translation begins with; "" for none')
+    ] = None
+    constraints: Annotated[
+        list[list[str]] | None, Field(description="for each line, phrases that occur in its translation, in any order")
+    ] = None
+    shortlist: Annotated[
+        bool | None,
+        Field(description="false: all words, on a server that has a shortlist; true: the likely words only"),
+    ] = None
     beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
     length_penalty: Annotated[float | None, Field(description="power of the length that divides scores")] = None
     coverage_penalty: Annotated[float | None, Field(description="weight of the coverage of the source")] = None
@@ -40,6 +50,17 @@ class TranslationRequest(BaseModel):
     def changes(self) -> dict[str, Any]:
         """The fields of the search that the request has."""
         return {name: value for name in SEARCH if (value := getattr(self, name)) is not None}
+
+    @property
+    def texts(self) -> tuple[tuple[str, list[str]], ...]:
+        """Its texts, with what one of them is called."""
+        phrases = [phrase for each in self.constraints or () for phrase in each]
+        return ("line", self.lines), ("prefix", self.prefix or []), ("constraint", phrases)
+
+    @property
+    def characters(self) -> int:
+        """Of all texts."""
+        return sum(len(text) for _, texts in self.texts for text in texts)
 
     @property
     def looks(self) -> bool:

@@ -18,6 +18,9 @@ class ServeOptions:
       checkpoint: step of the checkpoint to serve, by default the one with the lowest validation loss; the kernels of
         several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
+      shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
+        their source in it only, unless a request says otherwise; by default all words.
+      allow: prefixes, constraints, or both: what requests may require of translations. Each means further programs.
       host: address to listen on. The default accepts connections of this machine only.
       port: port to listen on; 0 for any that is free.
       beam_sizes: beam sizes that a request may ask for, the first by default; by default that of the search.
@@ -35,11 +38,13 @@ class ServeOptions:
     workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
+    shortlist: str = ""
+    allow: tuple[Literal["prefixes", "constraints"], ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()
     batch_size: int = 64
-    wait_ms: float = 200.0
+    wait_ms: float = 500.0
     max_tokens: int = 256
     max_lines: int = 256
     max_body: int = 1 << 20

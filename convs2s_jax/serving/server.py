@@ -1,6 +1,5 @@
 """Running the application: the socket, signals, and what the log says."""
 
-import asyncio
 import contextlib
 import errno
 import signal
@@ -12,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving import app, engine
+from convs2s_jax.serving import app, loading
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 
@@ -24,7 +23,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
       UserError: the address or the model cannot be used.
     """
     with contextlib.closing(bound(options.host, options.port)) as listener:
-        model = engine.load(options, tell=tell)
+        model = loading.load(options, tell=tell)
         begun = time.monotonic()
 
         def ready() -> None:
@@ -40,7 +39,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )
         server = _Server(config)
-        asyncio.run(server.serve(sockets=[listener]))
+        server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not take
         if not server.started:
             raise UserError("the server could not start: see the message above")
         tell("stopped")

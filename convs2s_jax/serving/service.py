@@ -1,12 +1,14 @@
 """What the handlers of requests share: the model, its batches, its metrics, and the answer to a request."""
 
 import asyncio
+from collections.abc import Sequence
 
 from fastapi import HTTPException
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.batching import Batcher, FullError
-from convs2s_jax.serving.engine import Engine, Key
+from convs2s_jax.serving.engine import Engine, Key, LineRequest
 from convs2s_jax.serving.messages import TranslationAnswer, TranslationRequest, line_of
 from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
@@ -62,22 +64,16 @@ class Service:
         """
         if self.missing:
             raise HTTPException(503, self.missing, {"retry-after": str(RETRY)})
-        lines = asked.lines
-        if len(lines) > self.options.max_lines:
-            raise HTTPException(422, f"lines has {len(lines)} lines: this server takes up to {self.options.max_lines}")
-        for number, line in enumerate(lines, 1):
-            _check_line(number, line)
-        if asked.looks and not self.engine.translator.attends:
-            raise HTTPException(422, "this model has no attention: leave out alignment, attention and replace_unk")
+        most = self.options.max_lines
+        if len(asked.lines) > most:
+            raise HTTPException(422, f"lines has {len(asked.lines)} lines: this server takes up to {most}")
         try:
-            search = self.engine.asked(asked.changes, nbest=asked.nbest)
-            few = sum(map(len, lines)) <= INLINE
-            widths = self.engine.widths_of(lines) if few else await asyncio.to_thread(self.engine.widths_of, lines)
+            short = asked.characters <= INLINE
+            work = self._prepared(asked) if short else await asyncio.to_thread(self._prepared, asked)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
-        key = Key(search, asked.replace_unk, asked.looks)
         try:
-            answers = self.batcher.submit(key, list(zip(widths, lines, strict=True)))
+            answers = self.batcher.submit(*work)
         except FullError:
             sentence = f"{self.batcher.waiting} lines are waiting already: try again later"
             raise HTTPException(429, sentence, {"retry-after": str(RETRY)}) from None
@@ -89,15 +85,38 @@ class Service:
         finally:
             for answer in answers:
                 answer.cancel()
-        self.metrics.lines.inc(len(lines))
+        self.metrics.lines.inc(len(asked.lines))
         return TranslationAnswer(translations=[line_of(result, asked) for result in results])
 
+    def _prepared(self, asked: TranslationRequest) -> tuple[Key, list[tuple[int, LineRequest]]]:
+        """What the lines of a request have in common, and each with its width.
 
-def _check_line(number: int, line: str) -> None:
-    """Refuse a text that is no line."""
-    if "\n" in line:
-        raise HTTPException(422, f"line {number} has a line break: give each line as one of lines")
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError:
-        raise HTTPException(422, f"line {number} has half of a surrogate pair, which is no character") from None
+        Raises:
+          UserError: the request cannot be served.
+        """
+        engine, lines = self.engine, asked.lines
+        for name, texts in asked.texts:
+            _check_lines(name, texts)
+        check(
+            engine.translator.attends or not asked.looks,
+            "this model has no attention: leave out alignment, attention and replace_unk",
+        )
+        own = engine.translator.shortlist is not None
+        check(own or not asked.shortlist, "shortlist is true and this server has none: leave it out")
+        search = engine.asked(asked.changes, nbest=asked.nbest)
+        constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
+        axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
+        key = Key(search, asked.replace_unk, asked.looks, own and asked.shortlist is not False, axes)
+        required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
+        requests = [LineRequest(line, asked.nbest, *more) for line, more in zip(lines, required, strict=True)]
+        return key, list(zip(engine.widths_of(lines), requests, strict=True))
+
+
+def _check_lines(name: str, texts: Sequence[str]) -> None:
+    """Refuse texts that are no lines."""
+    for number, text in enumerate(texts, 1):
+        check("\n" not in text, f"{name} {number} has a line break: give each line as one of lines")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(f"{name} {number} has half of a surrogate pair, which is no character") from None

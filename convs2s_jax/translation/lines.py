@@ -9,6 +9,7 @@ import numpy as np
 from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search import translate as search_of
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.translation.results import Result, describe
 from convs2s_jax.translation.translator import Translator
 
@@ -30,6 +31,8 @@ def translate(
     batch_tokens: int = 16384,
     least_width: int = 16,
     least_rows: int = 1,
+    word_sizes: Sequence[int] = (),
+    least_axes: Sizes = NO_AXES,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
@@ -50,6 +53,8 @@ def translate(
       batch_size, batch_tokens: maximum number of sentences and of source tokens in a batch.
       least_width: minimum width of source arrays: lines with fewer tokens share a compilation.
       least_rows: minimum number of rows of a batch that is the only one.
+      word_sizes: as of `search.translate`.
+      least_axes: minimum axes of the arrays of prefixes and constraints.
       devices: None for all local ones.
       progress: called with the number of lines done since the previous call.
 
@@ -73,6 +78,8 @@ def translate(
         tokens=batch_tokens,
         least_width=least_width,
         least_rows=least_rows,
+        word_sizes=word_sizes,
+        least_axes=least_axes,
         devices=devices,
         progress=progress,
     )

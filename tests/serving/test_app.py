@@ -23,6 +23,7 @@ class Model:
     """A translator that turns words around; only what handlers ask of one."""
 
     attends = True
+    shortlist = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Reversing(Engine):
     def compile(self):
         yield from (None for _ in self.shapes())
 
-    def run(self, key, _width, lines):
+    def run(self, key, _width, requests):
+        lines = [one.text for one in requests]
         if "slow" in lines:
             self.event.wait(20)
         if "fail" in lines:
@@ -114,6 +116,9 @@ def test_nbest_alignment_and_attention_are_given_on_request():
         ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3: use 1 to 2"),
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
         ({"lines": ["a"], "coverage_penalty": 0.5}, 422, "is chosen when the server is started"),
+        ({"lines": ["a"], "shortlist": True}, 422, "this server has none: leave it out"),
+        ({"lines": ["a"], "prefix": ["b"]}, 422, "takes no prefixes; it has to be started with --allow=prefixes"),
+        ({"lines": ["a"], "constraints": [["b\nc"]]}, 422, "constraint 1 has a line break"),
         ({"lines": "a"}, 422, "lines: input should be a valid list"),
         ({}, 422, "lines: field required"),
         ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),
@@ -211,7 +216,7 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
         engine.event.set()
         return other, late
 
-    other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5))
+    other, late = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.5, wait_ms=10))
     assert other.json()["translations"][0]["text"] == "b a"
     assert late.status_code == 504
     assert late.json()["error"] == "there was no answer within 0.5 seconds"

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from convs2s_jax.serving.batching import FEWEST, Batcher, FullError, Item, choose, filled
+from convs2s_jax.serving import batching
+from convs2s_jax.serving.batching import Batcher, FullError
+from convs2s_jax.serving.waiting import FEWEST, Item, choose, filled
 
 
 def item(key, width, line=""):
@@ -92,17 +94,18 @@ def test_a_full_batch_does_not_wait():
 
 def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
     """Not with the first few that come, not only when the other ends, and not smaller because the other is small."""
-    held = threading.Event()
+    begun, held = threading.Event(), threading.Event()
 
     def run(items):
         if items[0].line == "first":
+            begun.set()
             held.wait(10)
         return upper(items)
 
     async def work(batcher):
         await asyncio.gather(*batcher.submit("k", [(16, "before")] * 32))
         first = batcher.submit("k", [(16, "first")] * 2)
-        await asyncio.sleep(0.02)
+        await asyncio.to_thread(begun.wait, 10)
         few = batcher.submit("k", [(16, "a")] * 15)
         await asyncio.sleep(0.1)
         assert batcher.waiting == 15
@@ -113,7 +116,49 @@ def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
         await asyncio.gather(*first, *last)
 
     _, ran = batches(work, run=run, rows=64, wait=30.0)
-    assert [len(batch) for batch in ran] == [32, 2, 15, 1]
+    assert sorted(map(len, ran[:2])) == [16, 16]
+    assert [len(batch) for batch in ran[2:]] == [2, 15, 1]
+
+
+def test_the_next_batch_waits_for_clients_that_return_one_by_one(monkeypatch):
+    """With no batch in progress, the first that returns would otherwise be translated alone, beside all others."""
+    monkeypatch.setattr(batching, "RETURN", 20.0)
+
+    async def client(batcher, i):
+        for _ in range(3):
+            await asyncio.gather(*batcher.submit("k", [(16, "a")]))
+            await asyncio.sleep(0.002 * i)
+
+    async def work(batcher):
+        await asyncio.gather(*(client(batcher, i) for i in range(8)))
+
+    _, ran = batches(work, run=upper, rows=64, wait=30.0)
+    assert [len(batch) for batch in ran] == [8, 8, 8]
+
+
+def test_clients_that_do_not_return_are_not_waited_for_long():
+    async def work(batcher):
+        await asyncio.gather(*batcher.submit("k", [(16, "a")] * 8))
+        before = time.monotonic()
+        await asyncio.gather(*batcher.submit("k", [(16, "b")]))
+        return time.monotonic() - before
+
+    seconds, ran = batches(work, run=upper, rows=64, wait=30.0)
+    assert [len(batch) for batch in ran] == [8, 1]
+    assert seconds < 10
+
+
+def test_a_client_that_is_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(batching, "RETURN", 20.0)
+
+    async def work(batcher):
+        before = time.monotonic()
+        for _ in range(5):
+            await asyncio.gather(*batcher.submit("k", [(16, "a")]))
+        return time.monotonic() - before
+
+    seconds, _ = batches(work, run=upper, rows=64, wait=30.0)
+    assert seconds < 10
 
 
 def test_a_line_that_fails_harms_no_other():

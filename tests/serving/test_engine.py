@@ -5,12 +5,18 @@ import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.serving.engine import Key, load
+from convs2s_jax.search import shortlist
+from convs2s_jax.search.shortlist import Shortlist
+from convs2s_jax.serving.engine import Key, LineRequest
+from convs2s_jax.serving.loading import load
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.translation import shortlists, translator
+from convs2s_jax.translation.lines import translate
 
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 
@@ -25,20 +31,25 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(workdir):
-    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16)
+    options = ServeOptions(
+        workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=("constraints",)
+    )
     return load(options, tell=pytest.fail)
 
 
 def test_nothing_is_compiled_once_the_server_is_ready(engine):
     compiled = list(engine.compile())
-    assert len(compiled) == len(engine.widths) * (2 + 2)  # 1 and 3 lines, with and without attention
-    lines = ["5 kilowatts", "at 12:30", ""]
+    # 1 and 3 lines, with and without attention, with and without constraints
+    assert len(compiled) == len(engine.widths) * 2 * 2 * 2
+    lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
+    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]])
     with CompileCounter() as counter:
         for attention in (False, True):
             key = Key(engine.asked({"length_penalty": 0.7}), attention=attention)
             for count in (1, 2, 3):
                 for width in engine.widths:
                     engine.run(key, width, lines[:count])
+                    engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
     assert counter.count == 0
 
 
@@ -50,6 +61,75 @@ def test_widths_hold_every_line_that_is_taken(engine):
     assert max(tokens) in range(16, 24)  # else the second width is not seen
     with pytest.raises(UserError, match=r"line 2 has .* tokens: this server takes up to 23; divide it"):
         engine.widths_of(["5", "1 2 3 4 5 6 7 8 9 " * 3])
+
+
+@pytest.fixture(scope="module")
+def listed(workdir, tmp_path_factory):
+    """An engine with a shortlist of a few words for each source word."""
+    vocabularies = translator.load(workdir, tell=pytest.fail).vocabularies
+    S, V = vocabularies.src.size, vocabularies.tgt.size
+    words = np.sort(np.random.default_rng(0).integers(4, V, (S, 4)), axis=1).reshape(-1).astype(np.int32)
+    made = Shortlist(np.asarray([5], np.int32), words, np.arange(S + 1, dtype=np.int32) * 4, V)
+    path = tmp_path_factory.mktemp("lists") / "shortlist"
+    shortlists.save(made, vocabularies, path)
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=str(path))
+    return load(options, tell=pytest.fail)
+
+
+@pytest.mark.parametrize("words", [None, 8], ids=["the batch fits", "the batch needs all words"])
+def test_a_shortlist_gives_the_translations_of_decoding(listed, monkeypatch, words):
+    monkeypatch.setattr(shortlist, "LEAST", words or 128)
+    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
+    sizes = listed.word_sizes(8)
+    assert sizes[0] < sizes[1] == listed.translator.vocabularies.tgt.size
+    for few in (True, False):
+        own = listed.translator if few else dataclasses.replace(listed.translator, shortlist=None)
+        expected = translate(own, listed.search, lines, attention=False)
+        found = listed.run(Key(listed.search, shortlist=few), 16, [LineRequest(line) for line in lines])
+        assert [one.best.text for one in found] == [one.best.text for one in expected]
+        np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def required(workdir):
+    options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=16, allow=("prefixes", "constraints"))
+    return load(options, tell=pytest.fail)
+
+
+PREFIX, CONSTRAINTS = ["", "um 12", ""], [["Kilo"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "constraints"), [(PREFIX, None), (None, CONSTRAINTS), (PREFIX, CONSTRAINTS)], ids=["p", "c", "both"]
+)
+def test_what_is_required_gives_the_translations_of_decoding(required, prefix, constraints):
+    lines = ["5 kilowatts", "at 12:30", "1 2 3"]
+    expected = translate(required.translator, required.search, lines, prefix=prefix, constraints=constraints)
+    plain = translate(required.translator, required.search, lines)
+    axes = required.room_for(required.search, lines, prefix=prefix, constraints=constraints)
+    asked = zip(lines, prefix or [""] * 3, constraints or [()] * 3, strict=True)
+    requests = [LineRequest(line, 1, *more) for line, *more in asked]
+    found = required.run(Key(required.search, axes=axes), 16, requests)
+    assert [one.best.text for one in found] == [one.best.text for one in expected]
+    np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
+    assert found[2].best.text == plain[2].best.text  # of which nothing is required
+    assert prefix is None or found[1].best.text.startswith("um 12")
+    assert constraints is None or "Kilo" in found[0].best.text
+
+
+@pytest.mark.parametrize(
+    ("prefix", "constraints", "sentence"),
+    [
+        (["a"], None, "prefix has 1 entries and lines 2"),
+        (["", "a " * 33], None, "tokens of a prefix are too many: this server takes up to 32|at most"),
+        (None, [[], ["a"] * 9], "9 constraints of a line are too many: this server takes up to 8"),
+        (None, [["1 2 3 4 5 6 7 8 9"], []], "tokens of a constraint are too many: this server takes up to 8"),
+        (["\u4e00", ""], None, "prefix, line 1: '\u4e00' is not in the target vocabulary"),
+    ],
+)
+def test_what_cannot_be_required_is_refused(required, prefix, constraints, sentence):
+    with pytest.raises(UserError, match=sentence):
+        required.room_for(required.search, ["5 kilowatts", "at 12:30"], prefix=prefix, constraints=constraints)
 
 
 @pytest.mark.parametrize(
@@ -71,5 +151,5 @@ def test_translations_are_those_of_decoding(workdir):
     options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=32)
     engine = load(options, tell=pytest.fail)
     expected = [json.loads(line) for line in (workdir / "translations.jsonl").read_text().splitlines()]
-    found = engine.run(Key(engine.search), 32, [one["source"] for one in expected])
+    found = engine.run(Key(engine.search), 32, [LineRequest(one["source"]) for one in expected])
     assert [one.best.text for one in found] == [one["hypotheses"][0]["text"] for one in expected]

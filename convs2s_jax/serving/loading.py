@@ -1,0 +1,56 @@
+"""The model that the options of a server name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.serving.engine import Engine, with_beam
+from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.translation import inputs, shortlists, translator
+
+
+def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
+    """Load the model that the options name.
+
+    Raises:
+      UserError: there is none, it is not one that translates, or the options do not fit it.
+    """
+    model = translator.load(
+        [Path(workdir) for workdir in options.workdir], steps=options.checkpoint, dtype=options.dtype, tell=tell
+    )
+    check(
+        model.reads_source,
+        f"--workdir={options.workdir[0]} is a language model: it reads no source, and a server translates",
+    )
+    search = build(SearchConfig, to_dict(model.cfg.search) | dict(options.search), "search")
+    check(
+        not search.sampling,
+        "search.sampling is True in this run: a server answers the same request with the same translations; use "
+        "--nosampling",
+    )
+    check(
+        model.attends or search.coverage_penalty == 0,
+        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )
+    check(
+        search.diverse_groups == 1 or "constraints" not in options.allow,
+        "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",
+    )
+    sizes = options.beam_sizes or (search.beam_size,)
+    for size in sizes:
+        one = with_beam(search, size)
+        inputs.check_memory(model, one, options.batch_size)
+    search = with_beam(search, sizes[0])
+    if options.shortlist:
+        model = replace(model, shortlist=shortlists.load(Path(options.shortlist), model.vocabularies))
+    return Engine(
+        translator=translator.precomputed(model),
+        search=search,
+        beam_sizes=tuple(dict.fromkeys(sizes)),
+        batch_size=options.batch_size,
+        max_tokens=min(options.max_tokens, model.max_source),
+        allow=options.allow,
+    )
