@@ -170,6 +170,7 @@ def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.drill
 def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
     """What the table of rules knows and the model above has not."""
     layers = (ConvLayer(16, 3),) * 3
