@@ -13,8 +13,8 @@ from tests import shorter
 from tests.processes import environment, free_port
 from tests.tiny import ROOT
 
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "launch" / "README.md", ROOT / "benchmarks" / "peer.md")
-PAGES += tuple(sorted((ROOT / "docs").rglob("*.md")))
+PAGES = tuple(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "launch/README.md"))
+PAGES += (ROOT / "benchmarks" / "peer.md", *sorted((ROOT / "docs").rglob("*.md")))
 FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CONFIG = re.compile(r"--config=(?:configs/)?(\w+)(?:\.py)?(?=\s)")
 LIMIT = 1200
@@ -96,6 +96,18 @@ def shortened(page: Path) -> str:
     if name_of(page) in shorter.FROM_NOTHING:
         return text
     text = re.sub(r"^(?=python decode\.py)", "< lines.en ", text, flags=re.MULTILINE)  # what is typed into it
+    return with_less(text)
+
+
+def with_less(text: str) -> str:
+    """A script in which each configuration is followed by what makes its run small.
+
+    Raises:
+      ValueError: it is not known how this configuration's run is made small.
+    """
+    for name in CONFIG.findall(text):
+        if name not in shorter.LESS:
+            raise ValueError(f"--config={name}: give it a line in LESS of tests/shorter.py")
     return CONFIG.sub(lambda found: found[0] + shorter.LESS[found[1]], text)
 
 
@@ -117,8 +129,8 @@ def run(page: Path, folder: Path, prepared: Path) -> subprocess.CompletedProcess
 
 
 def prepare(folder: Path) -> None:
-    """What pages of the reference take for granted: a run under each name that they use, text, a fairseq checkpoint."""
-    done = shell(CONFIG.sub(lambda found: found[0] + shorter.LESS[found[1]], shorter.PREPARED), folder)
+    """What pages of the reference take for granted: a run of `make demo`, small, and files of text."""
+    done = shell(with_less(shorter.PREPARED), folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -18,7 +18,11 @@ NOT_RUN: Mapping[str, str] = MappingProxyType(
         "--topology=v5e": "the compiler of TPUs: tests/scaling/test_plan.py has it where it is installed",
         "--topologies=v5e": "the compiler of TPUs: tests/scaling/test_sweep.py has it where it is installed",
         "fairseq-generate": "fairseq",
-        "--fairseq=PYTHON": "fairseq",
+        "--fairseq=": "fairseq",
+        **dict.fromkeys(
+            ("git clone", "cd fairseq", "git checkout", "peer_adapt.py", "fairseq-env"), "fairseq's sources"
+        ),
+        **dict.fromkeys(("setup.py build_ext", "fairseq.pth"), "fairseq's sources"),
         "benchmarks/prepare_kftt.py": "a download: tests/test_benchmarks.py has a few lines",
         "benchmarks/accelerator.py": "an accelerator: tests/test_benchmarks.py runs it with --small",
         "benchmarks/train.py": "a download: Multi30k, whose words its vocabularies of 10,000 need",
