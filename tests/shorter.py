@@ -14,9 +14,9 @@ NOT_RUN: Mapping[str, str] = MappingProxyType(
         "sbatch": "a cluster: tests/launch has stand-ins",
         "ssh node": "four machines",
         "docker": "docker and a registry of images",
-        "=gs://": "a bucket: tests/data/test_stores.py and others have emulators",
-        "--topology=v5e": "the compiler of TPUs: tests/scaling/test_plan.py has it where it is installed",
-        "--topologies=v5e": "the compiler of TPUs: tests/scaling/test_sweep.py has it where it is installed",
+        "=gs://": "a bucket: tests/training/run/test_stores_drill.py has emulators",
+        "--topology=v5e": "the compiler of TPUs: tests/scaling has it where it is installed",
+        "--topologies=v5e": "the compiler of TPUs: tests/scaling has it where it is installed",
         "fairseq-generate": "fairseq",
         "--fairseq=": "fairseq",
         **dict.fromkeys(
