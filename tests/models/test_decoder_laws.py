@@ -24,6 +24,8 @@ every_kind = pytest.mark.parametrize(
     "decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=[*firsts(DECODERS), *LANGUAGE_MODELS])
 )
 """One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
+two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
+"""Two lines, the others as drills: for laws that take the longest."""
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]
@@ -181,7 +183,7 @@ def test_dropout_of_a_target_depends_on_no_other_row(decoder):
     assert float(jnp.max(jnp.abs(together[0] - read(params, cfg, memory(), TOKENS)[0]))) > 0.01
 
 
-@every_kind
+@two_kinds
 def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
     params = fresh(cfg)
@@ -193,7 +195,7 @@ def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     assert near_to(near[TOKENS != PAD], exact[TOKENS != PAD])
 
 
-@every_kind
+@two_kinds
 def test_decoding_without_jit_is_the_same(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
@@ -201,7 +203,7 @@ def test_decoding_without_jit_is_the_same(decoder):
     same(eager, read(params, cfg, memory(), TOKENS))
 
 
-@pytest.mark.parametrize("decoder", drills_but(firsts(DECODERS) + [*LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
+@two_kinds
 def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
     """Vocabulary of four words, at most three per sentence: 85 hypotheses; a beam of 80 finds the best."""
     cfg = config(decoder=decoder)
