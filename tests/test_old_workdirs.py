@@ -16,6 +16,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.translator import load
+from tests.helpers import drills_but
 
 FOLDER = Path(__file__).parent / "reference" / "workdirs"
 KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
@@ -38,6 +39,7 @@ def test_an_old_workdir_gives_the_translations_it_gave_then(old):
         np.testing.assert_allclose(now.best.score, then["hypotheses"][0]["score"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("old", drills_but(KINDS, kept=["convs2s", "recurrent"]), indirect=True)
 def test_an_old_run_goes_on(old):
     cfg = run_folder.load_config(old)
     train(dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, max_steps=5)), old)

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests import pages
+from tests import pages, shorter
 from tests.tiny import ROOT
 
 SITE = ROOT / "docs" / "_site"
@@ -190,23 +189,54 @@ def test_the_built_site_shows_without_a_network_and_its_search_finds_a_flag(buil
     assert [url for url in asked if not url.startswith(("file:", "data:", served))] == []
 
 
-def test_blocks_of_the_pages_that_are_run_are_scripts():
-    for name in pages.SHORTER:
-        done = subprocess.run(
-            ["bash", "-n"], input=pages.script(ROOT / name), capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, ""), name
-    with_commands = [block for name in pages.SHORTER for block in pages.blocks(ROOT / name) if block.language == ""]
-    for block in with_commands:
-        assert any(word in block.text for word in pages.ELSEWHERE), "mark the block as sh, so that it is run"
+def test_each_block_is_of_commands_or_says_what_else_it_is():
+    found = [(pages.name_of(page), block.language) for page in pages.PAGES for block in pages.blocks(page)]
+    known = (*pages.COMMANDS, *pages.OTHERS)
+    assert [one for one in found if one[1] not in known] == []
+
+
+def test_what_is_not_run_is_on_the_pages_and_has_a_reason():
+    every = [command for page in pages.PAGES for command in pages.commands(page)]
+    unused = [part for part in shorter.NOT_RUN if not any(part in command for command in every)]
+    assert unused == [], "no page has such a command any more"
+    assert all(shorter.NOT_RUN.values())
+    assert len([command for command in every if pages.reason(command) is None]) > 100
+
+
+def test_commands_that_are_run_are_scripts_and_are_shortened():
+    whole = "".join(f"{pages.shortened(pages.ROOT / name)}\n" for name in pages.with_commands())
+    done = subprocess.run(["bash", "-n"], input=whole, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {*shorter.SHORTER, *shorter.SHOWS, *shorter.BEFORE, *shorter.DEVICES} <= {*pages.with_commands()}
+
+
+def test_lines_that_belong_together_are_one_command():
+    text = "a \\\n  b\nfor i in 1; do\n  c\ndone\nwait\npython - <<'END'\nfor x in y:\n    d\nEND\ne\n"
+    found = [
+        "a \\\n  b\n",
+        "for i in 1; do\n  c\ndone\n",
+        "wait\n",
+        "python - <<'END'\nfor x in y:\n    d\nEND\n",
+        "e\n",
+    ]
+    assert list(pages.statements(text)) == found
+    with pytest.raises(ValueError, match="has no end"):
+        list(pages.statements("for i in 1; do\n"))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """What the pages of the reference take for granted."""
+    folder = tmp_path_factory.mktemp("prepared")
+    pages.prepare(folder)
+    return folder
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("name", sorted(pages.SHORTER))
-def test_every_command_of_the_tutorial_and_the_guides_runs_in_order(name, tmp_path):
-    done = pages.run(ROOT / name, tmp_path)
+@pytest.mark.parametrize("name", pages.with_commands())
+def test_every_command_of_a_page_runs(name, prepared, tmp_path):
+    done = pages.run(pages.ROOT / name, tmp_path, prepared)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    for wanted in pages.SHOWS.get(name, ()):
+    for wanted in shorter.SHOWS.get(name, ()):
         assert wanted in done.stdout + done.stderr
-    assert Path(tmp_path, "runs").is_dir()

@@ -26,6 +26,11 @@ from convs2s_jax.translation.trained import Trained
 Tell = Callable[[str], None]
 _VERSION = 1
 """Of what the files hold; one of another version is made again."""
+OTHER_LINES = {
+    "test": "take the validation lines with --split=valid",
+    "valid": "take the test lines with --split=test",
+}
+"""What a user of a report can do where a split is not as it was."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     Raises:
       UserError: the split cannot be read, has changed since the run, or the search does not fit the model.
     """
-    text = trained.read_split(model.cfg, options.split, model.held_out, str(run.workdir))
+    way = OTHER_LINES[options.split]
+    text = trained.read_split(model.cfg, options.split, model.held_out, str(run.workdir), way_out=way)
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)
     sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 
 from convs2s_jax.core.checksums import checksum
-from convs2s_jax.core.config import to_dict
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.data.parallel_text import ParallelText
@@ -23,6 +23,7 @@ from convs2s_jax.training.run.dataset import check_unchanged, fingerprint_of_tex
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
+OTHER_TEXTS = "translate other texts with --input and --reference"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +93,22 @@ def _check(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any
         )
 
 
-def read_split(cfg: Config, split: str, held_out: Mapping[str, str | None], workdir: str) -> ParallelText:
+def read_split(
+    cfg: Config, split: str, held_out: Mapping[str, str | None], workdir: str, *, way_out: str = OTHER_TEXTS
+) -> ParallelText:
     """Read a split of a run's corpus.
 
+    Args:
+      cfg: the run's configuration.
+      split: "valid" or "test".
+      held_out: checksums of both, as the checkpoint knows them.
+      workdir: of the run, for messages.
+      way_out: what the user can do instead, for messages.
+
     Raises:
-      UserError: it cannot be read, or is not the one that the checkpoint knows.
+      UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
     """
-    text = parallel_text.read(cfg.data, split)
-    way = "translate other texts with --input and --reference"
-    check_unchanged(split, fingerprint_of_text(text), held_out, where=workdir, way_out=way)
+    text = parallel_text.read(cfg.data, split, optional=True)
+    check_unchanged(split, fingerprint_of_text(text), held_out, where=workdir, way_out=way_out)
+    check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {way_out}")
     return text

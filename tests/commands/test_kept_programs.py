@@ -96,6 +96,7 @@ def own_cache(folder):
         use(before)
 
 
+@pytest.mark.drill
 def test_a_resumed_run_finds_all_its_programs(tmp_path):
     """On a mesh, where what a program returns and what is read from a checkpoint have to lie alike."""
     options = {"training__validate_every": 2, "mesh__fsdp": 2, "data__cldr__test": 4}

@@ -69,6 +69,7 @@ def test_attention_alone_is_equations_1_and_2_in_a_loop():
     close(slope[3], np.zeros(keys.shape[2]))
 
 
+@pytest.mark.drill
 def test_both_flax_modules_train_as_the_pure_functions():
     module = example("inside_flax")
     params, linen, in_nnx = module.main(updates=3)

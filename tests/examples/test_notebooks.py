@@ -41,6 +41,7 @@ def run(monkeypatch):
         yield executed
 
 
+@pytest.mark.drill
 def test_the_paper_and_its_code(run):
     found = run("paper_and_code", {"UPDATES = 250": "UPDATES = 3"})
     at = np.arange(found["LENGTH"])

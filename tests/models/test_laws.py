@@ -36,7 +36,7 @@ every_line = pytest.mark.parametrize(("encoder", "decoder"), together())
     ("length", "encoder", "decoder"),
     drills_but(
         [(length, *pair) for length in (1, 1000) for pair in together()],
-        kept=[(1, *pair) for pair in together()] + [(1000, name, name) for name in ("conv", "lightconv", "slicenet")],
+        kept=[(1, "gru", "bahdanau"), *((length, name, name) for length in (1, 1000) for name in ("conv", "slicenet"))],
     ),
 )
 def test_gradients_are_finite_at_any_length(length, encoder, decoder):
@@ -80,7 +80,7 @@ PAIRS, UPDATES, RATE, LEARNT = 64, 2000, 0.01, 0.2
 
 @pytest.mark.parametrize(
     ("encoder", "decoder"),
-    drills_but([pair for pair in ALL_PAIRS if "none" not in pair], kept=[("conv", "conv"), ("gru", "bahdanau")]),
+    drills_but([pair for pair in ALL_PAIRS if "none" not in pair], kept=[("conv", "conv")]),
 )
 def test_any_pair_learns_64_pairs_by_heart(encoder, decoder):
     """Random words on both sides: greedy decoding reproduces every target exactly."""

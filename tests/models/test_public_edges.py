@@ -19,6 +19,7 @@ from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.training.loss import Batch, loss
+from tests.helpers import drills_but
 
 V, L = 11, 3
 CFG = ModelConfig(
@@ -68,7 +69,7 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", drills_but(USES, kept=["init", "loss"]))
 def test_a_raw_key_gives_what_the_typed_key_of_its_seed_gives(name, made):
     raw, typed = (jax.jit(USES[name])(made, key(3)) for key in (jax.random.PRNGKey, jax.random.key))
     jax.tree.map(np.testing.assert_array_equal, raw, typed)

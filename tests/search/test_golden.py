@@ -19,6 +19,7 @@ from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.translation.translator import load
+from tests.helpers import drills_but
 from tests.interop.fairseq import examples
 
 CASES = [
@@ -35,6 +36,10 @@ CASES = [
     "beam_b5_unkpen-7",
     "beam_b5_unkpen3",
     "beam_b5_unnormalized",
+]
+KEPT = [
+    *("beam_b1_lp1.0", "beam_b5_lp0.6", "beam_b10_lp2.0", "beam_b5_maxlen_a0.5_b2", "beam_b5_minlen20"),
+    *("beam_b5_ngram3_minlen40_fixed", "beam_b5_single", "beam_b5_temp1.7", "beam_b5_unkpen3", "beam_b5_unnormalized"),
 ]
 TOLERANCE = 1e-5
 NAMES = {  # fairseq's names of the options, and ours
@@ -75,7 +80,7 @@ def right_padded(src: np.ndarray) -> np.ndarray:
     return np.stack([np.pad(row, (0, src.shape[1] - len(row)), constant_values=PAD) for row in rows])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", drills_but(CASES, kept=KEPT))
 def test_search_finds_fairseqs_hypotheses(case, golden, trained):
     expected = json.loads((golden / f"{case}.json").read_text())
     arrays = np.load(golden / f"{case}.npz")

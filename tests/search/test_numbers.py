@@ -12,6 +12,7 @@ from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
+from tests.helpers import drills_but
 from tests.search.exhaustive import beam_search, compiled, toy_search, trigram_table
 
 V, LIMIT = 8, 7
@@ -80,7 +81,10 @@ def test_a_map_over_values_gives_what_separate_searches_give(name):
     assert len({np.asarray(tokens).tobytes() for tokens in mapped.tokens}) > 1, "the values are to make a difference"
 
 
-@pytest.mark.parametrize("name", ["length_penalty", "temperature", "coverage_penalty", "unk_penalty"])
+NUMBERS = ["length_penalty", "temperature", "coverage_penalty", "unk_penalty"]
+
+
+@pytest.mark.parametrize("name", drills_but(NUMBERS, kept=["temperature", "coverage_penalty"]))
 def test_gradients_of_the_best_scores_equal_finite_differences(name):
     value, step = getattr(CFG, name), 1e-2
 

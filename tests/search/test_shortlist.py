@@ -15,6 +15,7 @@ from convs2s_jax.search import shortlist as shortlists
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist, union_size
 from convs2s_jax.search.translate import translate
+from tests.helpers import drills_but
 from tests.search.test_fusion import LM
 from tests.search.test_requests import OPTIONS, SOURCES, fresh, same
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
@@ -117,7 +118,7 @@ def test_a_shortlist_of_all_words_changes_nothing(params):
         np.testing.assert_allclose(x.best.attention, y.best.attention, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["beam", "penalties", "groups"])
+@pytest.mark.parametrize("name", drills_but(["beam", "penalties", "groups"], kept=["penalties"]))
 def test_neighbours_order_and_devices_change_nothing(params, small, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
     run = partial(translate, params, MODEL, cfg, shortlist=LEXICON)

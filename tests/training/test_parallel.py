@@ -144,7 +144,7 @@ def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way,
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
 
 
-@pytest.mark.parametrize(("way", "programs"), [("jit", 1), ("pmap", 2)])
+@pytest.mark.parametrize(("way", "programs"), drills_but([("jit", 1), ("pmap", 2)], kept=[("jit", 1)]))
 def test_another_shape_compiles_its_gradients_alone(way, programs):
     """With pmap the cut of the batch too. The optimiser's part knows no shape, nor how gradients lie."""
     state, steps, batches = laid_out(way, (2, 1, 1))
@@ -170,6 +170,7 @@ def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.drill
 def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
     """What the table of rules knows and the model above has not."""
     layers = (ConvLayer(16, 3),) * 3

@@ -136,6 +136,7 @@ def test_memory_and_any_cut_of_the_target_are_those_of_unrolled_layers(name, pre
         np.testing.assert_allclose(attention.sum(-1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.drill
 def test_bfloat16_is_that_of_unrolled_layers_up_to_its_rounding():
     params, batch = setup("two runs")
     expected = loss_and_gradients(params, batch, config("two runs", dtype="bfloat16"), None)

@@ -16,6 +16,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import wirings as recurrent_wirings
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
+from tests.helpers import drills_but
 
 V, E, U, O, S = 13, 4, 4, 5, 4
 LENGTHS = [4, 2]
@@ -103,7 +104,7 @@ def reference(torch, p, cfg, keys, values, summary, sentence):
     return torch.stack(logits), torch.stack(attention)
 
 
-@every_config
+@pytest.mark.parametrize("name", drills_but(CONFIGS, kept=["bahdanau", "luong", "input feeding", "cho", "tied"]))
 def test_logits_attention_and_gradients_equal_loops_of_cells(name):
     torch = pytest.importorskip("torch")
     cfg, params = setup(name)

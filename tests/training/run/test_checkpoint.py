@@ -87,7 +87,7 @@ FULL_DISK = """
 """
 
 
-@pytest.mark.parametrize("steps", [(10, 20, 30), ()])
+@pytest.mark.parametrize("steps", [(10, 20, 30), pytest.param((), marks=pytest.mark.drill)])
 def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_whole(folder, steps):
     if not steps:
         shutil.rmtree(folder)

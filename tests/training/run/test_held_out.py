@@ -7,9 +7,12 @@ import pytest
 
 from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.reporting.options import ReportOptions
+from convs2s_jax.reporting.report import report
 from convs2s_jax.training.run import digest, position_file, run_folder
 from convs2s_jax.training.run.loop import train
 from tests import processes
+from tests.reporting.test_report import inside
 from tests.training.run.test_opening import TEXT, config
 
 
@@ -66,6 +69,27 @@ def test_changed_data_are_refused_in_training_and_decoding(copy, split, name, ch
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
 
 
+def left_out(folder, split):
+    """What a report of the run says in place of scores and translations."""
+    options = ReportOptions(workdir=(str(folder / "run"),), output=str(folder / "report"), split=split, resamples=20)
+    path = report(options, when="today", tell=lambda _: None, scripts=lambda: "")
+    return inside(path.read_text())["absent"]["scores"]
+
+
+def test_a_report_says_which_lines_have_changed_and_which_others_it_can_take(copy):
+    write(copy / "texts", test=TEXT[:40])
+    where = f"--workdir={copy / 'run'}"
+    assert left_out(copy, "test") == [
+        f"run is left out: the test data of {where} have changed since its last checkpoint: restore them, or take the "
+        "validation lines with --split=valid."
+    ]
+    write(copy / "texts", valid=TEXT[:30])
+    assert left_out(copy, "valid") == [
+        f"run is left out: the validation data of {where} have changed since its last checkpoint: restore them, or "
+        "take the test lines with --split=test."
+    ]
+
+
 def test_unchanged_data_elsewhere_are_the_same(copy):
     (copy / "texts").rename(copy / "elsewhere")
     train(config(copy / "elsewhere", training__max_steps=1), copy / "run")
@@ -86,6 +110,10 @@ def test_data_that_are_gone_are_refused(copy):
 def test_data_that_come_later_are_known_from_then_on(tmp_path):
     write(tmp_path / "texts", train=TEXT, valid=TEXT[:60])
     goes_on(tmp_path)
+    none = f"the corpus of --workdir={tmp_path / 'run'} has no test split: "
+    assert left_out(tmp_path, "test") == [f"run is left out: {none}take the validation lines with --split=valid."]
+    ended = translated(tmp_path, "test")
+    assert ended.stderr.endswith(f"decode.py: {none}translate other texts with --input and --reference\n")
     write(tmp_path / "texts", test=TEXT[:30])
     train(config(tmp_path / "texts", training__max_steps=2), tmp_path / "run")
     write(tmp_path / "texts", test=TEXT[:40])

@@ -100,6 +100,7 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     assert tiny.digests(tmp_path, STEPS) == undisturbed
 
 
+@pytest.mark.drill
 def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undisturbed, monkeypatch):
     """The signal arrives in the first of several batches: no second one is evaluated."""
     evaluator, evaluate_all, calls = validation.evaluator, validation.evaluate, []
