@@ -1,11 +1,9 @@
 """Translating sentences: batching, devices, and results in the order of the sentences."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -39,6 +37,7 @@ def translate(
     phrases: Sequence[Sequence[Tokens]] | None = None,
     seed: int = 0,
     first: int = 0,
+    draws: Sequence[tuple[int, int]] | None = None,
     shortlist: Shortlist | None = None,
     attention: bool = False,
     rows: int = 64,
@@ -71,6 +70,7 @@ def translate(
       phrases: for each sentence, token sequences that must occur in it, in any order.
       seed, first: samples are drawn with a key made of `seed` (below 2^32) and the number of the sentence, counted from
         `first`.
+      draws: in place of these, the seed and the number for each sentence.
       shortlist: the words that a translation may use; None for all words. It has to be of the models' vocabularies.
       attention: whether candidates hold their attention weights.
       rows: most sentences in a batch.
@@ -99,6 +99,7 @@ def translate(
     lengths = [min(len(source), room) + 1 for source in sources]
     most = [longest(cfgs, cfg, length) for length in lengths]
     _check_fit(count, prefixes, phrases, most)
+    drawn = [(seed, first + i) for i in range(count)] if draws is None else draws
     largest = at_least(sizes(prefixes, phrases), least_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
@@ -110,7 +111,7 @@ def translate(
             [0 if i is None else most[i] for i in indices],
             begins,
             holds,
-            _keys(seed, [0 if i is None else first + i for i in indices]) if cfg.sampling else None,
+            _keys([(0, 0) if i is None else drawn[i] for i in indices]) if cfg.sampling else None,
             axes=largest,
         )
         limit = longest(cfgs, cfg, width) + 1
@@ -239,9 +240,10 @@ def _check_fit(
             raise ValueError(f"sentence {i}: prefix and phrases have {needed} tokens, its translation at most {room}")
 
 
-def _keys(seed: int, numbers: Sequence[int]) -> jax.Array:
-    """A random key for each sentence, a function of the seed and the sentence's number."""
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.asarray(numbers, jnp.uint32))
+def _keys(draws: Sequence[tuple[int, int]]) -> jax.Array:
+    """A random key for each sentence, a function of a seed and of the sentence's number."""
+    seeds, numbers = np.asarray(draws, np.uint32).T
+    return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(seeds, numbers)
 
 
 def source_rows(sources: Sequence[np.ndarray], indices: Sequence[int | None], width: int, room: int) -> np.ndarray:

@@ -48,12 +48,14 @@ class LineRequest(NamedTuple):
       nbest: hypotheses that are returned.
       prefix: words that its translation begins with.
       constraints: phrases that occur in it.
+      draw: seed and number that its samples depend on.
     """
 
     text: str
     nbest: int = 1
     prefix: str = ""
     constraints: Sequence[str] = ()
+    draw: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class Engine:
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",
         )
-        own = structure_of(with_beam(self.search, search.beam_size))
+        check(
+            not search.sampling or "sampling" in self.allow,
+            "sampling: this server draws no samples; it has to be started with --allow=sampling",
+        )
+        own = structure_of(with_beam(self.search, search.beam_size, sampling=search.sampling))
         check(
             structure_of(search) == own,
             "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
@@ -110,6 +116,7 @@ class Engine:
         """The axes for what a request requires (`required.checked`)."""
         if prefix is None and constraints is None:
             return NO_AXES
+        check(not search.sampling, "sampling with prefix or constraints: samples are drawn freely; leave one out")
         given: dict[str, Any] = {"prefix": prefix, "constraints": constraints}
         return required.checked(self.translator, search, self.allow, lines, **given)
 
@@ -135,7 +142,8 @@ class Engine:
 
     def rows_of(self, key: Key) -> tuple[int, ...]:
         """The sizes of batches with this key, smallest first."""
-        sizes = (1, FEW) if key.attention or key.axes != NO_AXES else (1, FEW, self.batch_size // 2, self.batch_size)
+        rare = key.attention or key.search.sampling or key.axes != NO_AXES
+        sizes = (1, FEW) if rare else (1, FEW, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
 
     def word_sizes(self, rows: int) -> tuple[int, ...]:
@@ -153,7 +161,9 @@ class Engine:
         """Translate lines that need at most this width, in one batch of a known shape."""
         rows = next(size for size in self.rows_of(key) if size >= len(lines))
         few = self.translator.shortlist
-        if few is not None and not key.shortlist:
+        if key.search.sampling:
+            few = None  # samples are drawn from all words
+        elif few is not None and not key.shortlist:
             few = shortlist.everything(few.size)
         return translate(
             replace(self.translator, shortlist=few),
@@ -168,6 +178,7 @@ class Engine:
             least_rows=rows,
             batch_tokens=rows * width,
             least_width=width,
+            draws=[line.draw for line in lines],
             word_sizes=self.word_sizes(rows),
             least_axes=key.axes,
         )
@@ -183,10 +194,14 @@ class Engine:
 
     def _keys(self, search: SearchConfig) -> Iterator[Key]:
         """The keys of a search whose programs differ."""
+        attentions = (False, True) if self.translator.attends else (False,)
         for few in (False, True) if self.translator.shortlist else (False,):
             for axes in required.kinds(self.allow):
-                for attention in (False, True) if self.translator.attends else (False,):
+                for attention in attentions:
                     yield Key(search, attention=attention, shortlist=few, axes=axes)
+        if "sampling" in self.allow:
+            sampled = with_beam(search, search.beam_size, sampling=True)
+            yield from (Key(sampled, attention=attention) for attention in attentions)
 
     def compile(self) -> Iterator[None]:
         """Compile the programs of all shapes; yields after each."""
@@ -195,9 +210,9 @@ class Engine:
             yield
 
 
-def with_beam(search: SearchConfig, size: int) -> SearchConfig:
-    """The same search with another beam. Raises UserError where it cannot have that."""
-    return _changed(search, (("beam_size", size),))
+def with_beam(search: SearchConfig, size: int, *, sampling: bool = False) -> SearchConfig:
+    """The same search with another beam, or as many samples. Raises UserError where it cannot have that."""
+    return _changed(search, (("beam_size", size), ("sampling", sampling)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -39,6 +39,10 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         search.diverse_groups == 1 or "constraints" not in options.allow,
         "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",
     )
+    check(
+        search.diverse_groups == 1 or "sampling" not in options.allow,
+        "--allow=sampling with diverse_groups: samples are drawn independently; leave one out",
+    )
     sizes = options.beam_sizes or (search.beam_size,)
     for size in sizes:
         one = with_beam(search, size)

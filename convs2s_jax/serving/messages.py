@@ -15,6 +15,7 @@ SEARCH = (
     "temperature",
     "unk_penalty",
     "min_length",
+    "sampling",
 )
 """Fields of a request that change the search; those of `SearchConfig`."""
 
@@ -39,6 +40,10 @@ class TranslationRequest(BaseModel):
         bool | None,
         Field(description="false: all words, on a server that has a shortlist; true: the likely words only"),
     ] = None
+    sampling: Annotated[
+        bool | None, Field(description="draw beam_size translations of each line and rank them, in place of a search")
+    ] = None
+    seed: Annotated[int | None, Field(description="of sampling; 0 by default", ge=0, lt=2**32)] = None
     beam_size: Annotated[int | None, Field(description="one of the server's beam sizes")] = None
     length_penalty: Annotated[float | None, Field(description="power of the length that divides scores")] = None
     coverage_penalty: Annotated[float | None, Field(description="weight of the coverage of the source")] = None

@@ -20,7 +20,8 @@ class ServeOptions:
       dtype: dtype of matrix products and activations; by default the run's.
       shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
         their source in it only, unless a request says otherwise; by default all words.
-      allow: prefixes, constraints, or both: what requests may require of translations. Each means further programs.
+      allow: prefixes, constraints, sampling, or several of them: what requests may ask for besides. Each means further
+        programs.
       host: address to listen on. The default accepts connections of this machine only.
       port: port to listen on; 0 for any that is free.
       beam_sizes: beam sizes that a request may ask for, the first by default; by default that of the search.
@@ -39,7 +40,7 @@ class ServeOptions:
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
     shortlist: str = ""
-    allow: tuple[Literal["prefixes", "constraints"], ...] = ()
+    allow: tuple[Literal["prefixes", "constraints", "sampling"], ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     beam_sizes: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from convs2s_jax.translation import inputs
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.translator import Translator
 
-Allowed = Literal["prefixes", "constraints"]
+Allowed = Literal["prefixes", "constraints", "sampling"]
 MOST = Sizes(prefix=32, phrases=8, phrase=8)
 """Most tokens of a prefix, phrases of a line, and tokens of a phrase."""
 
@@ -23,7 +23,8 @@ def axes_of(allow: Sequence[Allowed], *, prefix: bool, constraints: bool) -> Siz
 
 def kinds(allow: Sequence[Allowed]) -> tuple[Sizes, ...]:
     """All axes that requests to a server have; those of requests that require nothing first."""
-    return (NO_AXES, *(axes_of(allow, prefix=name == "prefixes", constraints=name == "constraints") for name in allow))
+    names = [name for name in allow if name != "sampling"]
+    return (NO_AXES, *(axes_of(allow, prefix=name == "prefixes", constraints=name == "constraints") for name in names))
 
 
 def checked(

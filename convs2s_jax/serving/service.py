@@ -104,11 +104,20 @@ class Service:
         own = engine.translator.shortlist is not None
         check(own or not asked.shortlist, "shortlist is true and this server has none: leave it out")
         search = engine.asked(asked.changes, nbest=asked.nbest)
+        drawn = search.sampling
+        check(asked.seed is None or drawn, "seed without sampling: nothing is drawn in beam search; leave it out")
+        check(
+            not (asked.shortlist and drawn), "shortlist with sampling: samples are drawn from all words; leave one out"
+        )
+        short = own and asked.shortlist is not False and not drawn
         constraints = asked.constraints and [[one for one in phrases if one.strip()] for phrases in asked.constraints]
         axes = engine.room_for(search, lines, prefix=asked.prefix, constraints=constraints)
-        key = Key(search, asked.replace_unk, asked.looks, own and asked.shortlist is not False, axes)
+        key = Key(search, asked.replace_unk, asked.looks, short, axes)
         required = zip(asked.prefix or [""] * len(lines), constraints or [[]] * len(lines), strict=True)
-        requests = [LineRequest(line, asked.nbest, *more) for line, more in zip(lines, required, strict=True)]
+        requests = [
+            LineRequest(line, asked.nbest, *more, draw=(asked.seed or 0, number))
+            for number, (line, more) in enumerate(zip(lines, required, strict=True))
+        ]
         return key, list(zip(engine.widths_of(lines), requests, strict=True))
 
 

@@ -27,6 +27,7 @@ def translate(
     attention: bool = True,
     seed: int = 0,
     first: int = 0,
+    draws: Sequence[tuple[int, int]] | None = None,
     batch_size: int = 64,
     batch_tokens: int = 16384,
     least_width: int = 16,
@@ -50,6 +51,7 @@ def translate(
       attention: if false, results have no alignments, and less is copied from the device.
       seed: seed of sampling; the samples of a line depend only on it and the line's number.
       first: number of the first line.
+      draws: for each line the seed and the number that its samples depend on, in place of these.
       batch_size, batch_tokens: maximum number of sentences and of source tokens in a batch.
       least_width: minimum width of source arrays: lines with fewer tokens share a compilation.
       least_rows: minimum number of rows of a batch that is the only one.
@@ -72,6 +74,7 @@ def translate(
         phrases=None if constraints is None else [encode(tgt, phrases) for phrases in constraints],
         seed=seed,
         first=first,
+        draws=draws,
         shortlist=translator.shortlist,
         attention=attention or replace_unk,
         rows=batch_size,

@@ -32,15 +32,15 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def engine(workdir):
     options = ServeOptions(
-        workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=("constraints",)
+        workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=("constraints", "sampling")
     )
     return load(options, tell=pytest.fail)
 
 
 def test_nothing_is_compiled_once_the_server_is_ready(engine):
     compiled = list(engine.compile())
-    # 1 and 3 lines, with and without attention, with and without constraints
-    assert len(compiled) == len(engine.widths) * 2 * 2 * 2
+    # 1 and 3 lines, with and without attention; searches with and without constraints, and samples
+    assert len(compiled) == len(engine.widths) * 2 * 2 * 3
     lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
     axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]])
     with CompileCounter() as counter:
@@ -50,6 +50,8 @@ def test_nothing_is_compiled_once_the_server_is_ready(engine):
                 for width in engine.widths:
                     engine.run(key, width, lines[:count])
                     engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
+                    sampled = key._replace(search=engine.asked({"sampling": True, "temperature": 0.7}))
+                    engine.run(sampled, width, [lines[0]._replace(draw=(3, count))] * count)
     assert counter.count == 0
 
 
@@ -130,6 +132,41 @@ def test_what_is_required_gives_the_translations_of_decoding(required, prefix, c
 def test_what_cannot_be_required_is_refused(required, prefix, constraints, sentence):
     with pytest.raises(UserError, match=sentence):
         required.room_for(required.search, ["5 kilowatts", "at 12:30"], prefix=prefix, constraints=constraints)
+
+
+@pytest.fixture(scope="module")
+def drawing(workdir):
+    options = ServeOptions(
+        workdir=(str(workdir),), beam_sizes=(2,), batch_size=2, max_tokens=16, allow=("sampling", "prefixes")
+    )
+    return load(options, tell=pytest.fail)
+
+
+def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
+    """Samples of a request depend on its seed and on the number of the line in it."""
+    lines, search = ["5 kilowatts", "at 12:30"], drawing.asked({"sampling": True, "temperature": 1.5})
+    assert search.sampling
+    expected = {seed: translate(drawing.translator, search, lines, nbest=2, seed=seed) for seed in (0, 7)}
+    assert expected[0] != expected[7]
+    mixed = [LineRequest(lines[1], 2, draw=(7, 1)), LineRequest(lines[0], 2, draw=(0, 0))]
+    for requests, wanted in (
+        (mixed, [expected[7][1], expected[0][0]]),
+        ([LineRequest(lines[0], 2, draw=(7, 0))], [expected[7][0]]),
+    ):
+        found = drawing.run(Key(search), 16, requests)
+        assert [[each.text for each in one.hypotheses] for one in found] == [
+            [each.text for each in one.hypotheses] for one in wanted
+        ]
+
+
+def test_samples_are_compiled_beforehand_and_drawn_freely(drawing):
+    kinds = {(key.search.sampling, key.axes.prefix > 0) for key, _, _ in drawing.shapes()}
+    assert kinds == {(False, False), (False, True), (True, False)}
+    search = drawing.asked({"sampling": True})
+    with pytest.raises(UserError, match="sampling with prefix or constraints"):
+        drawing.room_for(search, ["5"], prefix=["a"], constraints=None)
+    with pytest.raises(UserError, match="it has to be started with --allow=sampling"):
+        dataclasses.replace(drawing, allow=()).asked({"sampling": True})
 
 
 @pytest.mark.parametrize(
