@@ -136,6 +136,43 @@ def test_the_next_batch_waits_for_clients_that_return_one_by_one(monkeypatch):
     assert [len(batch) for batch in ran] == [8, 8, 8]
 
 
+def test_a_batch_is_in_progress_from_the_moment_it_is_chosen():
+    """The few lines that it left would otherwise be the next batch at once."""
+    held = threading.Event()
+
+    def run(items):
+        held.wait(10)
+        return upper(items)
+
+    async def work(batcher):
+        answers = batcher.submit("k", [(16, "a")] * 12)
+        await asyncio.sleep(0.1)
+        waiting = batcher.waiting
+        held.set()
+        await asyncio.gather(*answers)
+        return waiting
+
+    waiting, ran = batches(work, run=run, rows=64, wait=30.0)
+    assert (waiting, [len(batch) for batch in ran]) == (4, [8, 4])
+
+
+def test_what_the_event_loop_has_received_is_handled_before_a_batch_is_chosen():
+    """The client that is back first is not translated alone when the others are as good as back."""
+
+    async def back(batcher, turns):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await asyncio.gather(*batcher.submit("k", [(16, "a")]))
+
+    async def work(batcher):
+        await asyncio.gather(*batcher.submit("k", [(16, "before")] * 5))
+        batcher._returning = 0.0  # no time is left for clients to return
+        await asyncio.gather(back(batcher, 0), back(batcher, 2), back(batcher, 4))
+
+    _, ran = batches(work, run=upper, rows=64, wait=30.0)
+    assert [len(batch) for batch in ran] == [5, 3]
+
+
 def test_clients_that_do_not_return_are_not_waited_for_long():
     async def work(batcher):
         await asyncio.gather(*batcher.submit("k", [(16, "a")] * 8))
