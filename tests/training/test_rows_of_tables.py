@@ -76,8 +76,9 @@ def test_a_table_smaller_than_the_rows_of_a_device_is_made_whole(sizes):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize(("encoder", "decoder"), together())
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "tied"), [*[(*kinds, False) for kinds in together()], ("conv", "conv", True)]
+)
 def test_gradients_of_every_kind_are_those_of_one_device(encoder, decoder, tied, monkeypatch):
     monkeypatch.setattr(gathering, "NARROW", 1)
     sides = pair(encoder, decoder)
