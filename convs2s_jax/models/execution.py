@@ -1,5 +1,6 @@
 """How the layers of a model are executed, in all families."""
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -28,7 +29,7 @@ def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
 
 @record
 class ExecutionConfig:
-    """What changes the time and memory of compiling and running, but neither results nor parameters.
+    """What changes the time and memory of compiling and running, but not parameters, nor results but for rounding.
 
     Attributes:
       scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
@@ -37,13 +38,14 @@ class ExecutionConfig:
         "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
         matrix products, which wait in the memory of the host (GPU, TPU). For decoders with attention in their loop over
         time, "layer" is a step of it. True and False of earlier versions are "block" and "none".
-      convolution: how dense convolutions are computed, "xla" or "products" (`nn.convolution`); "auto" takes products
-        inside a loop and XLA's convolution elsewhere. Other kinds of convolution choose for themselves.
+      convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
+        products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
+        is faster and rounds more (decision 0034). Other kinds of convolution choose for themselves.
     """
 
     scan_layers: int = 8
     remat: Remat = "none"
-    convolution: Literal["auto", "xla", "products"] = "auto"
+    convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
 
     FORMER = MappingProxyType({"remat": {False: "none", True: "block"}})
 
@@ -78,6 +80,11 @@ class ExecutionConfig:
         if self.convolution == "auto":
             return "products" if scanned else "xla"
         return self.convolution
+
+    def for_gradients(self, platform: str, dtype: str) -> "ExecutionConfig":
+        """The execution of a model whose gradients are taken on devices of this platform, with this dtype."""
+        fewer = self.convolution == "auto" and platform == "cpu" and dtype == "float32"
+        return dataclasses.replace(self, convolution="winograd") if fewer else self
 
 
 def keep(x: Array) -> Array:

@@ -4,7 +4,7 @@ A convolution here takes an input that is already padded, and its output is shor
 convolution). `centred` and `causal` add the padding: encoders see both sides, decoders only the past. Tap j reads
 position t + j of the padded input (a cross-correlation, as in other frameworks).
 
-`dense` has two forms with equal results: see `DENSE_FORMS`. Depthwise convolutions are in `nn.depthwise`.
+`dense` has three forms, equal but for rounding: see `DENSE_FORMS`. Depthwise convolutions are in `nn.depthwise`.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
+from convs2s_jax.nn.winograd import tile, winograd
 
-DenseForm = Literal["xla", "products"]
+DenseForm = Literal["xla", "products", "winograd"]
 
 Valid = Callable[[Array], Array]
 """A convolution of a padded input, [B, T + R, C] -> [B, T, D]. An output sees R + 1 positions; R is the reach."""
@@ -73,7 +74,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     """y_t = b + sum_j x_{t+j} w_j: every output channel sees every input channel.
 
-    A single output position, as in decoding, is one matrix product in both forms.
+    A single output position, as in decoding, is one matrix product in all forms.
 
     Args:
       params: w [K, C, D], b [D].
@@ -148,6 +149,13 @@ def _windows(x: Array, width: int) -> Array:
     return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
 
 
-DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products}
-"""Both are about as fast on CPU at width 3, but the gradient of XLA's convolution is 20 times slower inside a
-loop there, and silently wrong where batch and kernel are spread over a mesh of three axes (decision 0001)."""
+def fewer_products(w: Array, x: Array) -> Array:
+    """`nn.winograd`, or `products` where it saves none: for kernels of width 6 and more."""
+    form = products if tile(x.shape[1] - len(w) + 1, len(w)) == 1 else winograd
+    return form(w, x)
+
+
+DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products, "winograd": fewer_products}
+"""The first two are about as fast on CPU at width 3, but the gradient of XLA's convolution is 20 times slower inside a
+loop there, and silently wrong where batch and kernel are spread over a mesh of three axes (decision 0001). The third
+takes half of their products and rounds ten times as much (decision 0034)."""

@@ -58,7 +58,10 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
       [B, U, E]; zero at PAD.
     """
     e = rows(params.table, tokens)
-    return e if params.positions is None else e + rows(params.positions, places(tokens, start))
+    if params.positions is not None:
+        e += rows(params.positions, places(tokens, start))
+    real = (tokens != PAD)[:, :, None]
+    return jnp.where(real, e, jax.lax.stop_gradient(e))  # row PAD is not trained, whatever comes back
 
 
 def rows(table: Array | Part, indices: Array) -> Array:

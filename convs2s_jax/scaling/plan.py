@@ -118,7 +118,7 @@ def make(
         state_bytes=bytes_on_a_device(state),
     )
     try:
-        compiled = programs.compile_update(cfg, mesh, shapes, sizes)
+        compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
     except TooLargeError as error:
         return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
     return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))

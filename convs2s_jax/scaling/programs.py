@@ -104,9 +104,13 @@ def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
     return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
 
 
-def step_of(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
-    """The update that training compiles. Raises UserError where it cannot be compiled before it is called."""
-    steps = configured.compile_run(cfg, mesh)
+def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
+    """The update that training compiles; the devices of the mesh may stand for those of another platform.
+
+    Raises:
+      UserError: it cannot be compiled before it is called.
+    """
+    steps = configured.compile_run(cfg, mesh, platform)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -120,13 +124,22 @@ def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainSt
     return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
 
 
-def compile_update(cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> list[Compiled]:
+def compile_update(
+    cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int], platform: str | None = None
+) -> list[Compiled]:
     """All programs of updates on batches of these shapes; the optimiser's part is the last one.
+
+    Args:
+      cfg: the configuration.
+      mesh: devices.
+      shapes: of batches.
+      sizes: of vocabularies, by side.
+      platform: what the devices stand for, if it is another than their own.
 
     Raises:
       TooLargeError: one does not fit into the devices.
     """
-    steps, state = step_of(cfg, mesh), abstract_state(cfg, mesh, sizes)
+    steps, state = step_of(cfg, mesh, platform), abstract_state(cfg, mesh, sizes)
     rest = sharding.replicated(mesh)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1

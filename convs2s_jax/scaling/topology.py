@@ -42,6 +42,11 @@ class Topology:
     slices: int = 1
     exact: bool
 
+    @property
+    def platform(self) -> str:
+        """JAX's name of what is planned for."""
+        return str(self.devices[0].platform) if self.exact else "gpu"
+
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
         """(slice or machine, coordinates on its torus) of each device."""
         together = self.chip.together if self.chip else 0

@@ -156,7 +156,9 @@ def gradient_flops(model):
 
 def test_gradients_of_an_update_cost_three_times_the_forward_pass_and_those_of_the_bias():
     forward = forward_flops("conv", T0).model
-    assert gradient_flops(model_of("conv", "conv", scan_layers=0)) == Flops(3 * forward + 2 * B * T0 * V)
+    assert gradient_flops(model_of("conv", "conv", scan_layers=0, convolution="xla")) == Flops(
+        3 * forward + 2 * B * T0 * V
+    )
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,11 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
 
 
 def convolved(y: Array, form: DenseForm) -> Array:
-    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient; loops do not.
+    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient; "products" does not.
 
     All else is computed again for the gradient: attention has a small part of the operations and half of the results.
     """
-    return keep(y) if form == "xla" else y
+    return y if form == "products" else keep(y)
 
 
 def gated(y: Array) -> Array:

@@ -1,5 +1,6 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -81,6 +82,7 @@ def compile_configured(
     parallel: Parallel = "jit",
     accumulates: bool = False,
     rules: Sequence[ShardingRule] = (),
+    platform: str | None = None,
 ) -> Step[Batch, LossSums]:
     """The compiled update of a configuration; see `parallel.compile_steps`.
 
@@ -91,7 +93,9 @@ def compile_configured(
       parallel: the way the update is spread.
       accumulates: whether updates have several batches, whose gradients are exchanged once.
       rules: how parameters are sharded, before those of `training.sharding`.
+      platform: of the devices that those of the mesh stand for (`ExecutionConfig.for_gradients`); None for their own.
     """
+    model = _for_gradients(model, mesh, platform)
     exchange = Exchange(dtype=training.sum_dtype, once=accumulates)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
@@ -107,9 +111,23 @@ def compile_configured(
     )
 
 
-def compile_run(cfg: Config, mesh: Mesh) -> Step[Batch, LossSums]:
-    """The compiled update of a run on its mesh."""
+def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
+    """The model with the convolutions that are fastest in gradients; where kernels are cut, fewer sums are sent."""
+    if mesh is not None and mesh.shape["tensor"] > 1:
+        return model
+    own = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    return dataclasses.replace(model, execution=model.execution.for_gradients(platform or own, model.dtype))
+
+
+def compile_run(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
+    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
     accumulates = cfg.data.batch.accumulate > 1
     return compile_configured(
-        cfg.model, cfg.training, mesh, parallel=cfg.parallel, accumulates=accumulates, rules=cfg.mesh.rules
+        cfg.model,
+        cfg.training,
+        mesh,
+        parallel=cfg.parallel,
+        accumulates=accumulates,
+        rules=cfg.mesh.rules,
+        platform=platform,
     )

@@ -1,0 +1,64 @@
+"""Which convolutions the gradients of a run have, and that they are those of the public loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
+from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
+from convs2s_jax.training.step import gradients
+
+V, B, T = 30, 3, 11
+
+
+def model(scan_layers=0, dtype="float32", **execution):
+    layers = (ConvLayer(16, 3),) * 3
+    return ModelConfig(
+        embedding_dim=16,
+        dropout=0.1,
+        dtype=dtype,
+        encoder=ConvEncoderConfig(layers=layers, max_positions=40),
+        decoder=ConvDecoderConfig(layers=layers, out_dim=16, max_positions=40),
+        execution=ExecutionConfig(scan_layers=scan_layers, **execution),
+    )
+
+
+def batch():
+    tokens = np.random.default_rng(0).integers(4, V, (2, B, T)).astype(np.int32)
+    tokens[:, 0, 6:] = 1
+    return Batch(src=jnp.asarray(tokens[0]), tgt=jnp.asarray(tokens[1]))
+
+
+def params_of(cfg):
+    return fresh_state(jax.random.key(0), cfg, TrainingConfig(), source=V, target=V).params
+
+
+@pytest.mark.parametrize("scan_layers", [0, 2])
+def test_gradients_of_training_are_those_of_the_public_loss(scan_layers):
+    """The loss has sums over taps, as it is public; half of the products is all that is saved by training."""
+    cfg, key = model(scan_layers), jax.random.key(1)
+    params = params_of(cfg)
+    step = compile_configured(cfg, TrainingConfig())
+    assert "conv_general_dilated" not in str(jax.make_jaxpr(step.first)(params, batch(), key))
+    found, sums = step.first(params, batch(), key)
+    expected, same = gradients(loss_of(cfg, smoothing=TrainingConfig().label_smoothing), params, batch(), key=key)
+    assert float(sums.loss) == pytest.approx(float(same.loss), rel=1e-6)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * float(jnp.max(jnp.abs(b))))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "platform"),
+    [(model(), "gpu"), (model(), "tpu"), (model(dtype="bfloat16"), "cpu"), (model(convolution="xla"), "cpu")],
+)
+def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
+    step = compile_configured(cfg, TrainingConfig(), platform=platform)
+    program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
+    assert program.count("conv_general_dilated") >= 6
