@@ -60,6 +60,18 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
     assert given == sum(params) + batch + 8  # the key
 
 
+def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
+    """On CPUs gradients in float32 take fewer products (decision 0034)."""
+    mesh = meshes.make(CFG.mesh)
+    params = programs.abstract_state(CFG, mesh, {"source": 150, "target": 150}).params
+    batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
+    gpu, cpu = (
+        flops.count(programs.step_of(CFG, mesh, platform).first, params, batch, key) for platform in ("gpu", None)
+    )
+    assert made.programs[0].flops == gpu
+    assert gpu.model > cpu.model
+
+
 def test_a_gradient_program_leaves_the_state_of_the_optimiser_in_memory(made):
     peaks = {each.name: each.memory.peak for each in made.programs}
     state = programs.abstract_state(CFG, meshes.make(CFG.mesh), {"source": 150, "target": 150})
