@@ -46,11 +46,9 @@ def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
     made = []
     for i in range(len(keys)):
         rows = iter([stack[i] for stack in stacks])
-        made.append(
-            jax.tree.unflatten(
-                structure, [next(rows) if r else jnp.copy(x) for x, r in zip(leaves, random, strict=True)]
-            )
-        )
+        # copies, so that each layer has buffers of its own to donate
+        filled = [next(rows) if drawn else jnp.copy(x) for x, drawn in zip(leaves, random, strict=True)]
+        made.append(jax.tree.unflatten(structure, filled))
     return made
 
 
