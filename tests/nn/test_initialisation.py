@@ -72,3 +72,5 @@ def test_only_what_depends_on_the_key_is_drawn_in_a_loop():
     made = init_each(init, keys, [4, 4, 5])
     for key, size, tree in zip(keys, [4, 4, 5], made, strict=True):
         assert jax.tree.all(jax.tree.map(jnp.array_equal, tree, init(key, size)))
+    pointers = {tree[name].unsafe_buffer_pointer() for tree in made for name in ("b", "scale")}
+    assert len(pointers) == 6, "an update that donates its state cannot donate one buffer twice"
