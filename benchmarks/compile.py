@@ -111,13 +111,13 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         total = placed(total[0], sharding.shardings(total[0], mesh)), placed(total[1], rest)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
     if mesh is None:
-        _, rows["a new state"] = compiled(dispatch.jit_with_barriers(init, None), KEY)
+        _, rows["a new state"] = compiled(dispatch.jit_once(init, None), KEY)
     for kind in arguments.optimizers or ():
         named = dataclasses.replace(cfg.training, optimizer=OPTIMIZERS[kind])
         init = partial(fresh_state, model=model, training=named, source=size, target=size)
         steps = compile_configured(model, named)
         _, rows[f"the optimiser's part, {kind}"] = compiled(steps.finish, jax.eval_shape(init, KEY), total, rate)
-        _, rows[f"a new state, {kind}"] = compiled(dispatch.jit_with_barriers(init, None), KEY)
+        _, rows[f"a new state, {kind}"] = compiled(dispatch.jit_once(init, None), KEY)
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
     arithmetic = 3 * tokens * (encoder_flops(model) + decoder_flops(model, arguments.length, size))

@@ -1,10 +1,13 @@
 """Fresh parameters of many layers, of which some are alike."""
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Var
 
 from convs2s_jax.nn.types import Key
 
@@ -16,7 +19,8 @@ def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> lis
     """[init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
 
     Values are the same, and the program has the code of the generator once for each size, not once for each layer. That
-    code is most of what is compiled. A `vmap` does not help: XLA repeats the code wherever a layer is cut out.
+    code is most of what is compiled. A `vmap` does not help: XLA repeats the code wherever a layer is cut out. Arrays
+    that do not depend on the key, such as biases of zeros, stay out of the loop, since each cut of a row is compiled.
 
     Args:
       init: parameters of one layer, a tree of arrays.
@@ -26,7 +30,33 @@ def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> lis
     found: dict[int, T] = {}
     for size in dict.fromkeys(sizes):
         places = [i for i, other in enumerate(sizes) if other == size]
-        drawn = jax.lax.map(lambda key, size=size: init(key, size), keys[np.array(places)])
-        for row, place in enumerate(places):
-            found[place] = jax.tree.map(lambda x, row=row: x[row], drawn)
+
+        def of_size(key: Key, size: S = size) -> T:
+            return init(key, size)
+
+        found.update(zip(places, init_alike(of_size, keys[np.array(places)]), strict=True))
     return [found[i] for i in range(len(sizes))]
+
+
+def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
+    """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys [L]."""
+    leaves, structure = jax.tree.flatten(init(keys[0]))
+    random = random_leaves(init, keys[0])
+    stacks = jax.lax.map(lambda key: list(itertools.compress(jax.tree.leaves(init(key)), random)), keys)
+    made = []
+    for i in range(len(keys)):
+        rows = iter([stack[i] for stack in stacks])
+        # copies, so that each layer has buffers of its own to donate
+        filled = [next(rows) if drawn else jnp.copy(x) for x, drawn in zip(leaves, random, strict=True)]
+        made.append(jax.tree.unflatten(structure, filled))
+    return made
+
+
+def random_leaves(init: Callable[[Key], T], key: Key) -> list[bool]:
+    """For each leaf of init(key), whether it is computed from the key. Biases, for example, are not."""
+    jaxpr = jax.make_jaxpr(init)(key).jaxpr
+    random = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(isinstance(x, Var) and x in random for x in equation.invars):
+            random.update(equation.outvars)
+    return [isinstance(x, Var) and x in random for x in jaxpr.outvars]

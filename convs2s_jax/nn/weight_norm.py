@@ -46,12 +46,12 @@ def split(params: Tree) -> Tree:
 def normed(w: Array) -> Normed:
     """v = w, g = ||w||, the norm over all axes but the last.
 
-    An output channel of zeros has no direction: there v = 1 and g = 0, which gives zeros again, where v = 0 gives NaN.
+    An output channel of zeros, or of numbers whose squares are zero in this dtype, has no direction: there v = 1 and
+    g = 0, which gives zeros, where v = w gives NaN.
     """
     axes = range(w.ndim - 1)
     g = jnp.sqrt(jnp.sum(jnp.square(w), axis=axes, keepdims=True))
-    zeros = jnp.all(w == 0, axis=axes, keepdims=True)
-    return Normed(v=jnp.where(zeros, jnp.ones_like(w), w), g=g)
+    return Normed(v=jnp.where(g == 0, jnp.ones_like(w), w), g=g)
 
 
 def merge(params: Tree) -> Tree:

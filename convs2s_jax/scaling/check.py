@@ -122,7 +122,7 @@ def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
     init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
     key = jax.random.key(0)
     layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel, rules=cfg.mesh.rules)
-    return dispatch.jit_with_barriers(init, mesh, out_shardings=layout)(key)
+    return dispatch.jit_once(init, mesh, out_shardings=layout)(key)
 
 
 def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:

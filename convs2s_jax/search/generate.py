@@ -12,6 +12,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from convs2s_jax.core.compiler_options import jit_quickly
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models import output
@@ -48,7 +49,7 @@ class EnsembleCache:
     coverage: Array | None
 
 
-@partial(jax.jit, static_argnames=("cfg_models", "strategy", "structure", "limit", "attention", "mesh"))
+@jit_quickly(static_argnames=("cfg_models", "strategy", "structure", "limit", "attention", "mesh"))
 def generate(
     params: tuple[Params, ...],
     cfg_models: tuple[ModelConfig, ...],

@@ -8,12 +8,13 @@ wait for others that get no thread, and after a timeout XLA aborts the process.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from convs2s_jax.core.compiler_options import LITTLE_OPTIMISATION, OnCpu, unless_set
 from convs2s_jax.nn.types import Tree
 
 
@@ -42,40 +43,41 @@ def jit(function: Callable[..., Any], **options: Any) -> Program:
     return Program(jax.jit(function, **options))
 
 
-def jit_with_barriers(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:
+def jit_with_barriers(
+    function: Callable[..., Any],
+    mesh: Mesh | None,
+    *,
+    compiler_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
     """`jit` of a function with `lax.optimization_barrier`s, which also hold on CPU.
 
     XLA's CPU compiler removes barriers before it fuses operations (in jax 0.10; that of 0.12 keeps them). Then the
     elementwise parts of all layers of a deep stack end up in one another: each is computed again from the products of
     all layers before it. The pass that does so is left out here. JAX takes compiler options at the outermost `jax.jit`
     only, so within another transformation the function is compiled without them; results are the same.
+
+    Args:
+      function: to be compiled.
+      mesh: over which it runs; None for one device.
+      compiler_options: further ones, used on CPU where XLA_FLAGS does not set them.
+      **options: of `jax.jit`.
     """
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     plain = jit(function, **options)
     if device.platform != "cpu":
         return plain
-    return _Outermost(plain, jit(function, compiler_options={"xla_disable_hlo_passes": REMOVAL}, **options))
+    chosen = {"xla_disable_hlo_passes": REMOVAL, **unless_set(compiler_options or {})}
+    return OnCpu(plain, jit(function, compiler_options=chosen, **options), is_cpu=lambda: True)
 
 
 REMOVAL = "cse_barrier_expander"
 """The pass of XLA that removes barriers."""
 
 
-class _Outermost:
-    """A program in two forms: one for calls within another transformation, one for all others."""
-
-    def __init__(self, within: Program, outermost: Program) -> None:
-        self._within, self._outermost = within, outermost
-        functools.update_wrapper(self, outermost)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # under `jit` any operation gives a tracer; under `vmap` or `grad` only those on their arguments do
-        leaves = [jax.lax.add(0, 0), *jax.tree.leaves((args, kwargs))]
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        return (self._within if traced else self._outermost)(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._outermost, name)
+def jit_once(function: Callable[..., Any], mesh: Mesh | None, **options: Any) -> Callable[..., Any]:
+    """`jit_with_barriers` for a program that runs once, which is compiled with little optimisation."""
+    return jit_with_barriers(function, mesh, compiler_options=LITTLE_OPTIMISATION, **options)
 
 
 def pmap(function: Callable[..., Any], **options: Any) -> Program:

@@ -1,12 +1,13 @@
 """Layers of equal size are drawn in one loop: the values are those of each layer drawn alone."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.initialisation import init_each
+from convs2s_jax.nn.initialisation import init_each, random_leaves
 
 LAYERS = [(6, 3), (6, 3), (8, 1), (6, 3), (6, 3)]
 
@@ -58,3 +59,18 @@ def test_a_seed_gives_the_parameters_that_it_always_gave():
 def _same(ours: jax.Array, expected: jax.Array) -> None:
     """Equal but for the last bit, which a compiler may round another way."""
     np.testing.assert_allclose(ours, expected, rtol=3e-7, atol=0)
+
+
+def test_only_what_depends_on_the_key_is_drawn_in_a_loop():
+    """A cut of a row is compiled for each layer: biases of zeros and the like need none."""
+
+    def init(key, size):
+        return {"w": 2.0 * jax.random.normal(key, (size,)), "b": jnp.zeros(size), "scale": jnp.ones(1), "none": None}
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert random_leaves(lambda key: init(key, 4), keys[0]) == [False, False, True]
+    made = init_each(init, keys, [4, 4, 5])
+    for key, size, tree in zip(keys, [4, 4, 5], made, strict=True):
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, tree, init(key, size)))
+    pointers = {tree[name].unsafe_buffer_pointer() for tree in made for name in ("b", "scale")}
+    assert len(pointers) == 6, "an update that donates its state cannot donate one buffer twice"

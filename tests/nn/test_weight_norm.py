@@ -72,3 +72,11 @@ def test_gradient_of_a_direction_is_orthogonal_to_it(shape):
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     assert float(jnp.max(jnp.abs(gradient.v))) > 0.1
     np.testing.assert_allclose(jnp.sum(gradient.v * normed.v, axis=axes), 0.0, atol=1e-5)
+
+
+def test_a_channel_whose_squares_underflow_has_the_length_zero_and_stays_finite():
+    """1e-30 squared is zero in float32: g = 0 with v = w would give 0 / 0."""
+    w = random(3, 4, 6).at[..., 2].set(1e-30).at[..., 4].set(0.0)
+    merged = np.asarray(weight_norm.kernel(weight_norm.normed(w)))
+    np.testing.assert_allclose(merged, w, rtol=1e-5, atol=1e-29)
+    assert (merged[..., [2, 4]] == 0).all()

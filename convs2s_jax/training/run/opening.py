@@ -140,7 +140,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     )
     if found is None:
         # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
-        state = dispatch.jit_with_barriers(init, mesh, out_shardings=sharding.replicated(mesh))(key)
+        state = dispatch.jit_once(init, mesh, out_shardings=sharding.replicated(mesh))(key)
         state = dispatch.jit(lambda state: state, out_shardings=layout)(state)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
