@@ -64,11 +64,10 @@ def linear(params: Affine, x: Array) -> Array:
     """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w.
 
     It is one product of matrices, as is its gradient with respect to w: with several axes of rows XLA would transpose
-    the factors of that gradient first (docs/performance-log.md). The bias is added to the rows of the product, so that
-    both gradients read the same array: XLA would compute one of another shape again, masks of dropout included.
+    the factors of that gradient first (docs/performance-log.md).
     """
     rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
-    return (rows @ params.w + bias(params.b, 2)).reshape(*x.shape[:-1], params.w.shape[-1])
+    return (rows @ params.w).reshape(*x.shape[:-1], params.w.shape[-1]) + bias(params.b, x.ndim)
 
 
 def bias(b: Array, ndim: int) -> Array:

@@ -225,4 +225,5 @@ def convolve(
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None = None) -> Array:
     """W_out relu(W_in x) at each position, [N, T, E]."""
-    return linear(params.map_out, dropout(jax.nn.relu(linear(params.map_in, x)), cfg.relu_dropout, key))
+    z = jax.nn.relu(once(linear(params.map_in, x)))
+    return linear(params.map_out, dropout(z, cfg.relu_dropout, key))
