@@ -112,7 +112,7 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
     else:
         w = jnp.pad(jnp.broadcast_to(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
         w = jnp.moveaxis(reshape(w, (B * count, L, K, H)), 3, 1)
-        y = jnp.einsum("BHTU,BUHR->BTHR", _band(w, dilation)[..., columns], x)
+        y = jnp.swapaxes(_band(w, dilation)[..., columns] @ jnp.swapaxes(x, 1, 2), 1, 2)
     return reshape(y, (B, count * L, H, R))[:, :T]
 
 

@@ -27,3 +27,17 @@ def scale_gradient(x: Array, scale: float) -> Array:  # noqa: ARG001 - the rule 
 @scale_gradient.defjvp
 def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return primals[0], tangents[0] * scale
+
+
+@jax.custom_jvp
+def once(x: Array) -> Array:
+    """x, whose gradient is computed as an array of its own before it is used.
+
+    A linear map uses it three times. XLA would compute it anew in some of these uses, with its masks of dropout.
+    """
+    return x
+
+
+@once.defjvp
+def _once_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return primals[0], jax.lax.optimization_barrier(tangents[0])

@@ -80,5 +80,6 @@ def attend(
     scores = jnp.einsum("BWTHD,BHDS->BWHTS", q, source.keys, preferred_element_type=wide(q.dtype))
     a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))
     weights = reshape(dropout(a, rate, key).astype(source.values.dtype), (B, N // B, H, T, S))
-    fetched = jnp.einsum("BWHTS,BHSD->BWTHD", weights, source.values)
+    weights = reshape(jnp.swapaxes(weights, 1, 2), (B, H, N // B * T, S))
+    fetched = jnp.moveaxis(reshape(weights @ source.values, (B, H, N // B, T, D)), 1, 3)
     return linear(params.out, reshape(fetched, (N, T, E))), jnp.mean(a, axis=1)

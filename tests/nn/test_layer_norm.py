@@ -36,6 +36,19 @@ def test_gradients_are_those_of_pytorch():
         np.testing.assert_allclose(ours, leaf.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_forward_mode_is_the_difference_quotient_of_the_formula():
+    def formula(x, scale, shift):
+        z = x - x.mean(-1, keepdims=True)
+        return scale * z / np.sqrt((z**2).mean(-1, keepdims=True) + 1e-5) + shift
+
+    primals, tangents, step = (X, SCALE, BIAS), (DY, BIAS, SCALE), 1e-5
+    ends = (formula(*(p + sign * t for p, t in zip(primals, tangents, strict=True))) for sign in (step, -step))
+    expected = np.subtract(*ends) / (2 * step)
+    dx, dscale, dshift = (jnp.asarray(t, jnp.float32) for t in tangents)
+    _, dy = jax.jvp(normalise, (params(), jnp.asarray(X, jnp.float32)), (LayerNorm(scale=dscale, bias=dshift), dx))
+    np.testing.assert_allclose(dy, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_bfloat16_is_normalised_in_float32():
     """A mean of 1000 has no deviation left in eight bits."""
     x = jnp.asarray(1000.0 + RNG.choice([-8.0, 8.0], size=(5, 64)), jnp.bfloat16)

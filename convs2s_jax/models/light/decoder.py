@@ -20,6 +20,7 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.gradient import once
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
 from convs2s_jax.nn.parts import in_parts, whole
@@ -151,10 +152,8 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Project the source for the attention of each layer, once for all steps and hypotheses."""
-    sources = [
-        multihead.map_source(whole(block.attention.heads), cfg.heads, memory.keys, memory.values)
-        for block in params.blocks
-    ]
+    keys, values = once(memory.keys), once(memory.values)  # the sums of the gradients of all layers
+    sources = [multihead.map_source(whole(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
 

@@ -14,6 +14,7 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, places
 from convs2s_jax.nn.gate import glu
+from convs2s_jax.nn.gradient import once
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
@@ -186,7 +187,7 @@ def residual(
     The output of the sublayer `part` has dropout `rate`.
     """
     y, made = part(layer_norm.normalise(norm, x) if cfg.norm_before else x)
-    x = x + dropout(y, rate, key)
+    x = x + dropout(once(y), rate, key)
     return (x if cfg.norm_before else layer_norm.normalise(norm, x)), made
 
 
@@ -213,7 +214,7 @@ def convolve(
       [N, T, E] and the second result of `along`.
     """
     input_key, taps_key = split_key(key, 2)
-    z = linear(params.map_in, dropout(x, cfg.input_dropout, input_key))
+    z = once(linear(params.map_in, dropout(x, cfg.input_dropout, input_key)))
     z = glu(z) if cfg.glu else z
     if mask is not None:
         z = zero_padding(z, mask)
@@ -224,4 +225,5 @@ def convolve(
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None = None) -> Array:
     """W_out relu(W_in x) at each position, [N, T, E]."""
-    return linear(params.map_out, dropout(jax.nn.relu(linear(params.map_in, x)), cfg.relu_dropout, key))
+    z = jax.nn.relu(once(linear(params.map_in, x)))
+    return linear(params.map_out, dropout(z, cfg.relu_dropout, key))
