@@ -40,7 +40,8 @@ class ExecutionConfig:
         time, "layer" is a step of it. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
         products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
-        is faster and rounds more (decision 0034). Other kinds of convolution choose for themselves.
+        is faster and rounds more (decision 0034), unless `matmul_precision` is set. Other kinds of convolution choose
+        for themselves.
     """
 
     scan_layers: int = 8

@@ -112,8 +112,11 @@ def compile_configured(
 
 
 def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
-    """The model with the convolutions that are fastest in gradients; where kernels are cut, fewer sums are sent."""
-    if mesh is not None and mesh.shape["tensor"] > 1:
+    """The model with the convolutions that are fastest in gradients.
+
+    Where kernels are cut, plain sums over taps send less; where a precision is asked for, they round less.
+    """
+    if model.matmul_precision != "default" or (mesh is not None and mesh.shape["tensor"] > 1):
         return model
     own = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     return dataclasses.replace(model, execution=model.execution.for_gradients(platform or own, model.dtype))

@@ -18,12 +18,13 @@ from convs2s_jax.training.step import gradients
 V, B, T = 30, 3, 11
 
 
-def model(scan_layers=0, dtype="float32", **execution):
+def model(scan_layers=0, dtype="float32", precision="default", **execution):
     layers = (ConvLayer(16, 3),) * 3
     return ModelConfig(
         embedding_dim=16,
         dropout=0.1,
         dtype=dtype,
+        matmul_precision=precision,
         encoder=ConvEncoderConfig(layers=layers, max_positions=40),
         decoder=ConvDecoderConfig(layers=layers, out_dim=16, max_positions=40),
         execution=ExecutionConfig(scan_layers=scan_layers, **execution),
@@ -56,7 +57,13 @@ def test_gradients_of_training_are_those_of_the_public_loss(scan_layers):
 
 @pytest.mark.parametrize(
     ("cfg", "platform"),
-    [(model(), "gpu"), (model(), "tpu"), (model(dtype="bfloat16"), "cpu"), (model(convolution="xla"), "cpu")],
+    [
+        (model(), "gpu"),
+        (model(), "tpu"),
+        (model(dtype="bfloat16"), "cpu"),
+        (model(precision="highest"), "cpu"),
+        (model(convolution="xla"), "cpu"),
+    ],
 )
 def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     step = compile_configured(cfg, TrainingConfig(), platform=platform)
