@@ -15,6 +15,7 @@ from functools import cache
 from math import prod
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn.types import Array, wide
@@ -65,6 +66,7 @@ def tile(length: int, width: int) -> int:
     return min(range(1, largest + 1), key=lambda m: -(-length // m) * (m + width - 1))
 
 
+@jax.jit  # so that equal layers are traced once
 def winograd(w: Array, x: Array) -> Array:
     """The convolution of x [B, T + K - 1, C] with w [K, C, D], 2 <= K <= 5: [B, T, D], computed in float32 or better.
 
