@@ -243,4 +243,4 @@ def test_a_request_beyond_the_room_is_refused_as_a_whole():
 
     answers, ran = batches(work, run=run, rows=1, wait=0.0, most=3)
     assert answers == ["A", "B", "C", "D", "G"]
-    assert [line for batch in ran for line in batch] == ["a", "b", "c", "d", "g"]
+    assert sorted(line for batch in ran for line in batch) == ["a", "b", "c", "d", "g"]  # by two threads, in any order
