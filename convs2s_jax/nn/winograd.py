@@ -10,7 +10,6 @@ sum. They grow with n, so n is 6 at most.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import cache
 from math import prod
 from typing import NamedTuple
@@ -54,7 +53,7 @@ def transforms(outputs: int, width: int) -> Transforms:
     others = [[q for q in points if q != p] for p in points]
     scales = [prod(p - q for q in rest) for p, rest in zip(points, others, strict=True)] + [1]
     inputs = [[*_coefficients(rest), 0] for rest in others] + [_coefficients(points)]
-    taps = [[float(Fraction(a, s)) for a in row] for row, s in zip(_powers(points, width), scales, strict=True)]
+    taps = [[a / s for a in row] for row, s in zip(_powers(points, width), scales, strict=True)]
     values = _powers(points, outputs)
     results = [[row[t] for row in values] for t in range(outputs)]
     return Transforms(inputs=_matrix(inputs), taps=_matrix(taps), outputs=_matrix(results))
