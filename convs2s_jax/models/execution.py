@@ -71,7 +71,7 @@ class ExecutionConfig:
         if self.remat == "none" and not parts:
             return layer
         products: Any = _NAMED if named and self.remat == "none" else _products
-        policy = {"block": None, "offload": _OFFLOAD}.get(self.remat, products)
+        policy = {"block": None, "offload": _offloaded}.get(self.remat, products)
         kept: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
         same: F = kept
         return same
@@ -94,14 +94,31 @@ def keep(x: Array) -> Array:
     return named
 
 
-def _products(primitive: Any, *_: Any, **__: Any) -> bool:
+def product(x: Array) -> Array:
+    """x, named as the result of matrix products: a policy does not see those of a function with its own derivative."""
+    named: Array = checkpoint_name(x, _PRODUCT)
+    return named
+
+
+def _products(primitive: Any, *_: Any, **params: Any) -> bool:
     """Whether a result is kept for the gradient: those of products are dear, and none is made of kernels alone."""
-    return primitive.name in ("dot_general", "conv_general_dilated")
+    return primitive.name in ("dot_general", "conv_general_dilated") or (
+        primitive.name == "name" and params["name"] in (_WORTH, _PRODUCT)
+    )
 
 
-_WORTH = "worth keeping"
+def _offloaded(primitive: Any, *shapes: Any, **params: Any) -> Any:
+    """The same for results that wait on the host, which are those of matrix products alone."""
+    return (_OFFLOAD_NAMED if primitive.name == "name" else _OFFLOAD_DOTS)(primitive, *shapes, **params)
+
+
+_WORTH, _PRODUCT = "worth keeping", "matrix product"
 _NAMED = jax.checkpoint_policies.save_only_these_names(_WORTH)
-_OFFLOAD = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+_TO_HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
+_OFFLOAD_DOTS = jax.checkpoint_policies.offload_dot_with_no_batch_dims(**_TO_HOST)
+_OFFLOAD_NAMED: Any = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[], names_which_can_be_offloaded=[_PRODUCT], **_TO_HOST
+)
 
 
 DEFAULT = ExecutionConfig()

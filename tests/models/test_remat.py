@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.training.flops import count
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but, padded
 from tests.models.kinds import together
@@ -23,8 +24,8 @@ def summed(cfg):
     return lambda params: loss(params, cfg, BATCH, key=jax.random.key(1)).loss
 
 
-def of(encoder, decoder, remat):
-    return config(encoder, decoder, dropout=0.1, execution={"remat": remat})
+def of(encoder, decoder, remat, **execution):
+    return config(encoder, decoder, dropout=0.1, execution={"remat": remat, **execution})
 
 
 @lru_cache
@@ -54,3 +55,18 @@ def test_products_are_kept_by_dots_and_inputs_alone_by_block(encoder, decoder):
     """As `test_stack.py` says of ConvS2S; here of the families whose layers are loops or modules."""
     few, more, all_ = (residuals(encoder, decoder, remat) for remat in ORDER)
     assert few < more < all_
+
+
+@pytest.mark.parametrize(
+    ("form", "scan_layers"),
+    drills_but(list(itertools.product(["xla", "products", "winograd"], [0, 2])), kept=[("products", 2)]),
+)
+def test_with_dots_no_convolution_is_computed_again(form, scan_layers):
+    """Operations of the traced program. Those of a loop are inside a function with its own derivative."""
+
+    def again(remat):
+        cfg = of("conv", "conv", remat, convolution=form, scan_layers=scan_layers)
+        return count(jax.grad(summed(cfg)), jax.eval_shape(lambda: parameters(cfg))).recomputed
+
+    assert again("none") == again("dots") < again("block")
+    assert again("offload") < again("block")

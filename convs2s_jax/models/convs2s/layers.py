@@ -7,7 +7,7 @@ import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
-from convs2s_jax.models.execution import keep
+from convs2s_jax.models.execution import keep, product
 from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, linear
@@ -117,11 +117,12 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
 
 
 def convolved(y: Array, form: DenseForm) -> Array:
-    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient; "products" does not.
+    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient, except in a loop.
 
     All else is computed again for the gradient: attention has a small part of the operations and half of the results.
+    In a loop ("products") the outputs of all its layers would be held together, so there `remat` has to ask for them.
     """
-    return y if form == "products" else keep(y)
+    return product(y) if form == "products" else keep(y)
 
 
 def gated(y: Array) -> Array:
