@@ -37,7 +37,9 @@ class ExecutionConfig:
       remat: what gradients compute again and do not keep (`jax.checkpoint`), which saves memory. "none": nothing;
         "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
         matrix products, which wait in the memory of the host (GPU, TPU). For decoders with attention in their loop over
-        time, "layer" is a step of it. True and False of earlier versions are "block" and "none".
+        time, "layer" is a step of it. Where a mesh cuts kernels ("fsdp"), "none" keeps results of products only, and of
+        ConvS2S those of convolutions outside loops; "dots" keeps all. True and False of earlier versions are "block"
+        and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
         products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
         is faster and rounds more (decision 0034), unless `matmul_precision` is set. Other kinds of convolution choose
