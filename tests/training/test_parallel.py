@@ -171,7 +171,8 @@ def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
 
 
 @pytest.mark.drill
-def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
+@pytest.mark.parametrize("remat", ["block", "dots"])
+def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh(remat):
     """What the table of rules knows and the model above has not."""
     layers = (ConvLayer(16, 3),) * 3
     model = ModelConfig(
@@ -179,7 +180,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh():
         dropout=0.3,
         encoder=ConvEncoderConfig(layers=layers, max_positions=32),
         decoder=ConvDecoderConfig(layers=layers, out_dim=8, max_positions=32, tied_output=True),
-        execution=ExecutionConfig(scan_layers=2, remat="block"),
+        execution=ExecutionConfig(scan_layers=2, remat=remat),
     )
     training = TrainingConfig(optimizer=AdamConfig(), clip=0.1)
     mesh = mesh_of((2, 2, 2))
