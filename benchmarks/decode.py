@@ -18,12 +18,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from likely_words import likely
 from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text, vocabulary
-from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder
@@ -34,7 +34,6 @@ from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.translation import shortlists
 from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]
@@ -107,17 +106,10 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
 def learned(arguments: argparse.Namespace, cfg: Config, vocabularies: Vocabularies) -> dict[str, Shortlist | None]:
     """All words, and the shortlists that are asked for."""
     made: dict[str, Shortlist | None] = {"": None}
-    if arguments.shortlist:
-        text = parallel_text.read(dataclasses.replace(cfg.data, dir=arguments.data), "train")
-        sides = []
-        for lines, side in ((text.src, vocabularies.src), (text.tgt, vocabularies.tgt)):
-            ids = [np.asarray(line, np.int32) for line in side.encode(lines)]
-            sides.append(TokenStore(np.concatenate(ids), np.cumsum([0, *map(len, ids)])))
-        for words in arguments.shortlist:
-            before = time.perf_counter()
-            more = {"words": words, "frequent": 100, "iterations": 5}
-            made[f", {words} words"] = shortlists.learn(*sides, np.arange(len(text)), vocabularies, **more)
-            print(f"\nshortlist of {words} words: {time.perf_counter() - before:.1f} s", flush=True)
+    for words in arguments.shortlist:
+        before = time.perf_counter()
+        made[f", {words} words"] = likely(dataclasses.replace(cfg.data, dir=arguments.data), vocabularies, words)
+        print(f"\nshortlist of {words} words: {time.perf_counter() - before:.1f} s", flush=True)
     return made
 
 

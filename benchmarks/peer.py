@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from likely_words import likely
 from machine import describe, product_rate
 from updates import MULTI30K, compiled
 
@@ -49,6 +50,8 @@ class Case:
       work: for fairseq, fields of `Work` in peer_fairseq.py.
       overrides: of our preset.
       count: updates of our repeat; fairseq's is in `work`.
+      words: likely target words of each source word, to which our softmax is restricted; 0 for all. fairseq has no
+        shortlists and computes all words.
     """
 
     what: str
@@ -56,6 +59,7 @@ class Case:
     work: dict[str, object]
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
     count: int = 24
+    words: int = 0
 
 
 def light(convolution: str, count: int) -> Case:
@@ -69,10 +73,11 @@ def light(convolution: str, count: int) -> Case:
     )
 
 
-def beam(size: int) -> Case:
+def beam(size: int, words: int = 0) -> Case:
     """Decoding: 1,000 sentences of the test set."""
     work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS}
-    return Case(f"decoding, beam {size}, batch 64, sentences/s", "fconv_iwslt_de_en", work)
+    few = f", {words} likely words" if words else ""
+    return Case(f"decoding, beam {size}, batch 64{few}, sentences/s", "fconv_iwslt_de_en", work, words=words)
 
 
 CASES = {
@@ -87,6 +92,8 @@ CASES = {
     "dynamic": light("dynamic", 2),
     "beam1": beam(1),
     "beam5": beam(5),
+    "beam1_shortlist": beam(1, 50),
+    "beam5_shortlist": beam(5, 50),
 }
 
 
@@ -122,7 +129,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> str:
     test = run.vocabularies.src.encode(parallel_text.read(cfg.data, "test").src)
     write(folder, run, test)
     decodes = case.work["task"] == "decode"
-    repeat = decoding(cfg, run, test, case.work) if decodes else training(cfg, run, case.count)
+    repeat = decoding(cfg, run, test, case) if decodes else training(cfg, run, case.count)
     repeat()  # the first is slower
     work = json.dumps({"model": case.model, "threads": arguments.threads, **case.work})
     command = [arguments.fairseq, str(HERE / "peer_fairseq.py"), str(folder), work]
@@ -178,18 +185,20 @@ def training(cfg: Config, run: Run, count: int) -> Callable[[], float]:
     return lambda: updates.targets / updates.through()
 
 
-def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], work: dict) -> Callable[[], float]:
+def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -> Callable[[], float]:
     """The function of one repeat: sentences per second, with fresh parameters."""
+    work = case.work
     sizes = {"source_vocabulary": run.vocabularies.src.size, "target_vocabulary": run.vocabularies.tgt.size}
     params = encoder_decoder.init(jax.random.key(1), cfg.model, **sizes)
     params = jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg.model)
     last = work["symbols"] - 1
     search = SearchConfig(beam_size=work["beam"], max_length_a=0.0, max_length_b=last, min_length=last, stop="fairseq")
     sources = [np.asarray(ids) for ids in test[: work["count"]]]
+    few = likely(cfg.data, run.vocabularies, case.words) if case.words else None
 
     def repeat() -> float:
         before = time.perf_counter()
-        found = translate(params, cfg.model, search, sources, rows=64)
+        found = translate(params, cfg.model, search, sources, rows=64, shortlist=few)
         seconds = time.perf_counter() - before
         assert all(len(one.best.tokens) == last for one in found)
         return len(sources) / seconds

@@ -1,0 +1,21 @@
+"""The shortlists of decoding benchmarks."""
+
+import numpy as np
+
+from convs2s_jax.data import parallel_text
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.search.shortlist import Shortlist
+from convs2s_jax.translation import shortlists
+
+
+def likely(cfg: DataConfig, vocabularies: Vocabularies, words: int) -> Shortlist:
+    """So many likely words of each source word, learned from the training text as `convs2s shortlist` does."""
+    text = parallel_text.read(cfg, "train")
+    sides = []
+    for lines, side in ((text.src, vocabularies.src), (text.tgt, vocabularies.tgt)):
+        ids = [np.asarray(line, np.int32) for line in side.encode(lines)]
+        sides.append(TokenStore(np.concatenate(ids), np.cumsum([0, *map(len, ids)])))
+    more = {"words": words, "frequent": 100, "iterations": 5}
+    return shortlists.learn(*sides, np.arange(len(text)), vocabularies, **more)
