@@ -78,11 +78,16 @@ def learn(
     for _ in range(iterations - 1):
         mass = np.zeros(len(lexicon.keys))
         for events in _events(src, tgt, np.asarray(rows), target_size):
-            place = np.minimum(np.searchsorted(lexicon.keys, events.keys), len(lexicon.keys) - 1)
-            p = np.where(lexicon.keys[place] == events.keys, lexicon.probabilities[place], 0.0)
+            equal = _equal(events.keys)  # sorted keys are found in memory order, which is several times as fast
+            place = np.minimum(np.searchsorted(lexicon.keys, equal.keys), len(lexicon.keys) - 1)
+            kept = lexicon.keys[place] == equal.keys
+            p = np.empty(len(events.keys))
+            p[equal.order] = np.repeat(
+                np.where(kept, lexicon.probabilities[place], 0.0), np.diff(equal.starts, append=len(p))
+            )
             total = np.add.reduceat(p, events.starts)
             share = p / np.repeat(np.where(total > 0, total, 1.0), events.counts)
-            mass += np.bincount(place, weights=share, minlength=len(mass))
+            mass[place[kept]] += np.add.reduceat(share[equal.order], equal.starts)[kept]
         lexicon = Lexicon(lexicon.keys, _normalised(lexicon.keys // target_size, mass))
     return lexicon
 
@@ -101,25 +106,58 @@ def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) 
 
 def _first(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Lexicon:
     """The first iteration: each source token of a pair has the same share in a target token."""
-    keys, mass = np.zeros(0, np.int64), np.zeros(0)
+    parts = [(np.zeros(0, np.int64), np.zeros(0))]
     for events in _events(src, tgt, rows, target_size):
-        keys, mass = _summed(
-            np.concatenate([keys, events.keys]),
-            np.concatenate([mass, np.repeat(1.0 / events.counts, events.counts)]),
-        )
-        if len(keys) > MOST:
-            source = keys // target_size
-            kept = _best(source, mass, max(1, MOST // 2 // len(np.unique(source))))
-            keys, mass = keys[kept], mass[kept]
+        parts.append(_summed(events.keys, np.repeat(1.0 / events.counts, events.counts)))
+        if sum(len(keys) for keys, _ in parts[1:]) > MOST // 4:  # not each time: all keys are sorted then
+            parts = [_merged(parts, target_size)]
+    keys, mass = _merged(parts, target_size)
     return Lexicon(keys, _normalised(keys // target_size, mass))
+
+
+def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], target_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and masses of all parts; of too many keys the most frequent of each source word."""
+    keys, mass = _summed(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    if len(keys) <= MOST:
+        return keys, mass
+    source = keys // target_size
+    kept = _best(source, mass, max(1, MOST // 2 // len(np.unique(source))))
+    return keys[kept], mass[kept]
+
+
+class Equal(NamedTuple):
+    """Keys in ascending order, where equal ones are side by side.
+
+    Attributes:
+      order: [N], where each key was.
+      starts: [U], where each different key begins.
+      keys: [U], each key once.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    keys: np.ndarray
+
+
+def _equal(keys: np.ndarray) -> Equal:
+    order = _order(keys)
+    ascending = keys[order]
+    starts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    return Equal(order, starts, ascending[starts])
+
+
+def _order(keys: np.ndarray) -> np.ndarray:
+    """`np.argsort` of numbers of 0 and more, by sorting (number, place) in one integer: a third of the time."""
+    bits = max(len(keys) - 1, 0).bit_length()
+    if not len(keys) or int(keys.max()).bit_length() + bits > 63:
+        return np.argsort(keys)
+    return np.sort(keys << bits | np.arange(len(keys))) & ((1 << bits) - 1)
 
 
 def _summed(keys: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each key once, ascending, with the sum of its masses."""
-    order = np.argsort(keys)
-    keys = keys[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[starts], np.add.reduceat(mass[order], starts)
+    equal = _equal(keys)
+    return equal.keys, np.add.reduceat(mass[equal.order], equal.starts)
 
 
 def _normalised(groups: np.ndarray, mass: np.ndarray) -> np.ndarray:
