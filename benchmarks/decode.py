@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from likely_words import likely
+from likely_words import learner
 from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
 
 from convs2s_jax.core.command_line import read_config
@@ -106,10 +106,12 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
 def learned(arguments: argparse.Namespace, cfg: Config, vocabularies: Vocabularies) -> dict[str, Shortlist | None]:
     """All words, and the shortlists that are asked for."""
     made: dict[str, Shortlist | None] = {"": None}
-    for words in arguments.shortlist:
-        before = time.perf_counter()
-        made[f", {words} words"] = likely(dataclasses.replace(cfg.data, dir=arguments.data), vocabularies, words)
-        print(f"\nshortlist of {words} words: {time.perf_counter() - before:.1f} s", flush=True)
+    if arguments.shortlist:
+        learn = learner(dataclasses.replace(cfg.data, dir=arguments.data), vocabularies)
+        for words in arguments.shortlist:
+            before = time.perf_counter()
+            made[f", {words} words"] = learn(words)
+            print(f"\nshortlist of {words} words: {time.perf_counter() - before:.1f} s", flush=True)
     return made
 
 

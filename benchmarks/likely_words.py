@@ -1,5 +1,7 @@
 """The shortlists of decoding benchmarks."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from convs2s_jax.data import parallel_text
@@ -10,12 +12,15 @@ from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.translation import shortlists
 
 
-def likely(cfg: DataConfig, vocabularies: Vocabularies, words: int) -> Shortlist:
-    """So many likely words of each source word, learned from the training text as `convs2s shortlist` does."""
+def learner(cfg: DataConfig, vocabularies: Vocabularies) -> Callable[[int], Shortlist]:
+    """Reads the training text; then so many likely words of each source word, as `convs2s shortlist` learns them."""
     text = parallel_text.read(cfg, "train")
     sides = []
     for lines, side in ((text.src, vocabularies.src), (text.tgt, vocabularies.tgt)):
         ids = [np.asarray(line, np.int32) for line in side.encode(lines)]
         sides.append(TokenStore(np.concatenate(ids), np.cumsum([0, *map(len, ids)])))
-    more = {"words": words, "frequent": 100, "iterations": 5}
-    return shortlists.learn(*sides, np.arange(len(text)), vocabularies, **more)
+
+    def learn(words: int) -> Shortlist:
+        return shortlists.learn(*sides, np.arange(len(text)), vocabularies, words=words, frequent=100, iterations=5)
+
+    return learn

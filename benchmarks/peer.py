@@ -19,7 +19,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from likely_words import likely
+from likely_words import learner
 from machine import describe, product_rate
 from updates import MULTI30K, compiled
 
@@ -194,7 +194,7 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
     last = work["symbols"] - 1
     search = SearchConfig(beam_size=work["beam"], max_length_a=0.0, max_length_b=last, min_length=last, stop="fairseq")
     sources = [np.asarray(ids) for ids in test[: work["count"]]]
-    few = likely(cfg.data, run.vocabularies, case.words) if case.words else None
+    few = learner(cfg.data, run.vocabularies)(case.words) if case.words else None
 
     def repeat() -> float:
         before = time.perf_counter()
