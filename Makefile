@@ -7,26 +7,28 @@ FOR_TESTS := $(VENV)/.installed-test
 FOR_DRILLS := $(VENV)/.installed-drills
 FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles what it imports; to compile all that is installed takes half of an installation.
+INSTALL := $(PIP) install --quiet --no-compile
 
 .PHONY: browser demo docs links test drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
 	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --quiet -e .
+	$(INSTALL) -e .
 	touch $@
 
 $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --quiet -e '.[test]'
+	$(INSTALL) -e '.[test]'
 	touch $(INSTALLED) $@
 
 $(FOR_DRILLS): $(FOR_TESTS)
-	$(PIP) install --quiet -e '.[test,docs,emulators,export,mlflow,report,serve,wandb]'
+	$(INSTALL) -e '.[test,docs,emulators,export,mlflow,report,serve,wandb]'
 	touch $@
 
 $(FOR_DOCS): $(INSTALLED)
-	$(PIP) install --quiet -e '.[docs]'
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 install: $(FOR_TESTS)
@@ -55,7 +57,7 @@ drills: $(FOR_DRILLS)
 # For the tests of pages, which are skipped without: Debian's Chromium and what drives it.
 browser: $(FOR_TESTS)
 	command -v chromium >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium)
-	$(PIP) install --quiet playwright
+	$(INSTALL) playwright
 
 # The documentation as a site, which opens without a network: site/index.html. Warnings are errors.
 docs: $(FOR_DOCS)

@@ -90,7 +90,7 @@ def test_a_softmax_layer_of_some_words_has_their_columns(decoder):
         same(model.logits(p, cfg, features, layer=few), expected)
 
 
-@every_decoder
+@every_kind
 def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
     """A loop over steps (`lax.while_loop`) requires this, in bfloat16 too."""
     for dtype in ("float32", "bfloat16"):
@@ -106,7 +106,7 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
         assert {leaf.shape[0] for leaf in jax.tree.leaves(source)} == {2}
 
 
-@every_decoder
+@every_kind
 def test_features_read_no_later_word_and_do_read_their_own(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
@@ -161,7 +161,7 @@ def test_attention_is_a_distribution_over_the_source_where_there_is_one(decoder)
         np.testing.assert_allclose(attention, together, rtol=0, atol=1e-6)
 
 
-@every_decoder
+@every_kind
 def test_padding_of_the_memory_is_not_read(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
