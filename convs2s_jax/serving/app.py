@@ -47,6 +47,7 @@ def make(engine: Engine, options: ServeOptions, *, ready: Callable[[], None] = l
 
         tasks = [asyncio.create_task(service.batcher.work()), asyncio.create_task(warm())]
         yield
+        service.closing = True
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

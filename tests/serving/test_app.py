@@ -208,6 +208,30 @@ def test_before_all_programs_are_compiled_the_server_says_so():
         assert answer.headers["retry-after"] == "1"
 
 
+def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
+    class Counting(Reversing):
+        def compile(self):
+            for i in range(500):
+                self.compiled.append(i)
+                self.event.wait(0.01)
+                yield
+
+    engine = Counting(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    object.__setattr__(engine, "compiled", [])
+    ready = []
+
+    async def main():
+        made = app.make(engine, ServeOptions(workdir=("w",)), ready=lambda: ready.append(True))
+        async with made.router.lifespan_context(made):
+            while not engine.compiled:
+                await asyncio.sleep(0.001)
+        return len(engine.compiled)
+
+    at_the_end = asyncio.run(main())  # it joins the threads of the event loop
+    assert len(engine.compiled) <= at_the_end + 1
+    assert not ready
+
+
 def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
     engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
 
