@@ -25,6 +25,8 @@ makes a checkpoint that fairseq loads; --help=fairseq has its flags (docs/fairse
 """
 FAIRSEQ = ".pt"
 """End of the name of fairseq's checkpoints."""
+INSTEAD = {"checkpoint": "use --step", "step": "use --checkpoint"}
+"""Flags that have another name in the other kind of export."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 NEEDED = ("flatbuffers", "safetensors")
 
@@ -90,4 +92,18 @@ def console(arguments: Sequence[str]) -> None:
         flags[i + 1] if flag == "--output" else flag for i, flag in enumerate(flags) if flag.startswith("--output")
     ]
     fairseq = any(output.endswith(FAIRSEQ) for output in outputs)
-    command_line.run(COMMANDS["export"] if fairseq else COMMAND, arguments=arguments)
+    own, other = (COMMANDS["export"], COMMAND) if fairseq else (COMMAND, COMMANDS["export"])
+    command_line.guard(lambda: _check_own(own, other, flags), program=arguments[0])
+    command_line.run(own, arguments=arguments)
+
+
+def _check_own(own: Command, other: Command, flags: Sequence[str]) -> None:
+    """Refuse a flag of the other kind of export."""
+    names, others = ({field.name for group in one.groups for field in group.fields} for one in (own, other))
+    for flag in flags:
+        name = flag.removeprefix("--").partition("=")[0]
+        check(
+            not flag.startswith("--") or name not in others - names,
+            f"--{name} is a flag of the other kind of export ({FAIRSEQ} at the end of --output means fairseq): "
+            f"{INSTEAD.get(name, 'leave it out')}",
+        )

@@ -123,7 +123,7 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
         if not path.stem.isdecimal():
             continue
         try:
-            values = [json.loads(line) for line in content(path).decode("utf-8").splitlines()]
+            values = [json.loads(line) for line in content(path).split(b"\n") if line]  # texts may hold U+2028
             found[int(path.stem)] = tuple(Sample(v["source"], v["hypothesis"], v["reference"]) for v in values)
         except (OSError, ValueError, KeyError, TypeError):
             problems.append(f"{path} is damaged and left out")

@@ -47,6 +47,7 @@ def make(engine: Engine, options: ServeOptions, *, ready: Callable[[], None] = l
 
         tasks = [asyncio.create_task(service.batcher.work()), asyncio.create_task(warm())]
         yield
+        service.closing = True
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -137,17 +138,27 @@ def _add_handlers(app: FastAPI) -> None:
     """Answer every mistake with a sentence, and errors of the program without their traceback."""
 
     @app.exception_handler(AnyHTTPException)
-    async def refused(_request: Request, error: AnyHTTPException) -> JSONResponse:
+    async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
+        if error.status_code == 400:  # what FastAPI says of a body that Python's JSON reader fails at
+            count(request.app, 400)
+            error.detail = "the request is not JSON in UTF-8, or is nested too deeply"
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         broken = any(one["type"] == "json_invalid" for one in error.errors())
-        return JSONResponse({"error": _sentence(error.errors()[0])}, 400 if broken else 422)
+        status = 400 if broken else 422
+        count(request.app, status)
+        return JSONResponse({"error": _sentence(error.errors()[0])}, status)
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> JSONResponse:
         return JSONResponse({"error": "the server failed at this request; its log has the reason"}, 500)
+
+
+def count(app: FastAPI, status: int) -> None:
+    """Count a request that is refused before `translate` has it; that counts its own."""
+    app.state.service.metrics.requests.labels(str(status)).inc()
 
 
 def _sentence(error: Any) -> str:
@@ -155,9 +166,13 @@ def _sentence(error: Any) -> str:
     field = ".".join(str(part) for part in error["loc"][1:])
     if error["type"] == "json_invalid":
         return "the request is not JSON"
+    if not field and isinstance(error["input"], bytes):
+        return "the request is not said to be JSON: send it with the header content-type: application/json"
+    if not field:
+        return 'the request is not a JSON object such as {"lines": ["April 4, 1989"]}'
     if error["type"] == "extra_forbidden":
         return f"there is no field '{field}'{did_you_mean(field, TranslationRequest.model_fields)}"
-    return f"{field or 'the request'}: {error['msg'].lower()}"
+    return f"{field}: {error['msg'].lower()}"
 
 
 async def _unless_gone(request: Request, work: Any) -> Any:

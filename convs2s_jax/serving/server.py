@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import signal
 import socket
 import time
@@ -29,7 +30,9 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         def ready() -> None:
             tell(f"ready after {time.monotonic() - begun:.0f} s")
 
-        made = Bounded(app.make(model, options, ready=ready), most=options.max_body, seconds=options.timeout)
+        inner = app.make(model, options, ready=ready)
+        count = functools.partial(app.count, inner)
+        made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
         tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
         config = uvicorn.Config(
             made,

@@ -29,12 +29,13 @@ class Service:
       metrics: of this server.
       programs: how many are compiled before the server is ready.
       compiled: how many are.
+      closing: set when the server ends, which then waits for the program that is being compiled and for no other.
     """
 
     def __init__(self, engine: Engine, options: ServeOptions) -> None:
         """Begin without compiled programs. Called within an event loop."""
         self.engine, self.options = engine, options
-        self.programs, self.compiled = sum(1 for _ in engine.shapes()), 0
+        self.programs, self.compiled, self.closing = sum(1 for _ in engine.shapes()), 0, False
         self.batcher = Batcher(
             run=lambda items: engine.run(items[0].key, max(item.width for item in items), [i.line for i in items]),
             rows=lambda key: engine.rows_of(key)[-1],
@@ -52,9 +53,11 @@ class Service:
         return f"{self.compiled} of {self.programs} programs are compiled: try again soon"
 
     def compile(self) -> None:
-        """Compile all programs; in a thread, since it takes a while."""
+        """Compile all programs, unless the server ends before; in a thread, since it takes a while."""
         for _ in self.engine.compile():
             self.compiled += 1
+            if self.closing:
+                return
 
     async def translate(self, asked: TranslationRequest) -> TranslationAnswer:
         """The translations of a request.

@@ -119,6 +119,8 @@ def test_a_line_that_no_program_holds_is_named(convs2s):
             lambda folder: (folder / "manifest.json").write_text('{"format": 2}'),
             "has format 2, and this program reads 1",
         ),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest.json is damaged: copy the folder again"),
+        (lambda folder: (folder / "manifest.json").write_text('{"format": 1}'), "manifest.json is damaged: it has no "),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, sentence):
@@ -129,6 +131,11 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, senten
     change(copy)
     with pytest.raises(runtime.ExportError, match=sentence):
         runtime.Model(copy)
+
+
+def test_no_hypotheses_at_all_cannot_be_asked_for(convs2s):
+    with pytest.raises(runtime.ExportError, match="nbest is 0: use 1 or more"):
+        runtime.Model(convs2s[1]).translate(["5"], nbest=0)
 
 
 def test_a_program_of_another_jax_is_refused_with_a_sentence(tmp_path, convs2s):
@@ -147,12 +154,15 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
 
 
 def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
-    for flag, sentence in (
-        ("--output=a.pt", "export needs --workdir, --output"),
-        ("--output=a", "--workdir is missing: export"),
+    for flags, sentence in (
+        (["--output=a.pt"], "export needs --workdir, --output"),
+        (["--output=a"], "--workdir is missing: export"),
+        (["--output=a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
+        (["--output=a.pt", "--beam_size", "8"], "means fairseq): leave it out"),
+        (["--output=a", "--step=8"], "means fairseq): use --checkpoint"),
     ):
         with pytest.raises(SystemExit) as ended:
-            command.console(["convs2s export", flag])
+            command.console(["convs2s export", *flags])
         assert ended.value.code == 2
         assert sentence in capsys.readouterr().err
 

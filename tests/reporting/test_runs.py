@@ -1,12 +1,13 @@
 """What a report reads of a workdir: the file's numbers, what is damaged, who trains there."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting import curves, log, runs, summary
-from convs2s_jax.training.run import metrics_file, run_folder
+from convs2s_jax.training.run import metrics_file, run_folder, validation
 from convs2s_jax.training.run.lock import locked
 from tests import tiny
 
@@ -83,6 +84,16 @@ def test_damaged_lines_are_told_and_one_being_written_is_not(tmp_path):
         "/samples/4.jsonl is damaged and left out",
     ]
     assert "A model: an encoder of kind conv (1 layer)" in summary.paragraph(found)
+
+
+def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):
+    workdir = workdir_at(tmp_path / "a")
+    odd = "a\u2028b\x85c\x1c"
+    split = SimpleNamespace(text=SimpleNamespace(src=[odd, "d"], tgt=[odd, "e"]))
+    validation.write_samples(workdir / "samples", 4, split, [odd, "f"])
+    found = runs.read(workdir, "a")
+    assert found.samples == {4: (runs.Sample(odd, odd, odd), runs.Sample("d", "f", "e"))}
+    assert not found.problems
 
 
 def test_the_log_says_devices_reasons_and_the_end(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import threading
 
@@ -64,7 +65,8 @@ def talk(work, *, options=None, engine=None, compile=True):
 
     async def main():
         made = app.make(engine, options)
-        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout)
+        count = functools.partial(app.count, made)
+        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout, count=count)
         transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(made.router.lifespan_context(made))
@@ -141,6 +143,10 @@ def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence)
     ("content", "status", "sentence"),
     [
         (b"{bad", 400, "the request is not JSON"),
+        (b'{"lines": ["\xff"]}', 400, "not JSON in UTF-8"),
+        (b"[" * 4000, 400, "the request is not JSON"),
+        (b"", 422, "not a JSON object such as"),
+        (b'["a"]', 422, 'not a JSON object such as {"lines": ["April 4, 1989"]}'),
         (b'{"lines": ["\\ud800"]}', 422, "half of a surrogate pair"),
         (b'{"lines": ["a"], "length_penalty": NaN}', 422, "length_penalty is nan"),
         (b" " * 5000, 413, "more than 4096 bytes"),
@@ -153,6 +159,18 @@ def test_a_body_that_is_no_request_gets_a_sentence(content, status, sentence):
     answer = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
     assert answer.status_code == status
     assert sentence in answer.json()["error"]
+
+
+def test_a_body_that_is_not_said_to_be_json_gets_the_header_that_is_missing():
+    """As curl sends it with -d alone."""
+
+    async def work(client):
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        return await client.post("/translate", content=b'{"lines": ["a"]}', headers=form)
+
+    answer = talk(work)
+    assert answer.status_code == 422
+    assert answer.json()["error"].endswith("send it with the header content-type: application/json")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +226,30 @@ def test_before_all_programs_are_compiled_the_server_says_so():
         assert answer.headers["retry-after"] == "1"
 
 
+def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
+    class Counting(Reversing):
+        def compile(self):
+            for i in range(500):
+                self.compiled.append(i)
+                self.event.wait(0.01)
+                yield
+
+    engine = Counting(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    object.__setattr__(engine, "compiled", [])
+    ready = []
+
+    async def main():
+        made = app.make(engine, ServeOptions(workdir=("w",)), ready=lambda: ready.append(True))
+        async with made.router.lifespan_context(made):
+            while not engine.compiled:
+                await asyncio.sleep(0.001)
+        return len(engine.compiled)
+
+    at_the_end = asyncio.run(main())  # it joins the threads of the event loop
+    assert len(engine.compiled) <= at_the_end + 1
+    assert not ready
+
+
 def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
     engine = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
 
@@ -254,6 +296,21 @@ def test_metrics_count_requests_lines_and_batches():
     assert found['convs2s_requests_total{status="200"}'] == found['convs2s_requests_total{status="422"}'] == "1.0"
     assert found["convs2s_lines_total"] == found["convs2s_batch_lines_sum"] == "3.0"
     assert found["convs2s_ready"] == "1.0"
+
+
+def test_metrics_count_requests_that_are_refused_before_they_are_read():
+    async def work(client):
+        for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
+            await client.post("/translate", content=content, headers={"content-type": "application/json"})
+        return (await client.get("/metrics")).text.splitlines()
+
+    lines = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert [found[f'convs2s_requests_total{{status="{status}"}}'] for status in (400, 413, 422)] == [
+        "2.0",
+        "1.0",
+        "1.0",
+    ]
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():

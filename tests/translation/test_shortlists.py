@@ -33,6 +33,15 @@ def file(trained, tmp_path_factory):
     return path
 
 
+def test_a_place_where_no_file_can_be_is_refused_before_the_words_are_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(shortlists, "make", lambda *_args, **_others: pytest.fail("it was learned"))
+    (tmp_path / "run").mkdir()
+    for output, sentence in (("run", "is a folder: name a file"), ("none/x", "there is no folder .*none; make it")):
+        result = made_by(f"--workdir={tmp_path}/run", f"--output={tmp_path}/{output}")
+        assert result.returncode == 2
+        assert re.search(sentence, result.stderr)
+
+
 def test_the_file_has_likely_frequent_and_equal_words(trained, file):
     vocabularies = vocabulary.load(run_folder.vocabulary(trained))
     found = shortlists.load(file, vocabularies)

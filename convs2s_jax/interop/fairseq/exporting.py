@@ -46,10 +46,10 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
       UserError: no run in the workdir, a model that fairseq cannot represent, or other files of the same names.
     """
     cfg = run_folder.load_config(order.workdir)
+    family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
-    family = family_of_model(cfg.translator)
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
     vocabularies = vocabulary.load(run_folder.vocabulary(order.workdir))

@@ -72,7 +72,10 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     if order.output.exists():
         raise UserError(f"--output={order.output} is there already: give another folder, or remove it")
     model = translator.load(order.workdir, steps=order.steps, tell=tell)
-    check(model.reads_source, f"--workdir={order.workdir} is a language model: it reads no source; only translators go")
+    check(
+        model.reads_source,
+        f"--workdir={order.workdir} is a language model: it reads no source; only models that translate are exported",
+    )
     search = build(SearchConfig, to_dict(model.cfg.search) | order.search, "search")
     check(not search.sampling, "--sampling: exported models search for the best translation; use --nosampling")
     with new_folder(order.output) as folder:

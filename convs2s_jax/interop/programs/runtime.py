@@ -24,6 +24,17 @@ import numpy as np
 from jax import export
 
 FORMAT = 1
+FIELDS = {
+    "made_by",
+    "max_source",
+    "max_target",
+    "search",
+    "vocabulary",
+    "parameters",
+    "precompute",
+    "programs",
+    "files",
+}
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SPACE = "\u2581"
@@ -45,11 +56,15 @@ class Model:
             self.manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ExportError(f"{self.folder}/manifest.json cannot be read ({error}): export the model again") from None
+        if not isinstance(self.manifest, dict):
+            raise ExportError(f"{self.folder}/manifest.json is damaged: copy the folder again")
         if self.manifest.get("format") != FORMAT:
             raise ExportError(
                 f"{self.folder} has format {self.manifest.get('format')}, and this program reads {FORMAT}: use the "
                 "translate.py of that folder"
             )
+        if missing := sorted(FIELDS - self.manifest.keys()):
+            raise ExportError(f"{self.folder}/manifest.json is damaged: it has no {missing[0]}; copy the folder again")
         self._check_files()
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
         stored = _safetensors(self.folder / self.manifest["parameters"]["file"])
@@ -62,6 +77,8 @@ class Model:
 
     def translate(self, lines: Sequence[str], *, nbest: int = 1) -> list[Any]:
         """Translations of lines. With nbest above 1, a list of (score, text) for each, best first."""
+        if nbest < 1:
+            raise ExportError(f"nbest is {nbest}: use 1 or more")
         sources = [self._cut(ids) for ids in self._src.encode(lines)]
         most = max(self._widths) - 1
         for number, source in enumerate(sources, 1):

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import command
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.interop.fairseq import examples
@@ -195,6 +197,11 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
     stays("has no checkpoint of step 3; it has 40", [], step=3)
     stays("holds no config.json", [], workdir=out)
     stays("is a folder: name a file in it", [], output=out)
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    data = {"corpus": "tsv", "dir": "x"}
+    run_folder.write_config(labels, build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 8}}))
+    stays("model.kind is 'classifier': it does not translate", [], workdir=labels)  # not: both sides are named ''
     (out / "dict.de.txt").write_text("mine\n")
     stays("x.pt: dict.de.txt is there already; name a file in a new folder", ["dict.de.txt"])
     assert (out / "dict.de.txt").read_text() == "mine\n"
