@@ -59,6 +59,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     )
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
+        if options.output or workdir.is_dir():  # a missing workdir is named below
+            shortlists.check_writable(path)
         made, vocabularies = shortlists.make(
             workdir,
             words=options.words,

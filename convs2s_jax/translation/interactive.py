@@ -94,7 +94,7 @@ PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
 
 
 def typed() -> Iterator[str]:
-    """Lines as they arrive; a terminal gets a prompt, and readline if Python has it."""
+    """Lines as they arrive, without a byte order mark; a terminal gets a prompt, and readline if Python has it."""
     for number in itertools.count(1):
         try:
             line = _prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode("utf-8")
@@ -105,7 +105,7 @@ def typed() -> Iterator[str]:
             ) from error
         if not line:
             return
-        yield line.removesuffix("\n").removesuffix("\r")
+        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
 
 
 def _prompted() -> str:

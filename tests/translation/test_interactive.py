@@ -121,3 +121,8 @@ def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", Terminal("a\nb\n"))
     assert list(interactive.typed()) == ["a", "b"]
     assert capsys.readouterr() == ("", interactive.PROMPT * 3)
+
+
+def test_a_byte_order_mark_is_dropped_as_from_a_file(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffNorway\r\n\ufeffSpain".encode())))
+    assert list(interactive.typed()) == ["Norway", "\ufeffSpain"]

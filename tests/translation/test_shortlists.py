@@ -103,6 +103,16 @@ def test_mistakes_in_making_one_are_told_in_one_sentence(arguments, sentence):
     assert sentence in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("output", "why"), [("missing/few", "No such file or directory"), (".", "Is a directory")], ids=str
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_learned(trained, tmp_path, output, why):
+    result = made_by(f"--workdir={trained}", f"--output={tmp_path / output}")
+    assert result.returncode == 2
+    assert f"cannot be written: {why}; make room or give another --output" in result.stderr
+    assert "learning" not in result.stderr
+
+
 def test_options_that_do_not_go_with_a_shortlist_are_refused():
     with pytest.raises(
         UserError, match=r"--score with --shortlist: given translations are scored, nothing is searched"
