@@ -126,3 +126,14 @@ def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
 def test_a_byte_order_mark_is_dropped_as_from_a_file(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffNorway\r\n\ufeffSpain".encode())))
     assert list(interactive.typed()) == ["Norway", "\ufeffSpain"]
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["redirected answers", "readline"])
+def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c(monkeypatch, shown):
+    """There, Python reads them as surrogates, which no vocabulary can encode."""
+    monkeypatch.setattr("sys.stdin", Terminal("a\nNo\udcffrway\n"))
+    monkeypatch.setattr("sys.stdout", Terminal() if shown else io.StringIO())
+    lines = interactive.typed()
+    assert next(lines) == "a"
+    with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, or set LANG$"):
+        next(lines)
