@@ -103,6 +103,8 @@ def typed() -> Iterator[str]:
             raise UserError(
                 f"standard input, line {number}: byte {byte} is not UTF-8; convert it, or set LANG"
             ) from error
+        except OSError as error:  # nohup makes it unreadable, for example
+            raise UserError(f"standard input cannot be read: {error.strerror}; redirect a file to it") from error
         if not line:
             return
         yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")

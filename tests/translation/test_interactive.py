@@ -1,7 +1,9 @@
 """Sentences as they are typed: an answer before the next one is read, and nothing compiled for it."""
 
+import errno
 import io
 import json
+import os
 
 import jax
 import pytest
@@ -137,3 +139,12 @@ def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c(monkeypatch, sho
     assert next(lines) == "a"
     with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, or set LANG$"):
         next(lines)
+
+
+def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
+    def fail():
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr("sys.stdin", Typist([], fail))
+    with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; redirect a file to it$"):
+        next(interactive.typed())
