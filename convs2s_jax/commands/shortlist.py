@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from convs2s_jax.commands.decode import tell
@@ -60,8 +59,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     )
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
-        if options.output:
-            _check_writable(path, place)
+        if options.output or workdir.is_dir():  # a missing workdir is named below
+            shortlists.check_writable(path)
         made, vocabularies = shortlists.make(
             workdir,
             words=options.words,
@@ -73,12 +72,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         shortlists.save(made, vocabularies, path)
     each = len(made.words) / max(1, len(made.offsets) - 1)
     tell(f"{place}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
-
-
-def _check_writable(path: Path, place: str) -> None:
-    """Refuse a place where no file can be, before the likely words are learned, which may take long."""
-    check(not path.is_dir(), f"--output={place} is a folder: name a file")
-    check(path.parent.is_dir(), f"--output={place}: there is no folder {path.parent}; make it first")
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main, stores=("workdir", "output"))

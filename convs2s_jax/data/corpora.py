@@ -125,6 +125,17 @@ def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
     return plain, f"{plain}.gz"
 
 
+def files_of(cfg: DataConfig) -> tuple[str, ...]:
+    """Names and addresses of all files that a corpus may have: those listed, and those of its folder."""
+    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    found = [file for split in SPLITS for pair in listed[split] for file in pair]
+    if cfg.dir and cfg.corpus == "tsv":
+        found += [file for split in SPLITS for file in _tried_tsv(cfg, split)]
+    elif cfg.dir:
+        found += [file for split in SPLITS for side in (cfg.src, cfg.tgt) for file in _tried(cfg, split, side)]
+    return tuple(found)
+
+
 _OTHER = "en"
 """Source language of the phrases in a target-only corpus: with it, no test phrase occurs in train."""
 

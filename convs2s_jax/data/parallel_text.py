@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, Sides
@@ -81,8 +82,9 @@ def _sides(kind: Kind, cfg: DataConfig, split: str) -> Sides | None:
 
 
 def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:
-    """Split train into two parts at random; lines stay in their original order."""
+    """Split train into two parts at random; lines stay in their original order. UserError if one would be empty."""
     count = len(whole.src)
+    check(count != 1, "data.hold_out takes validation lines from train, which has a single line: set it to 0")
     held = np.zeros(count, bool)
     held[np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]] = True
 

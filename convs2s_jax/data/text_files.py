@@ -39,9 +39,9 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
       UserError: no such file, a folder, no permission, damaged gzip, bytes that are not UTF-8, or a line of more than
         `LONGEST` characters.
     """
-    if str(path) == "-":
-        return _lines(_pieces(sys.stdin.buffer, path), path)
     try:
+        if str(path) == "-":
+            return _lines(_pieces(sys.stdin.buffer, path), path)
         if scheme_of(str(path)):
             return _lines(_pieces(io.BytesIO(stores.read(str(path))), path), path)
         mode = os.stat(path).st_mode
@@ -53,7 +53,7 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
             return _lines(_pieces(file, path), path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"{path} cannot be read: {why}; give the name of a text file") from error
+        raise UserError(f"{_name(path)} cannot be read: {why}; give the name of a text file") from error
 
 
 def encoded(text: str) -> bytes:

@@ -4,6 +4,8 @@ Attention [T + 1, S + 1] comes from a `Candidate`: no padding, end symbols last.
 leaving source tokens 0 to S - 1 and target tokens 0 to T - 1.
 """
 
+import bisect
+import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -57,12 +59,8 @@ def word_of(token: int, surfaces: Sequence[str]) -> Span:
     """
     if not 0 <= token < len(surfaces):
         raise ValueError(f"token is {token}, the text has {len(surfaces)}")
-    begin = sum(map(len, surfaces[:token]))
-    end = begin + len(surfaces[token])
-    found = words("".join(surfaces))
-    touched = [(b, e) for b, e in found if b < end and begin < e]
-    touched = touched or [span for span in found if span[0] >= begin][:1] or [(begin, end)]
-    return touched[0][0], touched[-1][1]
+    ends = list(itertools.accumulate(map(len, surfaces)))
+    return _word_at((ends[token] - len(surfaces[token]), ends[token]), words("".join(surfaces)))
 
 
 def replace_unknown(
@@ -88,6 +86,7 @@ def replace_unknown(
     if not 0 < attention.shape[1] <= len(surfaces):
         raise ValueError(f"attention is over {attention.shape[1]} source tokens, there are {len(surfaces)}")
     source = "".join(surfaces)
+    ends, source_words = list(itertools.accumulate(map(len, surfaces))), words(source)
     result, end, row = "", 0, 0
     before: Span | None = None
     for begin, stop in words(text):
@@ -96,12 +95,22 @@ def replace_unknown(
             continue
         token = int(np.argmax(np.sum(attention[row : row + count], axis=0)))
         row += count
-        span, between = word_of(token, surfaces), text[end:begin]
+        span, between = _word_at((ends[token] - len(surfaces[token]), ends[token]), source_words), text[end:begin]
         if span != before or between.strip():
             word = source[slice(*span)].strip()
             result += between + dictionary.get(word, word)
         end, before = stop, span
     return result + text[end:]
+
+
+def _word_at(place: Span, found: Sequence[Span]) -> Span:
+    """`word_of` of the token at this place, `found` being all words of its text: in the logarithm of their number."""
+    begin, end = place
+    first = bisect.bisect_right(found, begin, key=lambda span: span[1])
+    after = bisect.bisect_left(found, end, key=lambda span: span[0])
+    following = bisect.bisect_left(found, begin, key=lambda span: span[0])
+    touched = found[first:after] or found[following : following + 1] or [place]
+    return touched[0][0], touched[-1][1]
 
 
 def _kind(character: str) -> str:

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
@@ -35,7 +36,9 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: raised by the user; only complete lines have been written.
     """
     check_early(options)
-    job = JOBS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
+    cfg = run_folder.load_config(Path(options.workdir[0]))
+    output.check_spared(options.output, corpora.files_of(cfg.data), f"the corpus of --workdir={options.workdir[0]}")
+    job = JOBS[cfg.model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
     note = resuming.recorder(options.output, job.made_of, begun, tell)

@@ -94,30 +94,35 @@ PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(
 
 
 def typed() -> Iterator[str]:
-    """Lines as they arrive; a terminal gets a prompt, and readline if Python has it."""
+    """Lines as they arrive, without a byte order mark; a terminal gets a prompt, and readline if Python has it."""
     for number in itertools.count(1):
         try:
-            line = _prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode("utf-8")
+            line = (_prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline()).decode("utf-8")
         except UnicodeDecodeError as error:
             byte = f"0x{error.object[error.start]:02x}"
             raise UserError(
                 f"standard input, line {number}: byte {byte} is not UTF-8; convert it, or set LANG"
             ) from error
+        except OSError as error:  # nohup makes it unreadable, for example
+            raise UserError(f"standard input cannot be read: {error.strerror}; redirect a file to it") from error
         if not line:
             return
-        yield line.removesuffix("\n").removesuffix("\r")
+        yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
 
 
-def _prompted() -> str:
-    """A line from a terminal, with its line end; "" at the end of input. The prompt never mixes with the answers."""
+def _prompted() -> bytes:
+    """A line from a terminal, with its line end; nothing at the end of input. The prompt never mixes with the answers.
+
+    In the locales C and POSIX, Python reads bytes that are not UTF-8 as surrogates.
+    """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (`input` uses it where input and output are terminals)
     try:
         if sys.stdout.isatty():
-            return f"{input(PROMPT)}\n"
+            return f"{input(PROMPT)}\n".encode("utf-8", "surrogateescape")
         sys.stderr.write(PROMPT)
         sys.stderr.flush()
-        return sys.stdin.readline()
+        return sys.stdin.readline().encode("utf-8", "surrogateescape")
     except EOFError:
         sys.stdout.write("\n")
-        return ""
+        return b""

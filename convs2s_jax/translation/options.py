@@ -207,7 +207,10 @@ class Options:
                 raise UserError(f"{flag} with --{name}: {why}; leave one out")
 
     def _check_files(self) -> None:
-        """Check that standard input is read only once, and that no input file is also the output."""
+        """Check that standard input is read only once, and that no input file is also the output.
+
+        Nor may the output be the file that standard input was redirected from.
+        """
         names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
         twice = [f"--{name}" for name, path in given if path == "-"]
@@ -215,8 +218,9 @@ class Options:
         check(once, f"{' and '.join(twice)} are all standard input, which can be read only once; give files")
         target = Path(self.output)
         for name, path in given:
-            read = path not in ("", "-") and self.output != "-" and Path(path).is_file() and target.is_file()
+            source = Path("/dev/stdin" if path == "-" and not self.split else path)
+            read = path != "" and self.output != "-" and source.is_file() and target.is_file()
             check(
-                not (read and Path(path).samefile(target)) and not (path == self.output and scheme_of(path)),
+                not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
                 f"--output={self.output} is the file of --{name}: it would be overwritten; give another",
             )

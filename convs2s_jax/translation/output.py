@@ -7,7 +7,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +34,16 @@ def check_writable(name: str) -> None:
                 pass
     except OSError as error:
         raise _unwritable(name, error) from error
+
+
+def check_spared(name: str, files: Iterable[str], whose: str) -> None:
+    """Raise UserError if the output is one of these files, under whatever name; `whose` says which they are."""
+    target = Path(name)
+    if name == "-" or not target.is_file():
+        return
+    for file in files:
+        if Path(file).is_file() and target.samefile(file):
+            raise UserError(f"--output={name} is a file of {whose}: it would be overwritten; give another")
 
 
 @contextlib.contextmanager

@@ -4,8 +4,11 @@ A line of JSON with the fingerprints of both vocabularies, the lengths of the ar
 then the arrays of `search.shortlist.Shortlist` as little-endian int32.
 """
 
+import errno
 import itertools
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +102,21 @@ def learn(
     )
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a file that `save` could not write, before anything is learned. Nothing is changed.
+
+    Raises:
+      UserError: it is a folder, or no file can be made beside it.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
     """Write the file as a whole.
 
@@ -116,7 +134,7 @@ def save(shortlist: Shortlist, vocabularies: Vocabularies, path: Path) -> None:
     try:
         files.replace_file(path, json.dumps(checksums.seal(head)).encode() + b"\n" + b"".join(arrays))
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; make room or give another --output") from error
+        raise _unwritable(path, error) from error
 
 
 def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
@@ -142,3 +160,7 @@ def load(path: Path, vocabularies: Vocabularies) -> Shortlist:
     ends = np.cumsum([0, *head["bytes"]])
     arrays = [np.frombuffer(rest[a:b], "<i4") for a, b in itertools.pairwise(ends)]
     return Shortlist(**dict(zip(_ARRAYS, arrays, strict=True)), size=head["size"])
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written: {error.strerror}; make room or give another --output")

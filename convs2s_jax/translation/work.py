@@ -48,7 +48,8 @@ def read_work(options: Options, translator: Translator, search: SearchConfig) ->
         text = trained.read_split(translator.cfg, options.split, translator.held_out, options.workdir[0])
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
-        work = Work("no source", [""] * len(read_lines(options.score)))
+        given = read_lines(options.score)  # once: it may be a pipe
+        work = Work("no source", [""] * len(given), targets=given)
     else:
         work = Work(options.input_name, read_lines(options.input))
     if not translator.reads_source:
@@ -61,7 +62,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig) ->
     prefix = parallel(options.prefix, "prefix (an empty one requires nothing)")
     wanted = parallel(options.constraints, "constraints (an empty line requires nothing)")
     constraints = None if wanted is None else inputs.phrases_of(wanted)
-    targets = parallel(options.score, "translation to score")
+    targets = parallel(options.score, "translation to score") if work.targets is None else work.targets
     if references or work.references:
         own = translator.cfg.training
         scoring.check_metrics(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)

@@ -53,6 +53,15 @@ def test_what_stands_in_place_of_a_text_is_refused(tmp_path, name):
         read_lines(tmp_path / "x.de")
 
 
+def test_standard_input_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    """nohup puts a file that was opened for writing only in the place of the terminal."""
+    number = os.open(tmp_path / "x", os.O_WRONLY | os.O_CREAT)
+    with io.TextIOWrapper(io.BufferedReader(io.FileIO(number))) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; give the name of a"):
+            read_lines("-")
+
+
 def test_a_name_that_no_disk_allows_is_refused():
     for name, why in (("n" * 5000, "File name too long"), ("a\0b", "embedded null")):
         with pytest.raises(UserError, match=f"cannot be read: .*{why}.*; give the name of a text file"):

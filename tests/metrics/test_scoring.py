@@ -71,6 +71,8 @@ def test_exact_match_counts_whole_sentences():
     scores = score(HYPOTHESES, REFERENCES)
     assert scores["exact_match"] == 50
     assert score(["a b"], ["a\N{NO-BREAK SPACE}b"])["exact_match"] == 0
+    assert score(["a b", ""], ["  a  b ", " "])["exact_match"] == 100  # spaces that no vocabulary keeps
+    assert score(["a b"], ["ab"])["exact_match"] == 0
 
 
 def test_perfect_translations_score_100():

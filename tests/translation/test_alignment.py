@@ -12,6 +12,7 @@ from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
 from convs2s_jax.search.candidates import Candidate
+from convs2s_jax.translation import alignment
 from convs2s_jax.translation.alignment import UNKNOWN, pairs, replace_unknown, word_of, words
 from convs2s_jax.translation.results import text_of
 
@@ -128,6 +129,29 @@ def test_the_dictionary_comes_first():
     dictionary = {"Kočić": "Kocic", "Žuti": "the yellow one"}
     attention = looking_at(1, 8, 0, width=12)
     assert replace_unknown(f"{U} or {U}, {U}", attention, PIECES, dictionary) == "Kocic or the yellow one, Herr"
+
+
+def test_words_of_tokens_are_what_a_loop_finds():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        surfaces = ["".join(rng.choice(list(" ab.日"), rng.integers(0, 4))) for _ in range(rng.integers(1, 9))]
+        found = words("".join(surfaces))
+        for token, surface in enumerate(surfaces):
+            begin = len("".join(surfaces[:token]))
+            end = begin + len(surface)
+            touched = [span for span in found if span[0] < end and begin < span[1]]
+            touched = touched or [span for span in found if span[0] >= begin][:1] or [(begin, end)]
+            assert word_of(token, surfaces) == (touched[0][0], touched[-1][1])
+
+
+def test_a_source_is_split_into_words_once(monkeypatch):
+    """A source of 20,000 words and a translation with 200 unknown ones took 11 seconds."""
+    texts = []
+    monkeypatch.setattr(alignment, "words", lambda text: texts.append(text) or words(text))
+    source = [f" {i}" for i in range(9)]
+    text = replace_unknown(" ".join([UNKNOWN] * 9), np.eye(9), source)
+    assert text == "0 1 2 3 4 5 6 7 8"
+    assert texts.count("".join(source)) == 1
 
 
 def test_attention_of_another_text_is_refused():

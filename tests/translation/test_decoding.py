@@ -1,11 +1,14 @@
 """Files through the whole of decode.py, short of its flags: windows, interrupts, resuming, scores."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.config import DataConfig
 from convs2s_jax.translation import decoding
 from convs2s_jax.translation.options import Options
 from tests.helpers import drills_but
@@ -192,6 +195,27 @@ def test_a_split_brings_source_and_reference(desk):
     assert sum("  source  " in line for line in desk.told) == 2
     assert sum("  reference  " in line for line in desk.told) == 2
     assert "% of 8 sentences" in desk.told[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("test.b", {"corpus": "files", "src": "a", "tgt": "b", "dir": "FOLDER"}),
+        ("test.a", {"corpus": "files", "src": "a", "tgt": "b", "dir": "FOLDER"}),
+        ("own", {"corpus": "files", "src": "a", "tgt": "b", "files": {"train": [["FOLDER/x", "FOLDER/own"]]}}),
+        ("valid.tsv.gz", {"corpus": "tsv", "dir": "FOLDER"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_file_of_the_corpus_is_written_over(desk, monkeypatch, name, data):
+    """decode.py --split=test --output=test.de, in the folder of the corpus"""
+    values = json.loads(json.dumps(data).replace("FOLDER", str(desk.folder)))
+    cfg = types.SimpleNamespace(data=build(DataConfig, values, "data"), model=None)
+    monkeypatch.setattr(decoding.run_folder, "load_config", lambda _: cfg)
+    desk.write(name, ["old"])
+    with pytest.raises(UserError, match=rf"/{name} is a file of the corpus of --workdir=.*: it would be overwritten"):
+        desk.decode(output=name)
+    assert desk.read(name) == b"old\n"
 
 
 def test_constraints_and_a_dictionary_come_from_files(desk):

@@ -1,7 +1,9 @@
 """Sentences as they are typed: an answer before the next one is read, and nothing compiled for it."""
 
+import errno
 import io
 import json
+import os
 
 import jax
 import pytest
@@ -121,3 +123,28 @@ def test_the_prompt_never_mixes_with_redirected_answers(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", Terminal("a\nb\n"))
     assert list(interactive.typed()) == ["a", "b"]
     assert capsys.readouterr() == ("", interactive.PROMPT * 3)
+
+
+def test_a_byte_order_mark_is_dropped_as_from_a_file(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffNorway\r\n\ufeffSpain".encode())))
+    assert list(interactive.typed()) == ["Norway", "\ufeffSpain"]
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["redirected answers", "readline"])
+def test_typed_bytes_that_are_no_text_are_named_in_the_locale_c(monkeypatch, shown):
+    """There, Python reads them as surrogates, which no vocabulary can encode."""
+    monkeypatch.setattr("sys.stdin", Terminal("a\nNo\udcffrway\n"))
+    monkeypatch.setattr("sys.stdout", Terminal() if shown else io.StringIO())
+    lines = interactive.typed()
+    assert next(lines) == "a"
+    with pytest.raises(UserError, match=r"^standard input, line 2: byte 0xff is not UTF-8; convert it, or set LANG$"):
+        next(lines)
+
+
+def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
+    def fail():
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr("sys.stdin", Typist([], fail))
+    with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; redirect a file to it$"):
+        next(interactive.typed())

@@ -1,6 +1,7 @@
 """A language model from training to texts, scores and fusion."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -169,6 +170,18 @@ def test_what_reads_attention_reads_the_translators_beside_a_language_model(trai
     assert len(decode(tmp_path, trained, input=source, lm=str(lm), search=search, replace_unk=True)[0]) == 2
     with pytest.raises(UserError, match="--replace_unk"):
         decode(tmp_path, lm, input=written(tmp_path, "empty", ""), replace_unk=True)
+
+
+def test_texts_to_score_may_come_through_a_pipe(lm, tmp_path):
+    """They were read twice, and the second time there was nothing."""
+    read, write = os.pipe()
+    os.write(write, b"5 Kilowatt\nNorwegen\n")
+    os.close(write)
+    try:
+        found, _ = decode(tmp_path, lm, score=f"/dev/fd/{read}")
+    finally:
+        os.close(read)
+    assert len(found) == 2
 
 
 def test_a_split_needs_a_source(lm, tmp_path):

@@ -1,5 +1,7 @@
 """Options that contradict one another are refused, and the reason is given."""
 
+import os
+
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -141,6 +143,23 @@ def test_what_needs_attention_is_refused_where_a_model_has_none(values, message)
     assert options.resolve(SearchConfig(), attends=True).beam_size == 5
     with pytest.raises(UserError, match=message):
         options.resolve(SearchConfig(), attends=False)
+
+
+def test_the_file_behind_standard_input_is_not_written_over(tmp_path):
+    """decode.py --output=text < text"""
+    path = tmp_path / "text"
+    path.write_text("1\n")
+    before, source = os.dup(0), os.open(path, os.O_RDONLY)
+    os.dup2(source, 0)
+    try:
+        with pytest.raises(UserError, match=f"^--output={path} is the file of --input: it would be overwritten"):
+            Options(workdir=("a",), output=str(path))
+        Options(workdir=("a",), output=str(tmp_path / "other"))
+        Options(workdir=("a",), output=str(path), split="test")  # nothing is read from there
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(source)
 
 
 @pytest.mark.parametrize("name", ["reference", "prefix", "constraints", "score"])

@@ -33,15 +33,6 @@ def file(trained, tmp_path_factory):
     return path
 
 
-def test_a_place_where_no_file_can_be_is_refused_before_the_words_are_learned(tmp_path, monkeypatch):
-    monkeypatch.setattr(shortlists, "make", lambda *_args, **_others: pytest.fail("it was learned"))
-    (tmp_path / "run").mkdir()
-    for output, sentence in (("run", "is a folder: name a file"), ("none/x", "there is no folder .*none; make it")):
-        result = made_by(f"--workdir={tmp_path}/run", f"--output={tmp_path}/{output}")
-        assert result.returncode == 2
-        assert re.search(sentence, result.stderr)
-
-
 def test_the_file_has_likely_frequent_and_equal_words(trained, file):
     vocabularies = vocabulary.load(run_folder.vocabulary(trained))
     found = shortlists.load(file, vocabularies)
@@ -110,6 +101,16 @@ def test_mistakes_in_making_one_are_told_in_one_sentence(arguments, sentence):
     result = made_by(*arguments)
     assert result.returncode == 2
     assert sentence in result.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("output", "why"), [("missing/few", "No such file or directory"), (".", "Is a directory")], ids=str
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_learned(trained, tmp_path, output, why):
+    result = made_by(f"--workdir={trained}", f"--output={tmp_path / output}")
+    assert result.returncode == 2
+    assert f"cannot be written: {why}; make room or give another --output" in result.stderr
+    assert "learning" not in result.stderr
 
 
 def test_options_that_do_not_go_with_a_shortlist_are_refused():

@@ -88,6 +88,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     train = tokenize(cfg, workdir, vocabularies, text, tell)
     valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
+    for held in (valid, test):
+        if held is not None:
+            _tell_of_cuts(cfg, held, tell)
     max_source, max_target = longest(cfg)
     if cfg.data.batch.cut_source:
         tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
@@ -125,6 +128,17 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         fingerprint=fingerprint(train),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
     )
+
+
+def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:
+    """Say how many pairs of a split `validation.evaluate` cuts: their losses are not those of the whole lines."""
+    src, tgt = split.lengths()
+    cut = int(np.sum((src > cfg.model.max_source) | (tgt > cfg.model.max_target)))
+    if cut:
+        tell(
+            f"{split.text.name}: {cut} of {len(src)} pairs exceed the model's positions, {cfg.model.max_source} source "
+            f"and {cfg.model.max_target} target tokens: the loss is that of their beginnings"
+        )
 
 
 def longest(cfg: Config) -> tuple[int, int]:

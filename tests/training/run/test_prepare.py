@@ -78,6 +78,25 @@ def test_what_to_do_without_validation_lines_is_said(folder):
         build(DataConfig, {"src": "a", "tgt": "b", "hold_out": 0.9}, "data")
 
 
+def test_a_single_line_is_not_held_out(folder):
+    for side in ("in", "out"):
+        (folder / f"train.{side}").write_text("w1\n")
+    with pytest.raises(UserError, match=r"^data.hold_out takes validation lines from train, which has a single line"):
+        parallel_text.read(config(folder, hold_out=0.1), "train")
+
+
+def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
+    """Their loss counts an end symbol where the model's positions end; nothing said so."""
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").write_text("w1\nw1 w2\n" if side == "in" else f"w1\n{'w1 ' * 64}\n")
+    told = []
+    prepare(tiny.config(**options(folder)), tmp_path / "run", told.append)
+    assert (
+        "valid: 1 of 2 pairs exceed the model's positions, 62 source and 62 target tokens: the loss is that of their "
+        "beginnings"
+    ) in told
+
+
 def test_training_goes_without_validation_and_the_last_parameters_count(folder, tmp_path):
     workdir = tmp_path / "run"
     train(tiny.config(**options(folder, data__hold_out=0, training__validate_every=2)), workdir)
