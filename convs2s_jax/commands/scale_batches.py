@@ -33,6 +33,7 @@ class Batches:
         for name, least in (("tokens", 2), ("tokens_per_chip", 2), ("vocabulary", 5)):
             value = getattr(self, name)
             check(value is None or value >= least, f"--{name}={value}: use {least} or more")
+            check(value is None or value < 2**31, f"--{name}={value}: use less than {2**31}")
 
 
 def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:

@@ -4,14 +4,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from convs2s_jax.commands.scale_plan import only_compile
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.errors import did_you_mean
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.scaling import figures, sweep, topology
+from convs2s_jax.training.mesh import Parallel
 from convs2s_jax.training.run.config import Config
 
 ABOUT = """
@@ -54,15 +56,22 @@ class SweepOptions:
     figures: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("config", "output", "topologies"):
+        for name in ("config", "output", "topologies", "slices", "meshes", "ways"):
             check(len(getattr(self, name)) > 0, f"--{name} is missing")
         check(
             len(self.tokens) + len(self.tokens_per_chip) > 0,
             "--tokens and --tokens_per_chip are missing: give the size of a batch, as in --tokens_per_chip=4096",
         )
         check(min((*self.tokens, *self.tokens_per_chip)) >= 2, "--tokens and --tokens_per_chip: use 2 or more")
+        for number in self.slices:
+            check(number >= 1, f"--slices has {number}: use 1 or more")
+        for way in self.ways:
+            check(way in get_args(Parallel), f"--ways has '{way}'{did_you_mean(way, get_args(Parallel))}")
         check(self.length >= 1, f"--length={self.length}: use 1 or more")
-        check(self.vocabulary is None or self.vocabulary >= 5, f"--vocabulary={self.vocabulary}: use 5 or more")
+        check(
+            self.vocabulary is None or 5 <= self.vocabulary < 2**31,
+            f"--vocabulary={self.vocabulary}: use 5 or more and less than {2**31}",
+        )
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:

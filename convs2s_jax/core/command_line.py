@@ -29,6 +29,8 @@ INTERRUPTED = 130
 """Exit status after an interrupt: 128 plus the number of SIGINT, as in shells."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
+NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
+"""What XLA says where memory is missing: on accelerators, and in a program that runs on CPUs."""
 NO_MEMORY = (
     "there is not enough memory: use smaller batches (--config.data.batch.tokens, --batch_tokens) or a smaller model"
 )
@@ -149,7 +151,9 @@ def explained(error: Exception) -> str | None:
         return f"{error}: make room and run the same command again"
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
         return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; give another file or folder"
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(said in str(error) for said in NO_MEMORY_IN)
+    ):
         return NO_MEMORY
     return None
 

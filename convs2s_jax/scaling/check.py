@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Key, Tree
@@ -65,8 +66,13 @@ class Measured(NamedTuple):
 
 
 def at_hand(count: int | None = None) -> Topology:
-    """The devices of this training, all processes together; the first `count` of them."""
+    """The devices of this training, all processes together; the first `count` of them.
+
+    Raises:
+      UserError: there are fewer.
+    """
     devices = jax.devices()[:count]
+    check(count is None or len(devices) == count, f"--devices={count}: there are {len(devices)}; use fewer")
     kind = devices[0].device_kind
     return Topology(
         name=f"{kind}:{len(devices)}",

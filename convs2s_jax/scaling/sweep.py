@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +201,7 @@ def _mesh(text: str, devices: int) -> tuple[int, int, int]:
     """The sizes of "data.fsdp.tensor" on so many devices."""
     axes = text.split(".")
     check(
-        len(axes) == len(AXES) and all(size.lstrip("-").isdigit() for size in axes),
+        len(axes) == len(AXES) and all(re.fullmatch("-?[0-9]{1,9}", size) for size in axes),
         f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1 where -1 takes the rest",
     )
     data, fsdp, tensor = map(int, axes)

@@ -76,7 +76,10 @@ def named(name: str, *, slices: int = 1) -> Topology:
     chip = CHIPS.get(kind)
     if chip is not None and chip.axes:
         return _tpu(name, chip, shape, slices)
-    check(shape.isdigit() and int(shape) > 0, f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8")
+    check(
+        bool(re.fullmatch("0*[1-9][0-9]{0,8}", shape)),
+        f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
+    )
     check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
     return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
 
@@ -91,7 +94,10 @@ def alone(name: str) -> str:
 def sizes(name: str) -> int:
     """Number of devices of a topology, without looking for them. Raises UserError for a shape that is not one."""
     _, _, shape = name.partition(":")
-    check(bool(re.fullmatch(r"\d+(x\d+)*", shape)), f"--topology={name}: write CHIP:SHAPE, as in v5e:4x4 or h100:8")
+    check(
+        bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)),
+        f"--topology={name}: write CHIP:SHAPE, as in v5e:4x4 or h100:8",
+    )
     return math.prod(int(size) for size in shape.split("x"))
 
 
@@ -125,7 +131,7 @@ def virtual(count: int, name: str) -> Sequence[Any]:
 
 def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
     check(
-        bool(re.fullmatch(r"\d+(x\d+)*", shape)) and shape.count("x") == chip.axes - 1,
+        bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)) and shape.count("x") == chip.axes - 1,
         f"--topology={name}: a {chip.name} slice has {chip.axes} axes, as in {chip.name}:{'x'.join(['4'] * chip.axes)}",
     )
     if importlib.util.find_spec("libtpu") is None:

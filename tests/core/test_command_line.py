@@ -110,6 +110,7 @@ NO_FILE = "x cannot be used: File name too long; give another file or folder"
         ),
         (MemoryError(), NO_MEMORY),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),
+        (RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 3 bytes."), NO_MEMORY),
         (UserError("two\nlines \x1b[31m"), "two\\nlines \\x1b[31m"),
         (UserError("x" * 10_000), f"{'x' * 1000} ... (8000 more characters) ... {'x' * 1000}"),
     ],

@@ -18,6 +18,7 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
         ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': write 'files', 'tsv', 'cldr'"),
         ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
         ({"vocabulary": {"tgt_size": 0}}, "data.vocabulary.tgt_size is 0: four entries are special"),
+        ({"vocabulary": {"src_size": 2**31}}, "data.vocabulary.src_size is 2147483648: .* use less than 2147483648"),
         ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* at least 1 line"),
         ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
         ({"vocabulary": {"character_coverage": 1.5}}, "data.vocabulary.character_coverage is 1.5: .* from 0.98 to 1"),

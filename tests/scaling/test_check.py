@@ -6,8 +6,9 @@ import math
 import pytest
 
 from convs2s_jax.commands import scale
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import tables
-from convs2s_jax.scaling.check import Measured
+from convs2s_jax.scaling.check import Measured, at_hand
 from tests import tiny
 
 
@@ -62,3 +63,8 @@ def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys):
 def test_help_is_printed(arguments, capsys):
     scale.console(["convs2s scale", *arguments])
     assert "convs2s scale" in capsys.readouterr().out
+
+
+def test_more_devices_than_there_are_are_refused():
+    with pytest.raises(UserError, match=r"^--devices=9: there are 8; use fewer"):
+        at_hand(9)

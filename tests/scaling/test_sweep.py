@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from convs2s_jax.commands.scale_sweep import SweepOptions
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import figures, sweep
 from tests import tiny
@@ -21,11 +22,34 @@ def test_equal_cases_are_planned_once():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "message"), [("8", "write data.fsdp.tensor"), ("a.1.1", "write data.fsdp.tensor"), ("16.1.1", "use fewer")]
+    ("mesh", "message"),
+    [
+        ("8", "write data.fsdp.tensor"),
+        ("a.1.1", "write data.fsdp.tensor"),
+        ("--1.1.1", "write data.fsdp.tensor"),
+        ("\N{SUPERSCRIPT TWO}.1.1", "write data.fsdp.tensor"),
+        ("16.1.1", "use fewer"),
+    ],
 )
 def test_a_mesh_that_is_none_is_refused(mesh, message):
     with pytest.raises(UserError, match=message):
         cases(topologies=("cpu:8",), meshes=(mesh,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"ways": ("jot",)}, "--ways has 'jot'; did you mean 'jit'"),
+        ({"ways": ()}, "--ways is missing"),
+        ({"meshes": ()}, "--meshes is missing"),
+        ({"slices": ()}, "--slices is missing"),
+        ({"slices": (1, 0)}, "--slices has 0: use 1 or more"),
+        ({"vocabulary": 2**31}, "--vocabulary=2147483648: use 5 or more and less"),
+    ],
+)
+def test_what_makes_no_cases_is_refused_before_anything_is_written(wrong, message):
+    with pytest.raises(UserError, match=message):
+        SweepOptions(**{"config": "a", "output": "b", "topologies": ("cpu:1",), "tokens": (64,), **wrong})
 
 
 def planned(case, *, step=1.0):

@@ -19,6 +19,7 @@ from convs2s_jax.scaling import topology
         ("h100:", 1, "write h100:NUMBER of devices, as in h100:8"),
         ("h100:0", 1, "write h100:NUMBER"),
         ("h100:2x4", 1, "write h100:NUMBER"),
+        ("cpu:\N{SUPERSCRIPT TWO}", 1, "write cpu:NUMBER"),
         ("h100:8", 2, "slices are of TPUs; give the number of all devices"),
         ("v5e:4x4", 0, "--slices=0: use 1 or more"),
         ("cpu:4096", 1, "planned on 4096 virtual devices, and this process has 8: set XLA_FLAGS"),

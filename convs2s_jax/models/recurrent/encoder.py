@@ -6,7 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check, record
+from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
@@ -72,6 +72,7 @@ class RecurrentEncoderConfig(EncoderConfig):
 def check_stack(layers: int, units: int, residual: int | None, max_length: int) -> None:
     """Reject invalid sizes of a stack of cells, in encoder or decoder."""
     check(layers >= 1, f"layers is {layers}: a recurrent stack has at least one; use 1 or more")
+    check(layers <= ITEMS, f"layers is {layers}: use at most {ITEMS}")
     check(units >= 1, f"units is {units}: use 1 or more")
     check(
         residual is None or 2 <= residual <= layers,

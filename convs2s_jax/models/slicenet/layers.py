@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.core.config import check, record
+from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import convolution, factored, layer_norm
 from convs2s_jax.nn.attention import mix
@@ -57,6 +57,7 @@ class SliceNetConfig:
 
     def __post_init__(self) -> None:
         check(self.modules >= 1, f"modules is {self.modules}: use 1 or more")
+        check(self.modules <= ITEMS, f"modules is {self.modules}: use at most {ITEMS}")
         for name in ("kernels", "dilations"):
             for number in getattr(self, name):
                 check(number >= 1, f"{name} has {number}: use 1 or more")

@@ -33,8 +33,14 @@ def read(workdir: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], list[bytes]
     return intact, damaged
 
 
-def keep_up_to(workdir: Path, step: int) -> list[str]:
-    """Drop the lines after `step`, which a continued run writes again, and put damaged lines aside.
+def keep_up_to(workdir: Path, step: int, *, validated: bool = True) -> list[str]:
+    """Drop the lines that a continued run writes again, and put damaged lines aside.
+
+    Args:
+      workdir: of the run.
+      step: updates done; the lines of later ones are dropped.
+      validated: whether the validation of this step is done. If it is not, its line is from a start that was killed
+        before the checkpoint was saved.
 
     Returns:
       A sentence for the user where lines are damaged.
@@ -44,8 +50,12 @@ def keep_up_to(workdir: Path, step: int) -> list[str]:
     if damaged:
         with (workdir / DAMAGED).open("ab") as aside:
             aside.writelines(text + b"\n" for text in damaged)
+
+    def stays(record: Mapping[str, Any]) -> bool:
+        return record["step"] < step or (record["step"] == step and (validated or record["split"] != "valid"))
+
     if path.exists():
-        replace_file(path, b"".join(text + b"\n" for text, record in intact if record["step"] <= step))
+        replace_file(path, b"".join(text + b"\n" for text, record in intact if stays(record)))
     count = f"{len(damaged)} lines are" if len(damaged) > 1 else "a line is"
     return [f"{path}: {count} damaged; put aside in {DAMAGED}"] if damaged else []
 

@@ -82,7 +82,14 @@ def open_run(
 
     def commit() -> Reports:
         _commit(run, damaged)
-        return Reports(workdir, step=position.step, told=told, trackers=cfg.training.trackers, config=to_dict(cfg))
+        return Reports(
+            workdir,
+            step=position.step,
+            validated=position.validated == position.step,
+            told=told,
+            trackers=cfg.training.trackers,
+            config=to_dict(cfg),
+        )
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
     checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep, shared=place.shared))

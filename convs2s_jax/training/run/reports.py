@@ -40,6 +40,7 @@ class Reports:
         workdir: Path,
         *,
         step: int,
+        validated: bool = True,
         told: Sequence[str] = (),
         trackers: Sequence[str] = (),
         config: Mapping[str, Any] = MappingProxyType({}),
@@ -49,12 +50,13 @@ class Reports:
         Args:
           workdir: of the run.
           step: updates done.
+          validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
           told: lines for the log, of what the user has been told before.
           trackers: names of trackers that get the metrics too.
           config: the configuration as nested dictionaries, for the trackers.
         """
         self._workdir = workdir
-        damaged = metrics_file.keep_up_to(workdir, step)
+        damaged = metrics_file.keep_up_to(workdir, step, validated=validated)
         self._metrics = open_to_append(workdir / metrics_file.NAME)
         self._log = open_to_append(workdir / "train.log")
         self._log.writelines(told)

@@ -99,6 +99,15 @@ def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
+@pytest.mark.parametrize(("validated", "left"), [(False, ["train"]), (True, ["train", "valid"])])
+def test_a_validation_that_is_done_again_has_no_line_of_the_one_before(tmp_path, validated, left):
+    with Reports(tmp_path, step=0) as reports:
+        for split in ("train", "valid"):
+            reports.metrics(step=10, epoch=1, split=split, loss=1.0)
+    with Reports(tmp_path, step=10, validated=validated):
+        assert [line["split"] for line in lines(tmp_path)] == left
+
+
 def test_a_run_that_begins_anew_has_no_old_lines(tmp_path):
     for _ in range(2):
         with Reports(tmp_path, step=0) as reports:
