@@ -75,8 +75,9 @@ def rows(table: Array | Part, indices: Array) -> Array:
 
 def places(tokens: Array, start: Array) -> Array:
     """The row of `Embedding.positions` that each token reads, [B, U]. Arguments as for `embed`."""
-    real = (tokens != PAD).astype(tokens.dtype)
-    return (jnp.cumsum(real, axis=1) + start[:, None]) * real + PAD
+    dtype = tokens.dtype if tokens.dtype.itemsize > 2 else jnp.int32  # there may be more tokens than 8 bits can count
+    real = (tokens != PAD).astype(dtype)
+    return (jnp.cumsum(real, axis=1) + start.astype(dtype)[:, None]) * real + PAD
 
 
 def _table(key: Key, rows: int, dim: int, std: float) -> Array:

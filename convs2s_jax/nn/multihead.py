@@ -76,8 +76,10 @@ def attend(
     """
     N, T, E = x.shape
     B, H, D, S = source.keys.shape
-    q = reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5
-    scores = jnp.einsum("BWTHD,BHDS->BWHTS", q, source.keys, preferred_element_type=wide(q.dtype))
+    q = jnp.moveaxis(reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5, 3, 1)
+    q = reshape(q, (B, H, N // B * T, D))  # one axis of queries: XLA's CPU has no bfloat16 product with W and T apart
+    scores = jnp.einsum("BHQD,BHDS->BHQS", q, source.keys, preferred_element_type=wide(q.dtype))
+    scores = jnp.swapaxes(reshape(scores, (B, H, N // B, T, S)), 1, 2)
     a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))
     weights = reshape(dropout(a, rate, key).astype(source.values.dtype), (B, N // B, H, T, S))
     weights = reshape(jnp.swapaxes(weights, 1, 2), (B, H, N // B * T, S))

@@ -40,6 +40,14 @@ def test_the_last_row_of_the_positions_is_usable():
     np.testing.assert_allclose(e[0], params.table[5][None] + params.positions[2:], rtol=1e-6)
 
 
+def test_positions_do_not_depend_on_the_dtype_of_tokens():
+    """300 tokens are more than 8 bits can count."""
+    params = embedding.init(jax.random.key(0), 9, 4, 302)
+    tokens, zero = jnp.full((1, 300), 5, jnp.int32), jnp.zeros(1, jnp.int32)
+    bytes_of_text = embedding.embed(params, tokens.astype(jnp.uint8), zero.astype(jnp.uint8))
+    np.testing.assert_array_equal(bytes_of_text, embedding.embed(params, tokens, zero))
+
+
 def test_fresh_tables_have_deviation_a_tenth_and_a_zero_row_for_padding():
     """At least 32,000 draws a table: 2 % is far outside chance."""
     params = embedding.init(jax.random.key(0), 1000, 64, 500)

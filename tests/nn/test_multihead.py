@@ -51,6 +51,21 @@ def test_outputs_and_weights_equal_loops_over_heads_and_queries():
         np.testing.assert_allclose(a[n, t], np.mean(weights, axis=0), rtol=1e-4, atol=1e-6)
 
 
+def test_hypotheses_attend_in_bfloat16_as_in_float32():
+    """In a compiled program, with more than a few positions: XLA's CPU refused to run it (beam search of LightConv)."""
+    rng = np.random.default_rng(2)
+    x, memory = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((12, 1, 32), (4, 16, 32)))
+    maps = multihead.init(jax.random.key(0), 32)
+
+    def attended(maps, x, memory):
+        source = multihead.map_source(maps, 4, memory, memory)
+        return jax.jit(multihead.attend)(maps, source, x, jnp.ones((4, 16), bool))
+
+    half = attended(*jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (maps, x, memory)))
+    for near, exact in zip(half, attended(maps, x, memory), strict=True):
+        np.testing.assert_allclose(near.astype(jnp.float32), exact, atol=0.02)
+
+
 def test_gradients_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     maps = params()
