@@ -59,8 +59,7 @@ def word_of(token: int, surfaces: Sequence[str]) -> Span:
     """
     if not 0 <= token < len(surfaces):
         raise ValueError(f"token is {token}, the text has {len(surfaces)}")
-    ends = list(itertools.accumulate(map(len, surfaces)))
-    return _word_at((ends[token] - len(surfaces[token]), ends[token]), words("".join(surfaces)))
+    return _word_at(_places(surfaces)[token], words("".join(surfaces)))
 
 
 def replace_unknown(
@@ -86,7 +85,7 @@ def replace_unknown(
     if not 0 < attention.shape[1] <= len(surfaces):
         raise ValueError(f"attention is over {attention.shape[1]} source tokens, there are {len(surfaces)}")
     source = "".join(surfaces)
-    ends, source_words = list(itertools.accumulate(map(len, surfaces))), words(source)
+    places, source_words = _places(surfaces), words(source)
     result, end, row = "", 0, 0
     before: Span | None = None
     for begin, stop in words(text):
@@ -95,12 +94,17 @@ def replace_unknown(
             continue
         token = int(np.argmax(np.sum(attention[row : row + count], axis=0)))
         row += count
-        span, between = _word_at((ends[token] - len(surfaces[token]), ends[token]), source_words), text[end:begin]
+        span, between = _word_at(places[token], source_words), text[end:begin]
         if span != before or between.strip():
             word = source[slice(*span)].strip()
             result += between + dictionary.get(word, word)
         end, before = stop, span
     return result + text[end:]
+
+
+def _places(surfaces: Sequence[str]) -> list[Span]:
+    """Where each token is in the text that they make."""
+    return list(itertools.pairwise(itertools.accumulate(map(len, surfaces), initial=0)))
 
 
 def _word_at(place: Span, found: Sequence[Span]) -> Span:
