@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search.numbers import Numbers
+from convs2s_jax.search.numbers import Numbers, Scalar
 
 SPECIAL = UNK + 1
 """Ids below this are special symbols."""
@@ -43,10 +43,25 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
     if isinstance(logits, Fused):
         fused = log_probabilities(logits.model, numbers) + numbers.lm_weight * log_probabilities(logits.lm, numbers)
         return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
-    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32) / numbers.temperature)
+    log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), numbers.temperature))
     if log_probs.ndim == 3:
-        log_probs = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(jnp.float32(len(log_probs)))
+        possible = jnp.any(log_probs > -jnp.inf, axis=0)  # elsewhere the derivative would be NaN
+        summed = jax.nn.logsumexp(jnp.where(possible[None], log_probs, 0.0), axis=0)
+        log_probs = jnp.where(possible, summed, -jnp.inf) - jnp.log(jnp.float32(len(log_probs)))
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
+
+
+@jax.custom_jvp
+def tempered(logits: Array, temperature: Scalar) -> Array:
+    """logits / temperature. At logits of -inf the derivative with respect to the temperature is 0, and not NaN."""
+    return logits / temperature
+
+
+@tempered.defjvp
+def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    logits, temperature = primals
+    finite = jnp.where(logits == -jnp.inf, 0.0, logits)
+    return tempered(logits, temperature), (tangents[0] - finite / temperature * tangents[1]) / temperature
 
 
 @flax.struct.dataclass

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from convs2s_jax.search.numbers import Scalar
-from convs2s_jax.search.rules import SPECIAL, Prices
+from convs2s_jax.search.rules import SPECIAL, Prices, tempered
 
 BLOCK = 128
 
@@ -75,7 +75,7 @@ def top_of_logits(
     logits = lax.optimization_barrier(logits)  # otherwise XLA adds the bias again for each use
     maxima = lax.optimization_barrier(_block_maxima(logits, block))
     largest = jnp.max(maxima, axis=-1)
-    sums = jnp.sum(jnp.exp((logits - largest[..., None]) / temperature), axis=-1)
+    sums = jnp.sum(jnp.exp(tempered(logits - largest[..., None], temperature)), axis=-1)
     shift = totals - largest / temperature - jnp.log(sums)
     shift = jnp.where(jnp.isnan(shift), -jnp.inf, shift)[..., None]
 
@@ -88,7 +88,7 @@ def top_of_logits(
         jnp.take_along_axis(prices.special[:, None], jnp.minimum(columns, SPECIAL - 1), axis=-1),
         prices.others[:, None, None],
     )
-    found = _elements(logits, beams, columns) / temperature + price
+    found = tempered(_elements(logits, beams, columns), temperature) + price
     found = found + jnp.take_along_axis(shift[..., 0], beams[..., 0], axis=-1)[..., None]
     found = jnp.where((columns < V) & ~jnp.isnan(found), found, -jnp.inf)
     values, place = lax.top_k(found.reshape(len(found), -1), k)

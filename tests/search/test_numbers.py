@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.top import top_of_logits
 from tests.helpers import drills_but
 from tests.search.exhaustive import beam_search, compiled, toy_search, trigram_table
 
@@ -97,6 +100,29 @@ def test_gradients_of_the_best_scores_equal_finite_differences(name):
     slope = jax.grad(best)(jnp.float32(value))
     np.testing.assert_allclose(slope, difference, rtol=5e-3, atol=1e-4)
     np.testing.assert_allclose(jax.jvp(best, (jnp.float32(value),), (jnp.float32(1),))[1], slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_symbols_that_a_step_rules_out_leave_a_derivative_to_the_others(members):
+    """A step may give log-probabilities, of which some are -inf: the slope was NaN."""
+    logits = np.random.default_rng(3).normal(size=(members, 1, 520)).astype(np.float32)
+    logits[:, 0, 5:] = np.where(np.arange(515) % 7, logits[:, 0, 5:], -np.inf)
+
+    @jax.jit
+    def best(temperature):
+        numbers = with_value("temperature", temperature)
+        log_probs = rules.log_probabilities(jnp.asarray(logits), numbers)
+        if members > 1:
+            return lax.top_k(log_probs, 3)[0].sum()
+        free = rules.prices(numbers, jnp.int32(1), jnp.full(1, 9, jnp.int32))
+        zero = jnp.zeros((1, 1), jnp.float32)
+        found, _, _ = top_of_logits(jnp.asarray(logits), zero, free, 3, temperature=temperature)
+        return found.sum() + lax.top_k(log_probs, 3)[0].sum()
+
+    one, step = jnp.float32(1), 1e-2
+    slope = jax.grad(best)(one)
+    np.testing.assert_allclose(slope, (best(one + step) - best(one - step)) / (2 * step), rtol=1e-2)
+    np.testing.assert_allclose(jax.jvp(best, (one,), (one,))[1], slope, rtol=1e-5)
 
 
 def test_forward_derivatives_need_no_fixed_number_of_steps():
