@@ -1,8 +1,14 @@
-"""Flags that `convs2s scale plan` and `check` share: the batches of an update."""
+"""What `convs2s scale plan` and `check` share: the batches of an update, and the plan as a file of JSON."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from convs2s_jax.core import files
 from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import plan
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training.run.config import Config
@@ -46,3 +52,25 @@ def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
         tokens_per_chip=batches.tokens_per_chip,
         vocabulary=batches.vocabulary,
     )
+
+
+def check_json(name: str) -> None:
+    """Raise UserError if the file of --json, if there is one, could not be written: a plan takes minutes."""
+    if name:
+        try:
+            files.check_replaceable(Path(name))
+        except OSError as error:
+            raise _unwritable(name, error) from error
+
+
+def write_json(name: str, values: Mapping[str, Any]) -> None:
+    """Write the file of --json, if there is one. Raises UserError if it cannot be written."""
+    if name:
+        try:
+            files.replace_file(Path(name), json.dumps(values, indent=1) + "\n")
+        except OSError as error:
+            raise _unwritable(name, error) from error
+
+
+def _unwritable(name: str, error: OSError) -> UserError:
+    return UserError(f"--json={name} cannot be written: {error.strerror}; give another file")

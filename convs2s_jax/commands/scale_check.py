@@ -1,18 +1,15 @@
 """`convs2s scale check`: updates on the devices at hand, beside their plan."""
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from convs2s_jax.commands.scale_batches import Batches, planned
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, write_json
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.files import replace_file
 from convs2s_jax.scaling import check as checking
 from convs2s_jax.scaling import plan, tables, topology
 from convs2s_jax.training.run import distributed, processes
@@ -59,14 +56,15 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     with processes.join(given) or contextlib.nullcontext():
+        if distributed.is_primary():
+            check_json(options.json)
         made, found = _measured(options, batches, cfg)
     if distributed.is_primary():
         print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201
-        if options.json:
-            measured = [
-                {**each._asdict(), "median": each.median, "spread": each.spread, "error": each.error} for each in found
-            ]
-            replace_file(Path(options.json), json.dumps({**plan.as_json(made), "measured": measured}, indent=1) + "\n")
+        measured = [
+            {**each._asdict(), "median": each.median, "spread": each.spread, "error": each.error} for each in found
+        ]
+        write_json(options.json, {**plan.as_json(made), "measured": measured})
 
 
 def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:

@@ -1,19 +1,16 @@
 """`convs2s scale plan`: an update compiled for devices that need not be attached."""
 
-import json
 import os
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from convs2s_jax.commands.scale_batches import Batches, planned
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, write_json
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.files import replace_file
 from convs2s_jax.scaling import plan, tables, topology
 from convs2s_jax.training.run.config import Config
 
@@ -54,6 +51,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(PlanOptions, values)
     batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
+    check_json(options.json)
     only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
     made = planned(cfg, devices, batches)
@@ -61,8 +59,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         single = topology.named(topology.alone(options.topology))
         made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=batches.vocabulary))
     print(tables.of_plan(made))  # noqa: T201
-    if options.json:
-        replace_file(Path(options.json), json.dumps(plan.as_json(made), indent=1) + "\n")
+    write_json(options.json, plan.as_json(made))
 
 
 def only_compile(environment: MutableMapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,18 @@ def read_json(path: str | Path, *, remedy: str, most: int = LARGEST) -> Any:
         raise UserError(f"{path} is not JSON (its lists are nested too deeply); {remedy}") from error
     except ValueError as error:  # json.JSONDecodeError, or a number of thousands of digits
         raise UserError(f"{path} is not JSON ({shortened(str(error), 200)}); {remedy}") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Find out before long work whether `replace_file` can write a file. Nothing is changed.
+
+    Raises:
+      OSError: `path` is a folder, or no file can be made beside it.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with tempfile.TemporaryFile(dir=path.absolute().parent):
+        pass
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

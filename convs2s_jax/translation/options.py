@@ -209,18 +209,19 @@ class Options:
     def _check_files(self) -> None:
         """Check that standard input is read only once, and that no input file is also the output.
 
-        Nor may the output be the file that standard input was redirected from.
+        Nor may either be the other as a file that standard input or standard output was redirected to.
         """
         names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
         twice = [f"--{name}" for name, path in given if path == "-"]
         once = len(twice) < 2 or bool(self.split)
         check(once, f"{' and '.join(twice)} are all standard input, which can be read only once; give files")
-        target = Path(self.output)
+        target = Path("/dev/stdout" if self.output == "-" else self.output)
+        what = "standard output" if self.output == "-" else f"--output={self.output}"
         for name, path in given:
             source = Path("/dev/stdin" if path == "-" and not self.split else path)
-            read = path != "" and self.output != "-" and source.is_file() and target.is_file()
+            read = path != "" and source.is_file() and target.is_file()
             check(
                 not (read and source.samefile(target)) and not (path == self.output and scheme_of(path)),
-                f"--output={self.output} is the file of --{name}: it would be overwritten; give another",
+                f"{what} is the file of --{name}: it would be overwritten; give another",
             )

@@ -4,11 +4,8 @@ A line of JSON with the fingerprints of both vocabularies, the lengths of the ar
 then the arrays of `search.shortlist.Shortlist` as little-endian int32.
 """
 
-import errno
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,10 +106,7 @@ def check_writable(path: Path) -> None:
       UserError: it is a folder, or no file can be made beside it.
     """
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=path.absolute().parent):
-            pass
+        files.check_replaceable(path)
     except OSError as error:
         raise _unwritable(path, error) from error
 

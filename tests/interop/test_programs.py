@@ -61,7 +61,7 @@ def test_scores_and_hypotheses_are_those_of_decoding(convs2s):
     for line in (workdir / "translations.jsonl").read_text().splitlines():
         one = json.loads(line)
         expected[one["source"]] = one["hypotheses"]
-    for line, found in zip(lines, model.translate(lines, nbest=9), strict=True):
+    for line, found in zip(lines, model.translate(lines, nbest=2), strict=True):
         assert [text for _, text in found][:1] == [one["text"] for one in expected[line]][:1]
         np.testing.assert_allclose(found[0][0], expected[line][0]["score"], rtol=1e-5)
         assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
@@ -133,9 +133,10 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, senten
         runtime.Model(copy)
 
 
-def test_no_hypotheses_at_all_cannot_be_asked_for(convs2s):
-    with pytest.raises(runtime.ExportError, match="nbest is 0: use 1 or more"):
-        runtime.Model(convs2s[1]).translate(["5"], nbest=0)
+@pytest.mark.parametrize("nbest", [0, 3])
+def test_no_other_number_of_hypotheses_than_the_search_has_can_be_asked_for(convs2s, nbest):
+    with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}: use 1 to 2"):
+        runtime.Model(convs2s[1]).translate(["5"], nbest=nbest)
 
 
 def test_a_program_of_another_jax_is_refused_with_a_sentence(tmp_path, convs2s):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from convs2s_jax.commands import scale
+from convs2s_jax.commands import scale, scale_batches
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import tables
 from convs2s_jax.scaling.check import Measured, at_hand
@@ -55,6 +55,16 @@ def test_mistakes_get_a_sentence_and_status_2(arguments, message, capsys):
         scale.console(["convs2s scale", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [["plan", "--topology=cpu:1"], ["check", "--devices=1"]], ids=["plan", "check"])
+@pytest.mark.parametrize(("name", "why"), [("missing/plan.json", "No such file"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_written_is_refused_before_planning(action, name, why, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(scale_batches.plan, "make", pytest.fail)
+    with pytest.raises(SystemExit) as ended:
+        scale.console(["convs2s scale", *action, "--config=cldr_en_de", f"--json={tmp_path / name}"])
+    assert ended.value.code == 2
+    assert f"--json={tmp_path / name} cannot be written: {why}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Options that contradict one another are refused, and the reason is given."""
 
+import contextlib
 import os
 
 import pytest
@@ -149,17 +150,33 @@ def test_the_file_behind_standard_input_is_not_written_over(tmp_path):
     """decode.py --output=text < text"""
     path = tmp_path / "text"
     path.write_text("1\n")
-    before, source = os.dup(0), os.open(path, os.O_RDONLY)
-    os.dup2(source, 0)
-    try:
+    with redirected(0, path, os.O_RDONLY):
         with pytest.raises(UserError, match=f"^--output={path} is the file of --input: it would be overwritten"):
             Options(workdir=("a",), output=str(path))
         Options(workdir=("a",), output=str(tmp_path / "other"))
         Options(workdir=("a",), output=str(path), split="test")  # nothing is read from there
+
+
+@contextlib.contextmanager
+def redirected(stream, path, flags):
+    before, file = os.dup(stream), os.open(path, flags)
+    os.dup2(file, stream)
+    try:
+        yield
     finally:
-        os.dup2(before, 0)
+        os.dup2(before, stream)
         os.close(before)
-        os.close(source)
+        os.close(file)
+
+
+def test_the_file_behind_standard_output_is_not_read(tmp_path):
+    """decode.py --input=text >> text"""
+    path = tmp_path / "text"
+    path.write_text("1\n")
+    with redirected(1, path, os.O_WRONLY):
+        with pytest.raises(UserError, match=r"^standard output is the file of --input: it would be overwritten"):
+            Options(workdir=("a",), input=str(path))
+        Options(workdir=("a",), input=str(path), output=str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("name", ["reference", "prefix", "constraints", "score"])

@@ -77,8 +77,9 @@ class Model:
 
     def translate(self, lines: Sequence[str], *, nbest: int = 1) -> list[Any]:
         """Translations of lines. With nbest above 1, a list of (score, text) for each, best first."""
-        if nbest < 1:
-            raise ExportError(f"nbest is {nbest}: use 1 or more")
+        beams = self.manifest["search"]["beam_size"]
+        if not 1 <= nbest <= beams:
+            raise ExportError(f"nbest is {nbest}: use 1 to {beams}, the number of hypotheses that this export searches")
         sources = [self._cut(ids) for ids in self._src.encode(lines)]
         most = max(self._widths) - 1
         for number, source in enumerate(sources, 1):
