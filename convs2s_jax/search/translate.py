@@ -88,7 +88,7 @@ def translate(
 
     Raises:
       ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation; a
-        shortlist with sampling.
+        shortlist with sampling; `cfg.lm_weight` without a language model, or the reverse.
     """
     members, cfgs = _members(params, cfg_model, cfg)
     count = len(sources)
@@ -226,6 +226,8 @@ def _members(
         raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
     if cfg.lm_weight and len(members) == 1:
         raise ValueError(f"lm_weight is {cfg.lm_weight}, and there is one model: give the language model as the last")
+    if not cfg.lm_weight and len({c.reads_source for c in cfgs}) > 1:
+        raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
     return members, cfgs
 
 

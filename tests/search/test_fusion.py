@@ -140,3 +140,10 @@ def test_a_weight_without_a_language_model_is_refused(lm):
         translate(lm, LM, dataclasses.replace(SEARCH, lm_weight=0.5), [()])
     with pytest.raises(UserError, match=r"^lm_weight is -0\.1: .*use 0 \(none\) or more"):
         SearchConfig(lm_weight=-0.1)
+
+
+def test_a_language_model_without_a_weight_is_refused(lm):
+    """It would be a member of an ensemble with a model that reads a source."""
+    for call in (lambda *given: translate(*given, SOURCES), lambda *given: score(*given, SOURCES, SOURCES)):
+        with pytest.raises(ValueError, match="lm_weight is 0, and a language model is among the models"):
+            call((fresh(0), lm), (MODEL, LM), SEARCH)
