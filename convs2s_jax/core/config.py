@@ -18,8 +18,10 @@ from convs2s_jax.core.literals import REPEATED, literal
 
 T = TypeVar("T")
 
-LARGEST = 2**32 - 1
-"""Largest whole number in a configuration. A larger seed would be cut to 32 bits; counts and sizes are far below."""
+LARGEST = 2**31 - 1
+"""Largest whole number in a configuration: JAX counts rows and columns in 32 bits with a sign."""
+LARGEST_SEED = 2**32 - 1
+"""Largest number in a field named seed: a larger one would be cut to 32 bits."""
 LONGEST = 4096
 """Most characters of a text in a configuration: as many as a path has."""
 ITEMS = 10_000
@@ -244,7 +246,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return _finite(value, where)
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         whole = int(value)
-        check(abs(whole) <= LARGEST, f"{where} is {shown(whole)}: use a whole number from -{LARGEST} to {LARGEST}")
+        most = LARGEST_SEED if where.rpartition(".")[2] == "seed" else LARGEST
+        check(abs(whole) <= most, f"{where} is {shown(whole)}: use a whole number from -{most} to {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         value = shown(value)  # on a command line, the text 2016 looks like a number

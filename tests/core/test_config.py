@@ -346,12 +346,21 @@ def test_numbers_are_finite(value):
         build(Small, {"size": 1, "share": value})
 
 
-@pytest.mark.parametrize("value", [2**32, -(2**32), 10**5000], ids=["2^32", "-2^32", "large"])
+@pytest.mark.parametrize("value", [2**31, -(2**31), 10**5000], ids=["2^31", "-2^31", "large"])
 def test_whole_numbers_have_a_bound(value):
-    """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
-    with pytest.raises(UserError, match=r"^config\.size is .*: use a whole number from -4294967295 to 4294967295$"):
+    """A table of 2^31 rows was an OverflowError of JAX."""
+    with pytest.raises(UserError, match=r"^config\.size is .*: use a whole number from -2147483647 to 2147483647$"):
         build(Small, {"size": value})
-    assert build(Small, {"size": 2**32 - 1}).size == 2**32 - 1
+    assert build(Small, {"size": 2**31 - 1}).size == 2**31 - 1
+
+
+def test_seeds_have_a_bound():
+    """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
+    with pytest.raises(
+        UserError, match=r"^config\.seed is 4294967296: use .* from -4294967295 to 4294967295$"
+    ):
+        build(Config, {"data": DATA, "seed": 2**32})
+    assert build(Config, {"data": DATA, "seed": 2**32 - 1}).seed == 2**32 - 1
 
 
 def test_texts_and_lists_have_a_bound():

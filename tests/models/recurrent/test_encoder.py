@@ -121,7 +121,7 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
     ("values", "message"),
     [
         ({"layers": 0}, r"^model\.encoder\.layers is 0: a recurrent stack has at least one; use 1 or more"),
-        ({"layers": 2**32 - 1}, r"^model\.encoder\.layers is 4294967295: use at most 10000"),
+        ({"layers": 2**31 - 1}, r"^model\.encoder\.layers is 2147483647: use at most 10000"),
         ({"units": 0}, r"^model\.encoder\.units is 0: use 1 or more"),
         ({"max_length": 1}, r"^model\.encoder\.max_length is 1: a word and its end symbol need two; use 2 or more"),
         ({"cell": "gur"}, r"^model\.encoder\.cell is 'gur'; did you mean 'gru'\?"),

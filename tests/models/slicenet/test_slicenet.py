@@ -173,8 +173,8 @@ def test_parameters_are_counted_as_in_the_documentation():
     [
         ({"encoder": {**VALUES["encoder"], "modules": 0}}, r"^model\.encoder\.modules is 0: use 1 or more"),
         (
-            {"encoder": {**VALUES["encoder"], "modules": 2**32 - 1}},
-            r"^model\.encoder\.modules is 4294967295: use at most",
+            {"encoder": {**VALUES["encoder"], "modules": 2**31 - 1}},
+            r"^model\.encoder\.modules is 2147483647: use at most",
         ),
         ({"encoder": {**VALUES["encoder"], "kernels": [3, 3, 0, 3]}}, r"^model\.encoder\.kernels has 0: use 1 or more"),
         ({"decoder": {**VALUES["decoder"], "kernels": [3]}}, r"^model\.decoder\.kernels is \[3\]: expected 4 values"),
