@@ -356,9 +356,7 @@ def test_whole_numbers_have_a_bound(value):
 
 def test_seeds_have_a_bound():
     """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
-    with pytest.raises(
-        UserError, match=r"^config\.seed is 4294967296: use .* from -4294967295 to 4294967295$"
-    ):
+    with pytest.raises(UserError, match=r"^config\.seed is 4294967296: use .* from -4294967295 to 4294967295$"):
         build(Config, {"data": DATA, "seed": 2**32})
     assert build(Config, {"data": DATA, "seed": 2**32 - 1}).seed == 2**32 - 1
 

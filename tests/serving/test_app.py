@@ -1,81 +1,14 @@
 """What a server answers: translations, and one sentence for everything else."""
 
 import asyncio
-import contextlib
-import dataclasses
-import functools
 import json
-import threading
 
-import httpx
-import numpy as np
 import pytest
 
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving import app
-from convs2s_jax.serving.engine import Engine
-from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.translation.results import Hypothesis, Result
-
-
-class Model:
-    """A translator that turns words around; only what handlers ask of one."""
-
-    attends = True
-    shortlist = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Reversing(Engine):
-    """An engine without a model. The line "slow" waits for the event, and "fail" cannot be translated."""
-
-    event: threading.Event = dataclasses.field(default_factory=threading.Event)
-
-    def widths_of(self, lines):
-        for number, line in enumerate(lines, 1):
-            if len(line.split()) >= self.max_tokens:
-                raise UserError(f"line {number} is too long")
-        return [16 for _ in lines]
-
-    def compile(self):
-        yield from (None for _ in self.shapes())
-
-    def run(self, key, _width, requests):
-        lines = [one.text for one in requests]
-        if "slow" in lines:
-            self.event.wait(20)
-        if "fail" in lines:
-            raise RuntimeError("secret of the program, in /some/path")
-        return [self._result(i, line, key) for i, line in enumerate(lines)]
-
-    def _result(self, i, line, key):
-        words = (*line.split()[::-1], "</s>")
-        square = np.eye(len(words), dtype=np.float32)[::-1] if key.attention else None
-        one = Hypothesis(" ".join(words[:-1]), words, -0.5, (-0.25,) * len(words), ((0, 1),), square)
-        worse = dataclasses.replace(one, text="worse", score=float("-inf"))
-        return Result(i, line, tuple(line.split()), (one, worse)[: key.search.beam_size])
-
-
-def talk(work, *, options=None, engine=None, compile=True):
-    """What `work(client)` returns, of a client of a server without sockets."""
-    options = options or ServeOptions(workdir=("w",))
-    engine = engine or Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
-
-    async def main():
-        made = app.make(engine, options)
-        count = functools.partial(app.count, made)
-        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout, count=count)
-        transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(made.router.lifespan_context(made))
-            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://server"))
-            while compile and (await client.get("/ready")).status_code != 200:
-                await asyncio.sleep(0.01)
-            return await work(client)
-
-    return asyncio.run(main())
+from tests.serving.reversing import Model, Reversing, talk
 
 
 def answer_to(body, **more):
@@ -173,39 +106,6 @@ def test_a_body_that_is_not_said_to_be_json_gets_the_header_that_is_missing():
     assert answer.json()["error"].endswith("send it with the header content-type: application/json")
 
 
-@pytest.mark.parametrize(
-    ("parts", "length", "read"),
-    [(100, None, 100), (100, 10_000, 100), (10_000, None, 700), (10_000, 1_000_000, 0)],
-    ids=["without a length", "with one", "very long", "very long, with its length"],
-)
-def test_a_body_that_is_too_large_is_read_to_its_end_within_reason(parts, length, read):
-    """A client that is still sending when the connection is closed would lose the answer."""
-    sent = []
-
-    async def body():
-        for i in range(parts):
-            sent.append(i)
-            yield b" " * 100
-
-    async def work(client):
-        headers = {} if length is None else {"content-length": str(length)}
-        return await client.post("/translate", content=body(), headers=headers)
-
-    assert talk(work, options=ServeOptions(workdir=("w",), max_body=4096)).status_code == 413
-    assert abs(len(sent) - read) <= 5
-
-
-def test_a_body_that_does_not_arrive_is_given_up():
-    async def stuck():
-        yield b"{"
-        await asyncio.sleep(20)
-
-    async def work(client):
-        return await client.post("/translate", content=stuck())
-
-    assert talk(work, options=ServeOptions(workdir=("w",), timeout=0.2)).status_code == 408
-
-
 def test_before_all_programs_are_compiled_the_server_says_so():
     class Slow(Reversing):
         def compile(self):
@@ -296,21 +196,6 @@ def test_metrics_count_requests_lines_and_batches():
     assert found['convs2s_requests_total{status="200"}'] == found['convs2s_requests_total{status="422"}'] == "1.0"
     assert found["convs2s_lines_total"] == found["convs2s_batch_lines_sum"] == "3.0"
     assert found["convs2s_ready"] == "1.0"
-
-
-def test_metrics_count_requests_that_are_refused_before_they_are_read():
-    async def work(client):
-        for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
-            await client.post("/translate", content=content, headers={"content-type": "application/json"})
-        return (await client.get("/metrics")).text.splitlines()
-
-    lines = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
-    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert [found[f'convs2s_requests_total{{status="{status}"}}'] for status in (400, 413, 422)] == [
-        "2.0",
-        "1.0",
-        "1.0",
-    ]
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():

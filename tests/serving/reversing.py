@@ -1,0 +1,76 @@
+"""A server without sockets, whose model turns words around."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import threading
+
+import httpx
+import numpy as np
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.serving import app
+from convs2s_jax.serving.engine import Engine
+from convs2s_jax.serving.limits import Bounded
+from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.translation.results import Hypothesis, Result
+
+
+class Model:
+    """A translator that turns words around; only what handlers ask of one."""
+
+    attends = True
+    shortlist = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reversing(Engine):
+    """An engine without a model. The line "slow" waits for the event, and "fail" cannot be translated."""
+
+    event: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def widths_of(self, lines):
+        for number, line in enumerate(lines, 1):
+            if len(line.split()) >= self.max_tokens:
+                raise UserError(f"line {number} is too long")
+        return [16 for _ in lines]
+
+    def compile(self):
+        yield from (None for _ in self.shapes())
+
+    def run(self, key, _width, requests):
+        lines = [one.text for one in requests]
+        if "slow" in lines:
+            self.event.wait(20)
+        if "fail" in lines:
+            raise RuntimeError("secret of the program, in /some/path")
+        return [self._result(i, line, key) for i, line in enumerate(lines)]
+
+    def _result(self, i, line, key):
+        words = (*line.split()[::-1], "</s>")
+        square = np.eye(len(words), dtype=np.float32)[::-1] if key.attention else None
+        one = Hypothesis(" ".join(words[:-1]), words, -0.5, (-0.25,) * len(words), ((0, 1),), square)
+        worse = dataclasses.replace(one, text="worse", score=float("-inf"))
+        return Result(i, line, tuple(line.split()), (one, worse)[: key.search.beam_size])
+
+
+def talk(work, *, options=None, engine=None, compile=True):
+    """What `work(client)` returns, of a client of a server without sockets."""
+    options = options or ServeOptions(workdir=("w",))
+    engine = engine or Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+
+    async def main():
+        made = app.make(engine, options)
+        count = functools.partial(app.count, made)
+        wrapped = Bounded(made, most=options.max_body, seconds=options.timeout, count=count)
+        transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(made.router.lifespan_context(made))
+            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://server"))
+            while compile and (await client.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+            return await work(client)
+
+    return asyncio.run(main())

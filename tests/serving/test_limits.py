@@ -1,0 +1,59 @@
+"""Bodies that are too large, or do not arrive, are refused, and refusals are counted."""
+
+import asyncio
+
+import pytest
+
+from convs2s_jax.serving.options import ServeOptions
+from tests.serving.reversing import talk
+
+
+@pytest.mark.parametrize(
+    ("parts", "length", "read"),
+    [(100, None, 100), (100, 10_000, 100), (10_000, None, 700), (10_000, 1_000_000, 0)],
+    ids=["without a length", "with one", "very long", "very long, with its length"],
+)
+def test_a_body_that_is_too_large_is_read_to_its_end_within_reason(parts, length, read):
+    """A client that is still sending when the connection is closed would lose the answer."""
+    sent = []
+
+    async def body():
+        for i in range(parts):
+            sent.append(i)
+            yield b" " * 100
+
+    async def work(client):
+        headers = {} if length is None else {"content-length": str(length)}
+        return await client.post("/translate", content=body(), headers=headers)
+
+    assert talk(work, options=ServeOptions(workdir=("w",), max_body=4096)).status_code == 413
+    assert abs(len(sent) - read) <= 5
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    async def stuck():
+        yield b"{"
+        await asyncio.sleep(20)
+
+    async def work(client):
+        answer = await client.post("/translate", content=stuck())
+        return answer.status_code, (await client.get("/metrics")).text
+
+    status, metrics = talk(work, options=ServeOptions(workdir=("w",), timeout=0.2))
+    assert status == 408
+    assert 'convs2s_requests_total{status="408"} 1.0' in metrics
+
+
+def test_metrics_count_requests_that_are_refused_before_they_are_read():
+    async def work(client):
+        for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
+            await client.post("/translate", content=content, headers={"content-type": "application/json"})
+        return (await client.get("/metrics")).text.splitlines()
+
+    lines = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert [found[f'convs2s_requests_total{{status="{status}"}}'] for status in (400, 413, 422)] == [
+        "2.0",
+        "1.0",
+        "1.0",
+    ]
