@@ -41,12 +41,14 @@ class FixedConfig:
       force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`; each later epoch
         multiplies it once more. None for never.
       shrink: factor by which the rate is reduced.
+      warmup: number of warm-up steps: step n of them has n / warmup of the rate. 0 for none.
     """
 
     kind: Literal["fixed"] = "fixed"
     rates: tuple[float, ...] = (0.25,)
     force_anneal: int | None = None
     shrink: float = 0.1
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         check(len(self.rates) > 0 and min(self.rates) > 0, f"rates is {self.rates}: give one rate or more, above 0")
@@ -55,6 +57,7 @@ class FixedConfig:
             self.force_anneal is None or self.force_anneal >= 1,
             f"force_anneal is {self.force_anneal}: an epoch, from 1",
         )
+        check(self.warmup >= 0, f"warmup is {self.warmup}: use 0 steps (none) or more")
 
 
 @record
@@ -156,11 +159,11 @@ def _plateau_validated(cfg: PlateauConfig, state: ScheduleState, loss: float) ->
     return state, why
 
 
-def _fixed_rate(cfg: FixedConfig, _state: ScheduleState, _step: int, epoch: int) -> float:
+def _fixed_rate(cfg: FixedConfig, _state: ScheduleState, step: int, epoch: int) -> float:
     rate = cfg.rates[min(epoch, len(cfg.rates)) - 1]
-    if cfg.force_anneal is None or epoch < cfg.force_anneal:
-        return rate
-    return cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
+    if cfg.force_anneal is not None and epoch >= cfg.force_anneal:
+        rate = cfg.rates[-1] * cfg.shrink ** (epoch + 1 - cfg.force_anneal)
+    return rate * step / cfg.warmup if step < cfg.warmup else rate
 
 
 def _warming(cfg: InverseSqrtConfig | CosineConfig, step: int) -> float:

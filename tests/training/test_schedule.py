@@ -88,6 +88,22 @@ def test_fixed_shrinks_first_at_the_epoch_of_force_anneal():
     assert [schedule.rate(cfg, schedule.start(cfg), step=1, epoch=e) for e in range(1, 6)] == [1, 1, 0.5, 0.25, 0.125]
 
 
+@pytest.mark.parametrize("warmup", [1, 2, 5, 6])
+def test_fixed_warms_up_as_fairseq_does(warmup):
+    """fairseq keeps a factor, set after each update and applied again when an epoch begins."""
+    cfg = FixedConfig(rates=(0.5, 0.25), force_anneal=4, shrink=0.2, warmup=warmup)
+    factor, updates = 1 / warmup, 0
+    for epoch in (1, 2, 3, 4):
+        expected = factor * fairseq_fixed(cfg.rates, 4, 0.2, epoch)
+        for _ in range(2):
+            found = schedule.rate(cfg, schedule.start(cfg), step=updates + 1, epoch=epoch)
+            assert found == pytest.approx(expected, rel=1e-12)
+            updates += 1
+            if updates < warmup:
+                factor = (updates + 1) / warmup
+            expected = factor * fairseq_fixed(cfg.rates, 4, 0.2, epoch)
+
+
 def test_inverse_sqrt_rises_to_its_rate_at_warmup_and_falls_from_there():
     cfg = InverseSqrtConfig(rate=0.4, warmup=4, initial=0.0)
     found = [schedule.rate(cfg, schedule.start(cfg), step=step, epoch=1) for step in (1, 2, 3, 4, 5, 16, 400)]
@@ -137,6 +153,7 @@ def test_other_schedules_do_not_heed_validation(kind):
         (lambda: FixedConfig(rates=(0.1, -0.1)), r"rates is \(0.1, -0.1\): give one rate or more, above 0"),
         (lambda: FixedConfig(shrink=1.5), r"shrink is 1.5: use a factor up to 1"),
         (lambda: FixedConfig(force_anneal=0), r"force_anneal is 0: an epoch, from 1"),
+        (lambda: FixedConfig(warmup=-1), r"warmup is -1: use 0 steps \(none\) or more"),
         (lambda: InverseSqrtConfig(rate=-1.0), r"rate is -1.0: use more than 0"),
         (lambda: InverseSqrtConfig(warmup=0), r"warmup is 0: use 1 step or more"),
         (lambda: InverseSqrtConfig(rate=0.1, initial=0.2), r"initial is 0.2: use 0 up to the rate, 0.1"),

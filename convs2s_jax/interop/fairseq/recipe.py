@@ -127,15 +127,16 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         if args.get("max_lr"):  # in these versions `lr` is the minimum rate
             warming["rate"], minimum = args["max_lr"], rates[0]
         return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": minimum}
-    if warmup:
-        lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
     if kind == "fixed":
         return {
             "kind": "fixed",
             "rates": rates,
             "force_anneal": max(0, args.get("force_anneal", 0)) or None,
             "shrink": shrink,
+            "warmup": warmup,
         }
+    if warmup:
+        lost.append(f"warmup_updates {warmup} has no counterpart in this schedule")
     if kind == "reduce_lr_on_plateau":
         least = args.get("stop_min_lr") or args.get("min_lr") or -1
         patience = max(0, args.get("lr_patience", 0)) + 1
@@ -164,8 +165,8 @@ def _optimizer_args(training: TrainingConfig) -> dict[str, Any]:
 
 def _schedule_args(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, FixedConfig):
-        values = {"lr": list(cfg.rates), "force_anneal": cfg.force_anneal, "lr_shrink": cfg.shrink, "warmup_updates": 0}
-        return {"lr_scheduler": "fixed", **values}
+        values = {"lr": list(cfg.rates), "force_anneal": cfg.force_anneal, "lr_shrink": cfg.shrink}
+        return {"lr_scheduler": "fixed", **values, "warmup_updates": cfg.warmup}
     if isinstance(cfg, PlateauConfig):
         values = {"lr": [cfg.rate], "lr_shrink": cfg.shrink, "lr_patience": cfg.patience - 1, "lr_threshold": 0.0}
         return {"lr_scheduler": "reduce_lr_on_plateau", **values, "stop_min_lr": cfg.minimum, "warmup_updates": 0}

@@ -95,7 +95,7 @@ def test_only_convolutions_are_fconv(side):
 
 
 SCHEDULES = [
-    {"kind": "fixed", "rates": [0.25, 0.1], "force_anneal": 6, "shrink": 0.5},
+    {"kind": "fixed", "rates": [0.25, 0.1], "force_anneal": 6, "shrink": 0.5, "warmup": 40},
     {"kind": "plateau", "rate": 0.3, "shrink": 0.2, "minimum": 1e-3, "patience": 2},
     {"kind": "inverse_sqrt", "rate": 5e-4, "warmup": 100, "initial": 1e-6},
     {"kind": "cosine", "rate": 5e-4, "warmup": 100, "steps": 2000, "initial": 1e-6, "minimum": 1e-5},
