@@ -4,9 +4,10 @@ LightConv (Wu et al. 2019) on Multi30k: a kernel for each of four heads, the sam
 Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds
 train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
 
-4,083,012 parameters. Measured in 14.5 minutes of updates on 2 cores, seed 1 (benchmarks/family.py; table in
-docs/results.md): perplexity 5.86 on valid, BLEU 39.39 (test 2016, beam 5), 7 epochs of 117 s. Other peak
-rates than 0.003 were not tried to their end.
+Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
+perplexity 6.25 on valid, BLEU 39.11 (test 2016, beam 5), 6 epochs of 56 s.
+This file trains for 16 epochs. 4,083,012 parameters.
+Other peak rates than 0.003 were not tried to their end.
 """
 
 

@@ -1,10 +1,14 @@
 """A small state whose checkpoints tests save, restore and compare."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from convs2s_jax.data import vocabulary
 from convs2s_jax.training.run import checkpoint, restoring, run_folder
+from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.step import TrainState
 
 ACCEPT = lambda _: None  # noqa: E731
@@ -58,3 +62,16 @@ def largest(folder, step):
     """The file of a checkpoint that holds most of its arrays."""
     files = [path for path in (folder / str(step) / "params").rglob("*") if path.is_file()]
     return max(files, key=lambda path: path.stat().st_size)
+
+
+def without_updates(run, workdir, *, data):
+    """A copy of a run whose only checkpoint is of step 0, with random parameters. `data` None means imported ones."""
+    shutil.copytree(run, workdir)
+    shutil.rmtree(workdir / "checkpoints")
+    cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(workdir / "vocab")
+    state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=150, target=150)
+    with checkpoint.manager(workdir / "checkpoints", keep=1) as checkpoints:
+        position = {"epoch": 1, "data": data, "vocabularies": run_folder.fingerprints(vocabularies)}
+        checkpoint.save(checkpoints, state, position)
+        checkpoint.wait(checkpoints, 0)
+    return workdir

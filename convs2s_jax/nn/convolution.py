@@ -107,8 +107,8 @@ def xla(w: Array, x: Array) -> Array:
 def products(w: Array, x: Array) -> Array:
     """The same by matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
 
-    The gradients keep x, not its windows. These three formulas are the fastest of those measured in
-    docs/performance.md.
+    The gradients keep x, not its windows. These three formulas were the fastest of those measured
+    (docs/performance-log.md).
     """
     return _products(w, x, jax.default_matmul_precision.value)
 

@@ -93,7 +93,7 @@ def products(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0
 
 
 DEPTHWISE_FORMS: dict[str, Callable[..., Array]] = {"shifts": shifts, "products": products}
-"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance.md)."""
+"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance-log.md)."""
 
 
 def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Array:

@@ -1,4 +1,4 @@
-"""Parameters of which each device holds a part: they are made whole before the first layer, or by the layers.
+"""Parameters sharded over devices: they are gathered before the first layer, or by the layers that use them.
 
 On a mesh that shards parameters (fully sharded data parallelism, Zhao et al. 2023) the training step hands the layers
 `Part`s in place of arrays. Layers that run one after another call `whole` on their parameters first, so that only the

@@ -1,4 +1,4 @@
-"""Where channels of activations lie on a mesh whose axis `tensor` shards the outputs of layers.
+"""Sharding of the channels of activations on a mesh with an axis `tensor` (tensor parallelism).
 
 A layer keeps its output channels cut. They are gathered where the next product sums over them, once for each block, and
 the gradient of what was gathered is summed into the cut again. Without such an axis these functions change nothing:

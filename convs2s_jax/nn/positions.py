@@ -19,7 +19,7 @@ def sinusoidal(rows: int, dim: int) -> np.ndarray:
       dim: E, even and at least 4.
 
     Returns:
-      [P, E] in float32; the angles are computed in float32 too.
+      [P, E] in float32. Angles are products in float32; exp, sin and cos are computed in float64 and rounded once.
     """
     half = dim // 2
     step = np.float32(math.log(10000) / (half - 1))

@@ -41,7 +41,7 @@ class FixedConfig:
       force_anneal: first epoch, counted from 1, in which the last rate is multiplied by `shrink`; each later epoch
         multiplies it once more. None for never.
       shrink: factor by which the rate is reduced.
-      warmup: number of warm-up steps: step n of them has n / warmup of the rate. 0 for none.
+      warmup: number of warm-up steps, during which the rate rises linearly: n / warmup of it at step n. 0 for none.
     """
 
     kind: Literal["fixed"] = "fixed"

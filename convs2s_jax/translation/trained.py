@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
@@ -67,7 +67,7 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
         restoring.restore_params,
         run_folder.checkpoints(workdir),
         abstract,
-        check=partial(_check, workdir, vocabularies),
+        check=partial(run_folder.check_trained, workdir, vocabularies),
         tell=tell,
     )
     found = [one(step=step) for step in steps or (None,)]
@@ -78,19 +78,6 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     fingerprint = checksum(json.dumps(content, sort_keys=True).encode())
     numbers = tuple(position["step"] for position in positions)
     return Trained(cfg, vocabularies, params, numbers, fingerprint, positions[-1].get("held_out", {}))
-
-
-def _check(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint with other vocabularies, and one of a run that no update has changed.
-
-    Imported parameters may have step 0: they were trained elsewhere, and know no data.
-    """
-    run_folder.check_vocabularies(workdir, vocabularies, position)
-    if position["step"] == 0 and position["data"] is not None:
-        raise UserError(
-            f"--workdir={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
-            "update; train first, by the command that began the run"
-        )
 
 
 def read_split(

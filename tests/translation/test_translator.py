@@ -11,12 +11,12 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.words import WordList
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training.run import checkpoint, restoring, run_folder
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load, precomputed
 from tests import tiny
+from tests.checkpoints import without_updates
 
 TARGETS = ["5 Kilowatt", "", "Norwegen und Spanien"]
 
@@ -40,14 +40,7 @@ def test_the_best_checkpoint_is_loaded_unless_a_step_is_named(trained):
 @pytest.mark.parametrize("data", [7, None], ids=["begun here", "imported"])
 def test_random_parameters_are_refused_and_imported_ones_are_not(trained, tmp_path, data):
     """A checkpoint of step 0: earlier versions wrote one where a signal came before the first update."""
-    workdir = shutil.copytree(trained, tmp_path / "run")
-    shutil.rmtree(workdir / "checkpoints")
-    cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(workdir / "vocab")
-    state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=150, target=150)
-    with checkpoint.manager(workdir / "checkpoints", keep=1) as checkpoints:
-        position = {"epoch": 1, "data": data, "vocabularies": run_folder.fingerprints(vocabularies)}
-        checkpoint.save(checkpoints, state, position)
-        checkpoint.wait(checkpoints, 0)
+    workdir = without_updates(trained, tmp_path / "run", data=data)
     if data is None:
         assert load(workdir, tell=print).steps == ((0,),)
     else:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.places import check_place
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier.model import ClassifierConfig
@@ -37,6 +38,8 @@ class TrainingConfig:
     """How a model is trained.
 
     Attributes:
+      finetune_from: workdir of another run, to fine-tune its model: a new run begins with the parameters of its best
+        checkpoint, and has its vocabularies. "" for random parameters.
       optimizer: kind of optimiser and its constants.
       schedule: kind of learning rate schedule and its constants.
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
@@ -65,6 +68,7 @@ class TrainingConfig:
         change nothing and are counted. One more ends training; with 0 the first one does.
     """
 
+    finetune_from: str = ""
     optimizer: AnyOptimizer = NesterovConfig()
     schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
@@ -87,6 +91,7 @@ class TrainingConfig:
     trackers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_place("finetune_from", self.finetune_from, stores=False)
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
         check(
             0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"
@@ -149,6 +154,10 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}: use 0 or more")
+        check(
+            not (self.training.finetune_from and self.data.vocabulary.dir),
+            "training.finetune_from brings the vocabularies of that run with it: leave data.vocabulary.dir out",
+        )
         if isinstance(self.model, ModelConfig):
             self._check_sides(self.model)
         else:
@@ -174,7 +183,7 @@ class Config:
         )
         vocabulary = self.data.vocabulary
         check(
-            not model.share_embeddings or vocabulary.joint or vocabulary.dir != "",
+            not model.share_embeddings or vocabulary.joint or vocabulary.dir != "" or self.training.finetune_from != "",
             "model.share_embeddings is True, and each side has its own vocabulary: set data.vocabulary.joint to True",
         )
         check(

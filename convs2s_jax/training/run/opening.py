@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -14,10 +15,10 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import dispatch, schedule, sharding, sharding_table
+from convs2s_jax.training import dispatch, optimizer, schedule, sharding, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, trackers, validation
+from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
 from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
@@ -35,7 +36,7 @@ from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import Step, TrainState
+from convs2s_jax.training.step import Step, TrainState, init_state
 
 
 def open_run(
@@ -139,13 +140,19 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     merged = jax.eval_shape(weight_norm.merge, abstract.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
     layout = sharding.shardings(abstract, mesh, run.cfg.parallel, rules=run.cfg.mesh.rules)
+    wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
-        jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout),
+        wanted,
         check=lambda position: check_data(run, position),
         tell=tell,
     )
-    if found is None:
+    if found is None and run.cfg.training.finetune_from:
+        params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
+        begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
+        state = dispatch.jit_once(begin, mesh, out_shardings=layout)(params)
+        position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
+    elif found is None:
         # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
         state = dispatch.jit_once(init, mesh, out_shardings=sharding.replicated(mesh))(key)
         state = dispatch.jit(lambda state: state, out_shardings=layout)(state)

@@ -17,7 +17,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import finetuning, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
@@ -182,7 +182,9 @@ def _vocabularies(
     learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
     if not learn:
         return vocabulary.load(learned)
-    if cfg.data.vocabulary.dir:
+    if cfg.training.finetune_from:
+        made = finetuning.vocabularies(cfg)
+    elif cfg.data.vocabulary.dir:
         made = vocabulary.load_from(cfg.data.vocabulary.dir)
     else:
         if learned.is_dir():
@@ -200,7 +202,7 @@ def _vocabularies(
 
 def _origin(cfg: Config, text: ParallelText) -> str:
     """A checksum of all that learned vocabularies depend on, as a name for their folder."""
-    if cfg.data.vocabulary.dir:
+    if cfg.data.vocabulary.dir or cfg.training.finetune_from:
         return "given"
     settings = {
         "data.vocabulary": to_dict(cfg.data.vocabulary),

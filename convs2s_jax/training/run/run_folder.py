@@ -25,6 +25,7 @@ FREE = (
     "data.tfds_dir",
     "data.cache_dir",
     "data.vocabulary.dir",
+    "training.finetune_from",
     "training.max_steps",
     "training.max_epochs",
     "training.report_every",
@@ -44,7 +45,7 @@ FREE = (
     "parallel",
 )
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
-and the paths of the data (the content is compared)."""
+the paths of the data (the content is compared), and the run that was fine-tuned, of which nothing is read again."""
 
 BEFORE = ".before"
 """Suffix of the earlier copy of a checkpoint while it is being written again."""
@@ -126,6 +127,22 @@ def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapp
         raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
 
 
+def check_trained(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint with other vocabularies, and one of a run that no update has changed.
+
+    Imported parameters may have step 0: they were trained elsewhere, and know no data.
+
+    Raises:
+      UserError: it is one of these.
+    """
+    check_vocabularies(workdir, vocabularies, position)
+    if position["step"] == 0 and position["data"] is not None:
+        raise UserError(
+            f"--workdir={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
+            "update; train first, by the command that began the run"
+        )
+
+
 def check_config(workdir: Path, cfg: Config) -> None:
     """Check that a run in the workdir, if it has a checkpoint, has this configuration. Nothing is written.
 
@@ -137,7 +154,7 @@ def check_config(workdir: Path, cfg: Config) -> None:
         if not os.path.lexists(path):
             raise UserError(f"{path} is missing, and checkpoints here need it: restore it, or use another workdir")
         there, here = to_dict(load_config(workdir)), to_dict(cfg)
-        odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here) if not _free(name)]
+        odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in differences(there, here) if not _free(name)]
         if odd:
             raise UserError(
                 f"--workdir={workdir} holds a run of another configuration: {'; '.join(odd[:5])}"
@@ -163,10 +180,10 @@ def _free(name: str) -> bool:
     return any(name == free or name.startswith(f"{free}.") for free in FREE)
 
 
-def _differences(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """(path, value there, value here) of each field that differs."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted({*there, *here}):
-            yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
+            yield from differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
     elif there != here:
         yield path, there, here

@@ -1,0 +1,99 @@
+"""A new run begins with the parameters and the vocabularies of another one."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation.translator import load
+from tests import processes, tiny
+from tests.checkpoints import without_updates
+from tests.helpers import drills_but
+
+OTHER = {
+    "data__cldr": {"train": 100, "valid": 12, "test": 8, "seed": 2},
+    "training__schedule": {"kind": "fixed", "rates": [1e-9]},
+    "training__max_steps": 1,
+}
+"""Other text, and a rate so small that one update leaves the parameters as they were."""
+MESHES = [{}, {"mesh__data": 2, "mesh__fsdp": 2}, {"mesh__data": 4, "parallel": "pmap"}]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "run"
+    train(tiny.config(training__max_steps=6, training__validate_every=2), folder)
+    return folder
+
+
+def best(workdir):
+    return load(workdir, tell=print)
+
+
+def assert_tuned(workdir, source):
+    """The parameters after one tiny update are those of the best checkpoint, and the vocabularies are the same."""
+    [[step]] = best(source).steps
+    theirs = tiny.arrays(source, step)
+    for name, ours in tiny.arrays(workdir, 1).items():
+        np.testing.assert_allclose(ours, theirs[name], rtol=1e-6, atol=1e-7, err_msg=name)
+    assert run_folder.fingerprints(best(workdir).vocabularies) == run_folder.fingerprints(best(source).vocabularies)
+
+
+@pytest.mark.parametrize("mesh", drills_but(MESHES, kept=[MESHES[1]]), ids=str)
+def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path):
+    train(tiny.config(**OTHER, **mesh, training__finetune_from=str(source)), tmp_path / "run")
+    assert_tuned(tmp_path / "run", source)
+    log = (tmp_path / "run" / "train.log").read_text()
+    [[step]] = best(source).steps
+    assert f"fine-tuning: parameters of step {step} of {source}" in log
+    assert "learning the vocabularies" not in log
+
+
+def test_it_trains_them_and_goes_on_when_the_other_run_is_gone(source, tmp_path):
+    """What may differ from the other run does: dropout, optimiser, text."""
+    copy = shutil.copytree(source, tmp_path / "copy")
+    more = {"training__optimizer": {"kind": "adam"}, "training__schedule": {"kind": "fixed", "rates": [1e-2]}}
+    cfg = {**OTHER, **more, "model__dropout": 0.3, "training__finetune_from": str(copy)}
+    train(tiny.config(**cfg), tmp_path / "run")
+    shutil.rmtree(copy)
+    train(tiny.config(**{**cfg, "training__max_steps": 3}), tmp_path / "run")
+    after, [[step]] = tiny.arrays(tmp_path / "run", 3), best(source).steps
+    assert all(np.any(after[name] != theirs) for name, theirs in tiny.arrays(source, step).items())
+    assert [line["step"] for line in tiny.metrics(tmp_path / "run") if line["split"] == "train"][-1] == 3
+    train(tiny.config(**{**cfg, "training__max_steps": 4, "training__finetune_from": ""}), tmp_path / "run")
+
+
+@pytest.mark.drill
+def test_two_processes_fine_tune_as_one_does(source, tmp_path):
+    options = {**OTHER, "mesh__data": 1, "mesh__fsdp": -1, "training__finetune_from": str(source)}
+    told = processes.run(tiny.config_file(tmp_path, **options), tmp_path / "run", 2, 2)
+    assert "fine-tuning: parameters of step" in told[0]
+    assert_tuned(tmp_path / "run", source)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"model__embedding_dim": 16},
+            "holds another model: model.embedding_dim is 8 there and 16 here. Use the model of",
+        ),
+        ({"model__encoder__layers": [[8, 5]]}, r"holds another model: model.encoder.layers is .* there and .* here"),
+        ({"training__finetune_from": "gs://a/b"}, "finetune_from is gs://a/b: gs:// is not supported here"),
+        ({"training__finetune_from": "missing"}, "^training.finetune_from=missing: there is no such folder"),
+        ({"data__vocabulary__dir": "x"}, "training.finetune_from brings the vocabularies of that run with it"),
+    ],
+)
+def test_what_cannot_be_fine_tuned_is_refused_and_nothing_is_written(values, message, source, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train(tiny.config(**{**OTHER, "training__finetune_from": str(source), **values}), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_random_parameters_are_refused(source, tmp_path):
+    other = without_updates(source, tmp_path / "other", data=7)
+    with pytest.raises(UserError, match=f"^training.finetune_from={other} holds random parameters"):
+        train(tiny.config(**OTHER, training__finetune_from=str(other)), tmp_path / "run")
