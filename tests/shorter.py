@@ -108,7 +108,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "CONFIG ... --rows 32": "configs/fairseq_fconv_iwslt_de_en.py --layers 1 --vocabulary=100 --rows 4",
             "--layers 15": "--layers 1 --vocabulary=100 --rows 4 --length 8",
         },
-        "docs/training.md": {"[(256, 3)] * 4 + [(512, 1)]": "[(16, 3)] + [(24, 1)]"},
+        "docs/training.md": {"[(256, 3)] * 4 + [(512, 1)]": "[(16, 3)] + [(24, 1)]", "=NEW": "=DIR"},
     }
 )
 """What is run with less of everything, to take minutes: page -> text of its blocks -> what replaces it."""
