@@ -56,8 +56,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
     with processes.join(given) or contextlib.nullcontext():
-        if distributed.is_primary():
-            check_json(options.json)
+        distributed.primary_only("checked", lambda: check_json(options.json))
         made, found = _measured(options, batches, cfg)
     if distributed.is_primary():
         print(f"{tables.of_plan(made)}\n\n{tables.of_check(found, options.steps)}")  # noqa: T201

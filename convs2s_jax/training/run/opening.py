@@ -147,15 +147,15 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
         check=lambda position: check_data(run, position),
         tell=tell,
     )
-    if found is None and run.cfg.training.finetune_from:
-        params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
-        begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
-        state = dispatch.jit_once(begin, mesh, out_shardings=layout)(params)
-        position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
-    elif found is None:
-        # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
-        state = dispatch.jit_once(init, mesh, out_shardings=sharding.replicated(mesh))(key)
-        state = dispatch.jit(lambda state: state, out_shardings=layout)(state)
+    if found is None:
+        if run.cfg.training.finetune_from:
+            params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
+            begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
+            state = dispatch.jit_once(begin, mesh, out_shardings=layout)(params)
+        else:
+            # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
+            state = dispatch.jit_once(init, mesh, out_shardings=sharding.replicated(mesh))(key)
+            state = dispatch.jit(lambda state: state, out_shardings=layout)(state)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found
