@@ -68,7 +68,6 @@ class VocabularyConfig:
         check_place("dir", self.dir, stores=True)
         for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
-            check(size < 2**31, f"{name} is {size}: numbers of words have 32 bits; use less than {2**31}")
         check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
         check(self.min_count >= 1, f"min_count is {self.min_count}: every word occurs at least once; use 1 or more")
         learns_subwords = self.kind != "words" and not self.dir  # other workdirs may hold a smaller one, never used

@@ -18,7 +18,10 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
         ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': write 'files', 'tsv', 'cldr'"),
         ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
         ({"vocabulary": {"tgt_size": 0}}, "data.vocabulary.tgt_size is 0: four entries are special"),
-        ({"vocabulary": {"src_size": 2**31}}, "data.vocabulary.src_size is 2147483648: .* use less than 2147483648"),
+        (
+            {"vocabulary": {"src_size": 2**31}},
+            "data.vocabulary.src_size is 2147483648: use a whole number from .* to 2147483647",
+        ),
         ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* at least 1 line"),
         ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
         ({"vocabulary": {"character_coverage": 1.5}}, "data.vocabulary.character_coverage is 1.5: .* from 0.98 to 1"),
@@ -58,6 +61,6 @@ def test_one_language_on_both_sides_is_allowed_with_files_of_their_own():
 
 @pytest.mark.parametrize("field", ["shapes", "tokens"])
 def test_a_batch_beyond_all_devices_is_refused(field):
-    for value in (2**31, 2**24 + 1):
+    for value in (2**31 - 1, 2**24 + 1):
         with pytest.raises(UserError, match=rf"^{field} is {value}: .*; use \d+ or less$"):
             BatchConfig(**{field: value})

@@ -38,8 +38,6 @@ class TrainingConfig:
     """How a model is trained.
 
     Attributes:
-      finetune_from: workdir of another run, to fine-tune its model: a new run begins with the parameters of its best
-        checkpoint, and has its vocabularies. "" for random parameters.
       optimizer: kind of optimiser and its constants.
       schedule: kind of learning rate schedule and its constants.
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
@@ -66,9 +64,10 @@ class TrainingConfig:
       trackers: services that get the metrics of each report too, from wandb and mlflow (docs/training.md).
       skip_bad_steps: number of updates in a row that may be skipped because their loss or gradient is not finite. They
         change nothing and are counted. One more ends training; with 0 the first one does.
+      finetune_from: workdir of another run, to fine-tune its model: a new run begins with the parameters of its best
+        checkpoint, and has its vocabularies. "" for random parameters.
     """
 
-    finetune_from: str = ""
     optimizer: AnyOptimizer = NesterovConfig()
     schedule: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig = PlateauConfig()
     clip: float = 0.1
@@ -89,6 +88,7 @@ class TrainingConfig:
     compile_ahead: int | None = None
     profile: str = ""
     trackers: tuple[str, ...] = ()
+    finetune_from: str = ""
 
     def __post_init__(self) -> None:
         check_place("finetune_from", self.finetune_from, stores=False)
