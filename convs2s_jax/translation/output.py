@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import FrameType
 
 from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import check_replaceable
 
 Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
@@ -30,8 +30,7 @@ def check_writable(name: str) -> None:
         if path.exists():
             os.close(os.open(path, os.O_WRONLY))
         else:
-            with tempfile.TemporaryFile(dir=path.parent):
-                pass
+            check_replaceable(path)
     except OSError as error:
         raise _unwritable(name, error) from error
 

@@ -1,12 +1,10 @@
 """Fine-tuning: a new run begins with the parameters and the vocabularies of another one."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from convs2s_jax.core.config import to_dict
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
@@ -14,6 +12,7 @@ from convs2s_jax.training.run import distributed, restoring, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.digest import digest_of_record
 
+FIELD = "training.finetune_from"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Ends of names of fields of a model that do not change what its parameters mean; nor does `execution`."""
 
@@ -25,15 +24,9 @@ def vocabularies(cfg: Config) -> Vocabularies:
       UserError: there is no such run, its model is another than that of `cfg`, or its vocabularies are damaged.
     """
     workdir = Path(cfg.training.finetune_from)
-    with _named():
-        there, here = to_dict(run_folder.load_config(workdir).model), to_dict(cfg.model)
-    odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in run_folder.differences(there, here, "model")]
-    odd = [each for each in odd if not _is_free(each.split(" ", 1)[0])]
-    if odd:
-        raise UserError(
-            f"training.finetune_from={workdir} holds another model: {'; '.join(odd[:5])}"
-            f"{' ...' if len(odd) > 5 else ''}. Use the model of that run"
-        )
+    model = run_folder.load_config(workdir, given_as=FIELD).model
+    odd = run_folder.differences(to_dict(model), to_dict(cfg.model), free=_is_free, path="model")
+    check(not odd, f"{FIELD}={workdir} holds another model: {odd}. Use the model of that run")
     return vocabulary.load(run_folder.vocabulary(workdir))
 
 
@@ -50,26 +43,12 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[
       UserError: as `restoring.restore_items`; or the checkpoint has other vocabularies, or random parameters.
     """
     workdir = Path(cfg.training.finetune_from)
-
-    def check(position: dict[str, Any]) -> None:
-        with _named():
-            run_folder.check_trained(workdir, known, position)
-
+    trained = partial(run_folder.check_trained, workdir, known, given_as=FIELD)
     folder = run_folder.checkpoints(workdir)
-    params, position = restoring.restore_params(folder, abstract, step=None, check=check, tell=tell)
-    digests = digest_of_record({"params": position["digests"]["params"]})
-    distributed.agree("checkpoint of training.finetune_from", digests)
+    params, position = restoring.restore_params(folder, abstract, step=None, check=trained, tell=tell)
+    distributed.agree(f"checkpoint of {FIELD}", digest_of_record({"params": position["digests"]["params"]}))
     tell(f"fine-tuning: parameters of step {position['step']} of {workdir}")
     return params
-
-
-@contextlib.contextmanager
-def _named() -> Iterator[None]:
-    """Sentences about a workdir get the name of the field that gave it."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(str(error).replace("--workdir=", "training.finetune_from=")) from error
 
 
 def _is_free(name: str) -> bool:

@@ -5,12 +5,12 @@ config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
-from convs2s_jax.core.config import build, to_dict
+from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -88,17 +88,21 @@ def begun(workdir: Path) -> bool:
     return bool(finished(checkpoints(workdir)))
 
 
-def load_config(workdir: Path) -> Config:
+def load_config(workdir: Path, *, given_as: str = "--workdir") -> Config:
     """The resolved configuration of a run.
+
+    Args:
+      workdir: of the run.
+      given_as: the flag or field that named it, for messages.
 
     Raises:
       UserError: no such folder, no config.json in it, one that is damaged, or one that does not fit this version.
     """
     path = workdir / "config.json"
     if not workdir.is_dir():
-        raise UserError(f"--workdir={workdir}: there is no such folder")
+        raise UserError(f"{given_as}={workdir}: there is no such folder")
     if not os.path.lexists(path):
-        raise UserError(f"--workdir={workdir} holds no config.json: no training was begun there")
+        raise UserError(f"{given_as}={workdir} holds no config.json: no training was begun there")
     values = read_json(path, remedy="restore it, or train again in another workdir")
     return build(Config, _verified(values, path), "config")
 
@@ -127,10 +131,13 @@ def check_vocabularies(workdir: Path, vocabularies: Vocabularies, position: Mapp
         raise UserError(f"{vocabulary(workdir)} is the vocabulary of another model: restore the one it had")
 
 
-def check_trained(workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any]) -> None:
+def check_trained(
+    workdir: Path, vocabularies: Vocabularies, position: Mapping[str, Any], *, given_as: str = "--workdir"
+) -> None:
     """Refuse a checkpoint with other vocabularies, and one of a run that no update has changed.
 
-    Imported parameters may have step 0: they were trained elsewhere, and know no data.
+    Imported parameters may have step 0: they were trained elsewhere, and know no data. `given_as` is that of
+    `load_config`.
 
     Raises:
       UserError: it is one of these.
@@ -138,7 +145,7 @@ def check_trained(workdir: Path, vocabularies: Vocabularies, position: Mapping[s
     check_vocabularies(workdir, vocabularies, position)
     if position["step"] == 0 and position["data"] is not None:
         raise UserError(
-            f"--workdir={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
+            f"{given_as}={workdir} holds random parameters: its checkpoint of step 0 was written before the first "
             "update; train first, by the command that began the run"
         )
 
@@ -154,12 +161,12 @@ def check_config(workdir: Path, cfg: Config) -> None:
         if not os.path.lexists(path):
             raise UserError(f"{path} is missing, and checkpoints here need it: restore it, or use another workdir")
         there, here = to_dict(load_config(workdir)), to_dict(cfg)
-        odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in differences(there, here) if not _free(name)]
-        if odd:
-            raise UserError(
-                f"--workdir={workdir} holds a run of another configuration: {'; '.join(odd[:5])}"
-                f"{' ...' if len(odd) > 5 else ''}. Use another workdir, or the settings of that run"
-            )
+        odd = differences(there, here, free=_free)
+        check(
+            not odd,
+            f"--workdir={workdir} holds a run of another configuration: {odd}. Use another workdir, or the settings of "
+            "that run",
+        )
 
 
 def write_config(workdir: Path, cfg: Config) -> None:
@@ -180,10 +187,22 @@ def _free(name: str) -> bool:
     return any(name == free or name.startswith(f"{free}.") for free in FREE)
 
 
-def differences(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:
+    """The fields that differ, but for free ones, for a message: the first five of them; "" if there are none.
+
+    Args:
+      there, here: two configurations, as `to_dict` returns them.
+      free: tells by the path of a field whether it may differ.
+      path: of both in the configuration of a run.
+    """
+    odd = [f"{name} is {a!r} there and {b!r} here" for name, a, b in _differences(there, here, path) if not free(name)]
+    return "; ".join(odd[:5]) + (" ..." if len(odd) > 5 else "")
+
+
+def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """(path, value there, value here) of each field that differs."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted({*there, *here}):
-            yield from differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
+            yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
     elif there != here:
         yield path, there, here
