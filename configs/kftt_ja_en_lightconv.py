@@ -1,7 +1,7 @@
 """python train.py --config=configs/kftt_ja_en_lightconv.py --config.data.dir=DIR --workdir=runs/kftt_lightconv
 
 LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to English, beside configs/kftt_ja_en.py: the
-same text, sub-words, batches and number of updates, 256 channels, five encoder and four decoder layers with kernels
+same text, sub-words and batches, half of the updates, 256 channels, five encoder and four decoder layers with kernels
 that grow from 3 to 31. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`.
 
 Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. This configuration was not run
