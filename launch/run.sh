@@ -14,6 +14,10 @@ METADATA=${METADATA:-}             # address of Google's metadata of this machin
 POLL=${POLL:-5}                    # seconds between two such questions
 AGAIN=75
 
+if [[ ${JAX_COMPILATION_CACHE_DIR:-} == *://* ]]; then
+  unset JAX_COMPILATION_CACHE_DIR # JAX keeps no programs in an object store; train.py then keeps them on this machine
+fi
+
 child='' watcher='' stopped='' passed=''
 
 pass_on() { # once: a second signal would end the training without a save

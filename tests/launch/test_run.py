@@ -102,6 +102,14 @@ def test_where_the_scheduler_signals_the_training_nothing_is_passed_on(programs)
     assert process.wait(30) == 75
 
 
+@pytest.mark.parametrize(("folder", "kept"), [("gs://bucket/a/cache/compiled", "unset"), ("/shared/a", "/shared/a")])
+def test_programs_are_not_kept_in_an_object_store(programs, folder, kept):
+    """The scripts name a folder of the workdir; JAX would fail to write it in a store, and keep nothing anywhere."""
+    programs.add("training", 'echo "${JAX_COMPILATION_CACHE_DIR-unset}"')
+    found = programs.call("run.sh", "training", JAX_COMPILATION_CACHE_DIR=folder)
+    assert (found.returncode, found.stdout) == (0, f"{kept}\n"), found.stderr
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(
     ("path", "answer"), [("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"), ("preempted", "TRUE")]

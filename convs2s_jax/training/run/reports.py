@@ -25,6 +25,10 @@ def perplexity(loss: float) -> float:
 def show(sentence: str) -> str:
     """Show a sentence to the user on standard error; returns its line for the log."""
     tqdm.write(sentence, file=sys.stderr)
+    return _stamped(sentence)
+
+
+def _stamped(sentence: str) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n"
 
 
@@ -81,8 +85,12 @@ class Reports:
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
+        self._logged(show(sentence))
+
+    def _logged(self, line: str) -> None:
+        """Write a line to the log."""
         with self._located():
-            self._log.write(show(sentence))
+            self._log.write(line)
             self._log.flush()
 
     @contextlib.contextmanager
@@ -131,8 +139,11 @@ class Reports:
                 f"epoch {epoch} loss {loss:.3f} {others.get('tokens_per_second', 0):.0f} tokens/s"
             )
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        sentence = f"step {step} epoch {epoch} {split}: {shown}"
         if split != "train" or self._bar.disable:
-            self.tell(f"step {step} epoch {epoch} {split}: {shown}")
+            self.tell(sentence)
+        else:  # the bar shows it
+            self._logged(_stamped(sentence))
 
 
 class Silence(Reports):

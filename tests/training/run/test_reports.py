@@ -189,3 +189,11 @@ def test_torch_is_not_imported_where_it_is_installed():
     pytest.importorskip("torch")
     check = "import sys, convs2s_jax.training.run.reports; assert 'torch' not in sys.modules; import torch.utils"
     assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0
+
+
+def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=1, epoch=1, split="train", loss=2.0)
+    [line] = (tmp_path / "train.log").read_text().splitlines()
+    assert "step 1 epoch 1 train: loss 2, perplexity 7.389" in line
