@@ -2,7 +2,7 @@
 
 ConvS2S on the Kyoto Free Translation Task, Japanese to English: 330,000 pairs, 256 channels, five encoder and four
 decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are those that
-two processor cores train in four hours: an epoch has 8.3 M target tokens and about 2,500 updates, training ends after
+two processor cores train in five hours: an epoch has 8.3 M target tokens and about 2,500 updates, training ends after
 eight. A run that was stopped continues with the same command. 24 shapes of batches in place of 12 leave 14 % padding in
 place of 18 %: long and short sides meet more often than between European languages.
 

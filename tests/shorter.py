@@ -97,6 +97,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "docs/distributed.md": {"python train.py": "rm -rf runs/a; python train.py"},
         "docs/results.md": {
+            "=7000": "=2",
             "--checkpoint=8832": "--checkpoint=1",
             "[(512, 3)] * 8": "[(16, 3)]",
             "embedding_dim=512": "embedding_dim=16",
@@ -154,6 +155,10 @@ LESS: Mapping[str, str] = MappingProxyType(
             ("cldr_en_de", "iwslt14_de_en", "multi30k_de_en", "your_text", "paper_wmt14_en_de"), TRANSLATOR
         ),
         "kftt_ja_en": TRANSLATOR,
+        "kftt_ja_en_lightconv": BRIEFLY
+        + SHORT
+        + CUT
+        + "".join(f" --config.model.{side}.layers='[3]'" for side in ("encoder", "decoder")),
         "aeslc": TRANSLATOR,
         "scan_convs2s": BRIEFLY + TINY,
         "scan_gru": BRIEFLY + " --config.model.encoder.units=16 --config.model.decoder.units=16",
