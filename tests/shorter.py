@@ -97,7 +97,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "docs/distributed.md": {"python train.py": "rm -rf runs/a; python train.py"},
         "docs/results.md": {
-            "=7000": "=2",
+            "max_steps=7000": "max_steps=2",
             "--checkpoint=8832": "--checkpoint=1",
             "[(512, 3)] * 8": "[(16, 3)]",
             "embedding_dim=512": "embedding_dim=16",
