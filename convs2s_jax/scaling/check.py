@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import fresh_state, vocabularies
+from convs2s_jax.training.run.configured import state_program, vocabularies
 from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2
@@ -96,7 +95,7 @@ def measure(
     """
     mesh = meshes.make(cfg.mesh, topology.devices)
     sizes = vocabularies(cfg, vocabulary)
-    state = new_state(cfg, mesh, sizes)
+    state = state_program(cfg, mesh, sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):
@@ -121,14 +120,6 @@ def measure(
         found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
     peak = _peak_here(mesh)
     return [*found, Measured("most memory", "B", plan.resident, (peak,))] if peak else found
-
-
-def new_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
-    """A state of training, each part made where it lies."""
-    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
-    key = jax.random.key(0)
-    layout = sharding.shardings(jax.eval_shape(init, key), mesh, cfg.parallel, rules=cfg.mesh.rules)
-    return dispatch.jit_once(init, mesh, out_shardings=layout)(key)
 
 
 def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:

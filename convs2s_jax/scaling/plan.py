@@ -19,7 +19,7 @@ from convs2s_jax.scaling.roofline import Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import check_rules, vocabularies
+from convs2s_jax.training.run.configured import check_rules, placed_state, vocabularies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,9 @@ class Plan:
       dtype: of products.
       parameters: number of parameters.
       state_bytes: of parameters and optimiser, on one chip.
-      resident: most bytes of a chip's memory during an update: a program's, and of the state what it is not given.
-      programs: all compiled programs, the optimiser's part last.
+      resident: most bytes of a chip's memory at one time: a program's, and of the state what it is not given.
+      start: the program of the state before the first update.
+      programs: those of an update, the optimiser's part last.
       shapes: of the batches.
       tokens: target tokens of an update on full batches, for each shape.
       steps: the bound of an update, for each shape.
@@ -56,6 +57,7 @@ class Plan:
     parameters: int
     state_bytes: int
     resident: int = 0
+    start: Compiled | None = None
     programs: tuple[Compiled, ...] = ()
     shapes: tuple[Shape, ...] = ()
     tokens: tuple[int, ...] = ()
@@ -105,7 +107,7 @@ def make(
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, length, tokens or cfg.data.batch.tokens, mesh) for length in lengths]
     sizes = vocabularies(cfg, vocabulary)
-    state = programs.abstract_state(cfg, mesh, sizes)
+    state = placed_state(cfg, mesh, sizes)
     plan = Plan(
         topology=topology.name,
         slices=topology.slices,
@@ -118,9 +120,11 @@ def make(
         state_bytes=bytes_on_a_device(state),
     )
     try:
+        start = programs.compile_start(cfg, mesh, sizes)
         compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
     except TooLargeError as error:
         return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
+    plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)
     return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
 
 
@@ -170,7 +174,7 @@ def _costed(
     beside = plan.state_bytes - params_bytes  # gradient programs are given the parameters, not the optimiser's state
     return dataclasses.replace(
         plan,
-        resident=max(each.memory.peak + (beside if each.shape else 0) for each in compiled),
+        resident=max(plan.resident, *(each.memory.peak + (beside if each.shape else 0) for each in compiled)),
         programs=tuple(compiled),
         shapes=tuple(shapes),
         tokens=tuple(targets),

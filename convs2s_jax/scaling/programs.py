@@ -52,8 +52,8 @@ class Compiled:
     """A compiled program and what it costs.
 
     Attributes:
-      name: "gradients", "more gradients" (of the further batches of an update) or "update".
-      shape: of its batch; None for the optimiser's part.
+      name: "first state", "gradients", "more gradients" (of the further batches of an update) or "update".
+      shape: of its batch; None for the first state and the optimiser's part.
       times: executions in an update.
       flops: of all devices together, from the traced program.
       memory: of one device.
@@ -118,10 +118,14 @@ def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch,
     return steps
 
 
-def abstract_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
-    """The state of training as shapes with their shardings."""
-    state = configured.abstract_state(cfg, sizes)
-    return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
+def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled:
+    """The program of the state before the first update; arguments as those of `compile_update`.
+
+    Raises:
+      TooLargeError: it does not fit into the devices.
+    """
+    key = placed(abstract_key(), sharding.replicated(mesh))
+    return _compiled("first state", None, 0, mesh, configured.state_program(cfg, mesh, sizes), key)
 
 
 def compile_update(
@@ -139,7 +143,7 @@ def compile_update(
     Raises:
       TooLargeError: one does not fit into the devices.
     """
-    steps, state = step_of(cfg, mesh, platform), abstract_state(cfg, mesh, sizes)
+    steps, state = step_of(cfg, mesh, platform), configured.placed_state(cfg, mesh, sizes)
     rest = sharding.replicated(mesh)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1

@@ -51,7 +51,7 @@ def _memory(plan: Plan) -> list[str]:
                 for size in (each.memory.arguments, each.memory.temporaries, each.memory.outputs, each.memory.peak)
             ),
         ]
-        for each in plan.programs
+        for each in _all(plan)
     ]
     fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is not known"}[plan.fits]
     of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
@@ -71,10 +71,10 @@ def _work(plan: Plan) -> list[str]:
             f"{each.seconds:.1f} s",
             f"{each.processor_seconds:.1f} s",
         ]
-        for each in plan.programs
+        for each in _all(plan)
     ]
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
-    total = sum(each.seconds for each in plan.programs), sum(each.processor_seconds for each in plan.programs)
+    total = sum(each.seconds for each in _all(plan)), sum(each.processor_seconds for each in _all(plan))
     rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
     return table(head, rows)
 
@@ -135,6 +135,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in [head, *rows]
     ]
+
+
+def _all(plan: Plan) -> list[Compiled]:
+    return [*([plan.start] if plan.start else []), *plan.programs]
 
 
 def _name(each: Compiled) -> str:

@@ -9,11 +9,12 @@ import pytest
 from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import check, plan, programs, tables, topology
+from convs2s_jax.scaling import plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run import abstract
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import placed_state, state_program
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -41,16 +42,24 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     """As in a run, which compiles the same steps."""
     cfg = tiny.config(mesh={"data": 8}, data__batch={"tokens": 256, "accumulate": batches})
     mesh = meshes.make(cfg.mesh)
-    params = programs.abstract_state(cfg, mesh, {"source": 150, "target": 150}).params
+    params = placed_state(cfg, mesh, {"source": 150, "target": 150}).params
     batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
     grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
     table = params.encoder.embedding.table
     assert grads.encoder.embedding.table.shape == leading + table.shape
 
 
+def test_the_first_state_counts(made):
+    """It is made in parts, and has to fit into a chip as the update has."""
+    whole = plan.make(tiny.config(), topology.named("h100:1"), lengths=[16]).start
+    assert made.start.memory.outputs < whole.memory.outputs / 2
+    assert made.start.memory.peak <= made.resident
+    assert "\nfirst state " in tables.of_plan(made)
+
+
 def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
     mesh = meshes.make(CFG.mesh)
-    state = check.new_state(CFG, mesh, {"source": 150, "target": 150})
+    state = state_program(CFG, mesh, {"source": 150, "target": 150})(jax.random.key(0))
     parts = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state)]
     assert made.state_bytes == sum(parts)
     assert made.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -63,7 +72,7 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
 def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
     """On CPUs gradients in float32 take fewer products (decision 0034)."""
     mesh = meshes.make(CFG.mesh)
-    params = programs.abstract_state(CFG, mesh, {"source": 150, "target": 150}).params
+    params = placed_state(CFG, mesh, {"source": 150, "target": 150}).params
     batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
     gpu, cpu = (
         flops.count(programs.step_of(CFG, mesh, platform).first, params, batch, key) for platform in ("gpu", None)
@@ -74,9 +83,10 @@ def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
 
 def test_a_gradient_program_leaves_the_state_of_the_optimiser_in_memory(made):
     peaks = {each.name: each.memory.peak for each in made.programs}
-    state = programs.abstract_state(CFG, meshes.make(CFG.mesh), {"source": 150, "target": 150})
+    state = placed_state(CFG, meshes.make(CFG.mesh), {"source": 150, "target": 150})
     beside = plan.bytes_on_a_device(state) - plan.bytes_on_a_device(state.params)
-    assert made.resident == max(peaks["gradients"] + beside, peaks["more gradients"] + beside, peaks["update"])
+    update = max(peaks["gradients"] + beside, peaks["more gradients"] + beside, peaks["update"])
+    assert made.resident == max(update, made.start.memory.peak)
 
 
 def test_flops_are_those_of_one_device_for_the_whole_batch(made):

@@ -4,12 +4,10 @@ import dataclasses
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
@@ -157,17 +155,6 @@ def test_another_shape_compiles_its_gradients_alone(way, programs):
     with CompileCounter() as rest:
         steps.finish(state, total, rate)
     assert (gradients.count, rest.count) == (programs, 0)
-
-
-def test_fresh_parameters_are_bitwise_the_same_however_they_are_cut():
-    """As training.run.loop makes them: whole, then cut."""
-    mesh = mesh_of((2, 2, 2))
-    init = partial(fresh_state, model=MODEL, training=TRAINING, **VOCABULARIES)
-    layout = sharding.shardings(jax.eval_shape(init, KEY), mesh)
-    whole = jax.jit(init, out_shardings=sharding.replicated(mesh))(KEY)
-    cut = jax.jit(lambda state: state, out_shardings=layout)(whole)
-    for a, b in zip(jax.tree.leaves(cut), jax.tree.leaves(jax.jit(init)(KEY)), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.drill

@@ -1,7 +1,7 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training import optimizer, sharding
+from convs2s_jax.training import dispatch, optimizer, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.parallel import compile_steps, loss_shards
+from convs2s_jax.training.run.abstract import placed
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Loss, Step, TrainState, init_state
@@ -38,10 +39,28 @@ def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
 
 def abstract_state(cfg: Config, sizes: Mapping[str, int] | None = None) -> TrainState:
     """Shapes of the state before the first update, for vocabularies of these sizes, by default `vocabularies(cfg)`."""
-    sizes = vocabularies(cfg) if sizes is None else sizes
-    init = partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
-    state: TrainState = jax.eval_shape(init, jax.random.key(0))
+    state: TrainState = jax.eval_shape(_fresh(cfg, vocabularies(cfg) if sizes is None else sizes), jax.random.key(0))
     return state
+
+
+def placed_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
+    """As `abstract_state`, with the sharding that each array has between updates."""
+    state = abstract_state(cfg, sizes)
+    return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
+
+
+def state_program(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Callable[[Key], TrainState]:
+    """The program of the state before the first update, of which each device makes its own parts alone.
+
+    Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
+    parts' sums, so these differ by rounding (decision 0038).
+    """
+    layout = jax.tree.map(lambda leaf: leaf.sharding, placed_state(cfg, mesh, sizes))
+    return dispatch.jit_once(_fresh(cfg, sizes), mesh, out_shardings=layout)
+
+
+def _fresh(cfg: Config, sizes: Mapping[str, int]) -> Callable[[Key], TrainState]:
+    return partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
 
 
 def check_rules(cfg: Config) -> None:

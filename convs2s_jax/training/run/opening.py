@@ -15,7 +15,7 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import dispatch, optimizer, schedule, sharding, sharding_table
+from convs2s_jax.training import dispatch, optimizer, schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
@@ -23,7 +23,14 @@ from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threa
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import check_rules, check_types, compile_run, fresh_state, loss_of
+from convs2s_jax.training.run.configured import (
+    check_rules,
+    check_types,
+    compile_run,
+    loss_of,
+    placed_state,
+    state_program,
+)
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
@@ -131,16 +138,9 @@ def _ahead(cfg: Config, step: Step[Batch, LossSums], state: TrainState, mesh: Me
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:
     """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-
-    def init(key: jax.Array) -> TrainState:
-        return fresh_state(key, run.cfg.model, run.cfg.training, **sizes)
-
-    key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-    abstract = jax.eval_shape(init, key)
-    merged = jax.eval_shape(weight_norm.merge, abstract.params)
+    wanted = placed_state(run.cfg, mesh, sizes)
+    merged = jax.eval_shape(weight_norm.merge, wanted.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
-    layout = sharding.shardings(abstract, mesh, run.cfg.parallel, rules=run.cfg.mesh.rules)
-    wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, layout)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
         wanted,
@@ -151,11 +151,11 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
         if run.cfg.training.finetune_from:
             params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
             begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
+            layout = jax.tree.map(lambda leaf: leaf.sharding, wanted)
             state = dispatch.jit_once(begin, mesh, out_shardings=layout)(params)
         else:
-            # made whole on each device and then cut: XLA would sum the squares of a cut kernel in another order
-            state = dispatch.jit_once(init, mesh, out_shardings=sharding.replicated(mesh))(key)
-            state = dispatch.jit(lambda state: state, out_shardings=layout)(state)
+            key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
+            state = state_program(run.cfg, mesh, sizes)(key)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found
@@ -165,7 +165,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
     if mesh.devices.size > 1:
-        tell(sharding_table.summary(sharding_table.rows(abstract.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
+        tell(sharding_table.summary(sharding_table.rows(wanted.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
     return state, position, damaged
 
 
