@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # two workers plan at once
 # Compiling is most of the time of these tests, so it is done with little optimisation.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 FLAGS += " --xla_llvm_disable_expensive_passes=true"

@@ -6,6 +6,9 @@ that one device sends in a ring of n devices, of an array of `size` bytes (whole
     all-gather, reduce-scatter, all-to-all   size (n - 1) / n
     all-reduce                             2 size (n - 1) / n
     collective-permute                       size
+
+Between slices of TPUs the hosts send. XLA writes that as one `send` on each device, of the part that this device's
+equals in the other slices wait for.
 """
 
 import math
@@ -19,6 +22,15 @@ from convs2s_jax.scaling import hlo
 from convs2s_jax.scaling.hlo import Operation, Program
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+SENDS = {f"ALL_{name}": f"all-{name.lower()}" for name in ("REDUCE", "GATHER")} | {
+    "REDUCE_SCATTER": "reduce-scatter",
+    "ALL_TO_ALL": "all-to-all",
+    "ONE_TO_ONE": "collective-permute",
+}
+"""Names of exchanges between slices in a send."""
+PART = "part of "
+BETWEEN = " between slices"
+"""The end of the axis of an exchange on the network of several slices."""
 ELSEWHERE = "other"
 """The axis of an exchange among devices that are not in line along axes of the mesh."""
 
@@ -28,7 +40,8 @@ class Collective(NamedTuple):
 
     Attributes:
       kind: one of `KINDS`.
-      axis: mesh axes over which it goes, joined by "+"; with "part of " before it if over some of the devices only.
+      axis: mesh axes over which it goes, joined by "+"; with "part of " before it if over some of the devices only, and
+        `BETWEEN` behind it on the network of several slices.
       members: positions in the mesh of the devices of the first group.
       operations: lines of the program.
       times: how often they run; more than `operations` in loops.
@@ -47,12 +60,13 @@ class Collective(NamedTuple):
     asynchronous: bool
 
 
-def of_program(program: Program, mesh: Mapping[str, int]) -> tuple[Collective, ...]:
+def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] = (0,)) -> tuple[Collective, ...]:
     """The exchanges of a program, those of one kind, axis and manner together; the longest on the wire first.
 
     Args:
       program: parsed.
       mesh: size of each mesh axis, in order. The number of a device in the program is its position in the mesh.
+      slices: position in the mesh of the first device of each slice.
     """
     found: dict[tuple[object, ...], Collective] = {}
     seen: set[tuple[str, str]] = set()
@@ -62,8 +76,11 @@ def of_program(program: Program, mesh: Mapping[str, int]) -> tuple[Collective, .
             kind = _kind(operation, name)
             if kind is None or _seen(operation, seen):
                 continue
-            groups = _groups(operation, math.prod(mesh.values()))
+            between = operation.kind == "send"
+            groups = [list(slices)] if between else _groups(operation, math.prod(mesh.values()))
             one = _one(kind, operation, computation, groups, mesh)
+            if between:
+                one = one._replace(axis=one.axis.removeprefix(PART) + BETWEEN)
             one = one._replace(asynchronous=how.asynchronous or _asynchronous(operation))
             key = (one.kind, one.axis, one.asynchronous)
             before = found.get(key)
@@ -79,6 +96,9 @@ def of_program(program: Program, mesh: Mapping[str, int]) -> tuple[Collective, .
 def _kind(operation: Operation, computation: str) -> str | None:
     """The kind of an exchange, which is told where it starts; None for any other operation."""
     kind = operation.kind.removesuffix("-start")
+    if kind == "send":
+        named = re.search(r'_xla_megascale_transfer_type="(\w+)"', operation.rest)
+        return SENDS.get(named.group(1)) if named else None
     if kind not in KINDS:
         return None
     # a TPU's reduce-scatter is printed as a fusion of an all-reduce and a slice
@@ -100,7 +120,7 @@ def _seen(operation: Operation, seen: set[tuple[str, str]]) -> bool:
 def _asynchronous(operation: Operation) -> bool:
     if operation.kind.endswith("-start"):
         return '"is_sync":true' not in operation.rest
-    return "chain_id=" in operation.rest
+    return "chain_id=" in operation.rest or operation.kind == "send"
 
 
 def _one(
@@ -131,7 +151,7 @@ def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bo
     if not names:
         return ELSEWHERE
     whole = math.prod(mesh[name] for name in names)
-    return ("" if whole == places.shape[1] or pairs else "part of ") + "+".join(names)
+    return ("" if whole == places.shape[1] or pairs else PART) + "+".join(names)
 
 
 def _groups(operation: Operation, devices: int) -> list[list[int]]:

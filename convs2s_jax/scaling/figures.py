@@ -22,7 +22,7 @@ class Figure(NamedTuple):
       title: above it.
       unit: of the vertical axis.
       value: of a row.
-      batch: rows to show: "each" (the same tokens on each chip), "all" (the same on all together) or "" for both.
+      batch: rows to show: "each" (the same tokens for each part of the rows), "all" (the same in all) or "" for both.
       log: whether the vertical axis is logarithmic.
     """
 
@@ -36,7 +36,10 @@ class Figure(NamedTuple):
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
         "weak": Figure(
-            "Weak scaling: the same tokens on each chip", "efficiency, %", lambda row: 100 * row["efficiency"], "each"
+            "Weak scaling: the same tokens for each part of the rows",
+            "efficiency, %",
+            lambda row: 100 * row["efficiency"],
+            "each",
         ),
         "strong": Figure(
             "Strong scaling: the same batch", "target tokens/s", lambda row: row["tokens_per_s"], "all", True
@@ -88,11 +91,10 @@ def series(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         axes = "x".join(axis for axis in AXES if row[axis] > 1) or ALONE
-        tokens = row["tokens"] // row["devices"] if row["batch"] == "each" else row["tokens"]
         slices = f", {row['slices']} slices" if row["slices"] > 1 else ""
-        unit = "a chip" if row["batch"] == "each" else "in all"
+        unit = "for each part of the rows" if row["batch"] == "each" else "in all"
         chip = row["topology"].partition(":")[0]
-        found.setdefault(f"{chip} {axes}, {row['parallel']}{slices}, {tokens:,} tokens {unit}", []).append(row)
+        found.setdefault(f"{chip} {axes}, {row['parallel']}{slices}, {row['budget']:,} tokens {unit}", []).append(row)
     alone = {label: rows for label, rows in found.items() if f" {ALONE}, " in label}
     lines = {label: rows for label, rows in found.items() if label not in alone}
     for label, rows_of_one in alone.items():

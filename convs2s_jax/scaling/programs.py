@@ -178,11 +178,17 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
         flops=flops.count(function, *args),
         memory=_memory(program.memory_analysis(), planned=mesh.devices.flat[0].platform != "cpu"),
         memory_traffic=traffic.memory_bytes(text),
-        collectives=collectives.of_program(text, mesh.shape),
+        collectives=collectives.of_program(text, mesh.shape, _first_of_slices(mesh)),
         seconds=wall,
         processor_seconds=processor,
         program=program,
     )
+
+
+def _first_of_slices(mesh: Mesh) -> list[int]:
+    """The position of the first device of each slice."""
+    numbers = [getattr(device, "slice_index", None) for device in mesh.devices.flat]
+    return [numbers.index(number) for number in dict.fromkeys(numbers)]
 
 
 def _memory(stats: Any, *, planned: bool) -> Memory:

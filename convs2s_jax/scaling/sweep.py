@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib.util
 import io
 import itertools
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
+from convs2s_jax.core.versions import versions
 from convs2s_jax.scaling import plan, topology
 from convs2s_jax.scaling.topology import sizes
 from convs2s_jax.training.mesh import AXES, MeshConfig, shape
@@ -24,7 +26,7 @@ Row = dict[str, Any]
 CASES = "cases"
 ABOUT = "sweep.json"
 COLUMNS = (
-    *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "tokens", "step_s"),
+    *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
     *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "exposed_s", "resident_bytes"),
     *("state_bytes", "sent_bytes", "fits", "compile_s", "compile_processor_s", "refused"),
 )
@@ -91,19 +93,30 @@ def run(
     Args:
       cfg: the configuration; mesh and way are the cases'.
       wanted: cases.
-      folder: for the plans; those of another configuration or vocabulary are refused.
+      folder: for the plans; those of another configuration, vocabulary or version are refused.
       vocabulary: entries of both vocabularies; None for those that the configuration asks for.
       tell: gets a sentence for each case.
 
     Raises:
       UserError: the folder has plans of another sweep, or libtpu is missing.
     """
+    topology.check_compilers([case.topology for case in wanted])
     (folder / CASES).mkdir(parents=True, exist_ok=True)
-    about = {"config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(), parallel="jit")), "vocabulary": vocabulary}
+    about = {
+        "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(), parallel="jit")),
+        "vocabulary": vocabulary,
+        "versions": _versions(),
+    }
     path = folder / ABOUT
     if path.exists():
         known = read_json(path, remedy="give another --output")
-        check(known == about, f"{folder} has plans of another configuration: give another --output, or remove it")
+        way_out = "give another --output, or remove it"
+        by = known.pop("versions", "unknown versions")
+        check(
+            known == {name: about[name] for name in ("config", "vocabulary")},
+            f"{folder} has plans of another configuration: {way_out}",
+        )
+        check(by == about["versions"], f"{folder} has plans by {by}, and this is {about['versions']}: {way_out}")
     replace_file(path, json.dumps(about, indent=1) + "\n")
     found = []
     for number, case in enumerate(wanted, 1):
@@ -128,6 +141,7 @@ def row_of(case: Case, made: Row) -> Row:
         "devices": math.prod(case.mesh),
         "parallel": case.parallel,
         "batch": "each" if case.each else "all",
+        "budget": case.tokens,
         "refused": made.get("refused", ""),
         "fits": made.get("fits"),
         **dict(zip(AXES, case.mesh, strict=True)),
@@ -156,8 +170,7 @@ def with_efficiency(rows: Sequence[Row]) -> list[Row]:
     """Tokens/s of a device as a share of those of the fewest devices of the same chip, at the same tokens."""
 
     def series(row: Row) -> tuple[Any, ...]:
-        tokens = row["tokens"] // row["devices"] if row["batch"] == "each" else row["tokens"]
-        return row["topology"].partition(":")[0], row["batch"], tokens
+        return row["topology"].partition(":")[0], row["batch"], row["budget"]
 
     def each(row: Row) -> float:
         return row["tokens_per_s"] / row["devices"]
@@ -186,8 +199,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
     """The plan of a case as JSON; of one that cannot be planned, the reason."""
-    devices = topology.named(case.topology, slices=case.slices)
     try:
+        devices = topology.named(case.topology, slices=case.slices)
         mesh = dict(zip(AXES, case.mesh, strict=True))
         changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
         batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
@@ -195,6 +208,12 @@ def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
     except UserError as error:
         return {"refused": str(error)}
     return plan.as_json(made)
+
+
+def _versions() -> str:
+    """Of what compiles."""
+    libtpu = importlib.util.find_spec("libtpu") is not None
+    return versions("convs2s_jax", "jax", *(["libtpu"] if libtpu else []))
 
 
 def _mesh(text: str, devices: int) -> tuple[int, int, int]:

@@ -70,8 +70,7 @@ def named(name: str, *, slices: int = 1) -> Topology:
       UserError: no such chip or shape, no libtpu, or more virtual devices than this process has.
     """
     kind, _, shape = name.partition(":")
-    if kind != CPU and kind not in CHIPS:
-        raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
+    _check_chip(name)
     check(slices >= 1, f"--slices={slices}: use 1 or more")
     chip = CHIPS.get(kind)
     if chip is not None and chip.axes:
@@ -92,13 +91,22 @@ def alone(name: str) -> str:
 
 
 def sizes(name: str) -> int:
-    """Number of devices of a topology, without looking for them. Raises UserError for a shape that is not one."""
+    """Number of devices of a topology, without looking for them. Raises UserError for a name that is not one."""
+    _check_chip(name)
     _, _, shape = name.partition(":")
     check(
         bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)),
         f"--topology={name}: write CHIP:SHAPE, as in v5e:4x4 or h100:8",
     )
     return math.prod(int(size) for size in shape.split("x"))
+
+
+def check_compilers(names: Sequence[str]) -> None:
+    """Raise UserError if one of these topologies is planned by a compiler that is not installed."""
+    for name in names:
+        chip = CHIPS.get(name.partition(":")[0])
+        if chip is not None and chip.axes and importlib.util.find_spec("libtpu") is None:
+            raise UserError(f"--topology={name}: {LIBTPU}")
 
 
 def virtual_devices(names: Sequence[str]) -> int:
@@ -129,13 +137,18 @@ def virtual(count: int, name: str) -> Sequence[Any]:
     return devices[:count]
 
 
+def _check_chip(name: str) -> None:
+    kind = name.partition(":")[0]
+    if kind != CPU and kind not in CHIPS:
+        raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
+
+
 def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
     check(
         bool(re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})*", shape)) and shape.count("x") == chip.axes - 1,
         f"--topology={name}: a {chip.name} slice has {chip.axes} axes, as in {chip.name}:{'x'.join(['4'] * chip.axes)}",
     )
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError(f"--topology={name}: {LIBTPU}")
+    check_compilers([name])
     options: dict[str, Any] = {} if slices == 1 else {"num_slices": slices}
     if math.prod(int(size) for size in shape.split("x")) == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)

@@ -103,7 +103,8 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
       devices: devices to use, None for all. If the config asks for fewer, the first ones are used.
 
     Raises:
-      UserError: the config asks for more devices than there are, or for fewer while there are several processes.
+      UserError: the config asks for more devices than there are, or for fewer while there are several processes, or for
+        a `data` that several slices of TPUs do not divide.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = shape(cfg, len(devices))
@@ -117,7 +118,22 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if len(slices) > 1 and sizes[0] % len(slices) == 0:  # the network between slices is slow: only `data` crosses it
         within = (sizes[0] // len(slices), *sizes[1:])
         return Mesh(mesh_utils.create_hybrid_device_mesh(within, (len(slices), 1, 1), devices=devices), AXES)
+    check(
+        len(slices) == 1 or devices[0].platform != "tpu",
+        f"mesh.data is {sizes[0]} on {len(slices)} slices: use a multiple of {len(slices)}, since fsdp and tensor "
+        "cannot cross the network between slices",
+    )
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
+
+
+def for_tracing(mesh: Mesh) -> AbstractMesh:
+    """The mesh to trace a program with (`jax.sharding.use_abstract_mesh`), by which layers decide about exchanges.
+
+    With several slices it tells no device, so that `training.rings` writes no messages between neighbours: those that
+    are in different slices would send several times what XLA's own sums send between slices.
+    """
+    slices = {getattr(device, "slice_index", None) for device in mesh.devices.flat}
+    return mesh.abstract_mesh if len(slices) == 1 else mesh.abstract_mesh.update(abstract_device=None)
 
 
 def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:

@@ -22,7 +22,7 @@ from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, names_of, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards
 from convs2s_jax.training.step import (
     B,
     Finish,
@@ -109,7 +109,7 @@ def _jit(
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
         if mesh is None:
             return loss(params, batch, key)
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for `nn.placing`
+        with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
             return loss(gathering.constrained(params, mesh, rules), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:

@@ -114,6 +114,34 @@ def test_a_pair_of_start_and_done_is_one_asynchronous_exchange():
     assert one.size == 3 * 16 * 512 * 2
 
 
+SEND = """\
+  %p = bf16[48,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %after-all = token[] after-all()
+  ROOT %send = (bf16[48,8,128]{2,1,0:T(8,128)(2,1)}, u32[], token[]) send(%p, %after-all), channel_id=7, \
+is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
+_xla_host_transfer_rendezvous="all-gather.91_0",_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="KIND"}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "size", "wire"),
+    [
+        ("ALL_REDUCE", "all-reduce", 1, 1),
+        ("ALL_GATHER", "all-gather", 2, 1),
+        ("ALL_TO_ALL", "all-to-all", 1, 0.5),
+        ("ONE_TO_ONE", "collective-permute", 1, 1),
+    ],
+)
+def test_what_hosts_send_between_two_slices_is_an_exchange_over_data(name, kind, size, wire):
+    (one,) = of_mesh(program_of(SEND.replace("KIND", name)), slices=[0, 4])
+    assert (one.kind, one.axis, one.members, one.asynchronous) == (kind, "data between slices", (0, 4), True)
+    part = 48 * 8 * 128 * 2
+    assert (one.size, one.wire) == (size * part, wire * part)
+
+
+def test_another_send_is_no_exchange():
+    assert of_mesh(program_of(SEND.replace("_xla_megascale_transfer_type", "other"))) == ()
+
+
 CHAIN = """\
 %fused.{number} (a: f32[40,16]) -> f32[40,64] {{
   %a = f32[40,16]{{0,1:T(8,128)S(1)}} parameter(0)

@@ -179,6 +179,7 @@ def test_tpus_are_planned_by_their_own_compiler(name, slices):
     assert all(each.memory.peak >= each.memory.outputs - each.memory.aliased for each in found.programs)
     axes = {each.axis for program in found.programs for each in program.collectives}
     assert axes >= {"fsdp"}
+    assert ("data between slices" in axes) == (slices > 1)
     assert not any("tensor" in axis for axis in axes)
     assert found.steps[0].links > 0
 

@@ -82,6 +82,11 @@ def test_over_slices_the_parts_of_a_slice_go_over_the_network():
     assert alone == pytest.approx(2 * 8 * (1 / 2) / 0.5)
 
 
+def test_a_permutation_between_slices_sends_its_array():
+    sent = exchange(12, members=(0, 1), size=12)._replace(kind="collective-permute")
+    assert roofline.exchange_seconds(sent, CHIP, [(0, ()), (1, ())]) == pytest.approx(12 / 0.5)
+
+
 def test_a_network_that_is_not_known_is_refused():
     with pytest.raises(UserError, match="2 slices, and the table of chips has no rate of the network of v4"):
         roofline.exchange_seconds(exchange(8), CHIPS["v4"], [(0, (0, 0, 0)), (1, (0, 0, 0))])

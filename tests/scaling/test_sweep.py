@@ -1,10 +1,12 @@
 """Sweeps: which cases there are, what an earlier start has done, efficiency, and figures that are files."""
 
 import csv
+import importlib.util
 import json
 
 import pytest
 
+from convs2s_jax.commands import scale
 from convs2s_jax.commands.scale_sweep import SweepOptions
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import figures, sweep
@@ -54,8 +56,7 @@ def test_what_makes_no_cases_is_refused_before_anything_is_written(wrong, messag
 
 def planned(case, *, step=1.0):
     """A plan as JSON, with what a row needs."""
-    devices = case.mesh[0] * case.mesh[1] * case.mesh[2]
-    tokens = case.tokens * (devices if case.each else 1)
+    tokens = case.tokens * (case.mesh[0] * case.mesh[1] if case.each else 1)
     bound = dict.fromkeys(("compute", "memory", "links", "exposed", "mfu"), 0.25)
     program = {"times": 1, "seconds": 2.0, "processor_seconds": 1.0, "collectives": [{"wire": 100.0}]}
     return {
@@ -107,6 +108,16 @@ def test_plans_of_another_configuration_are_refused(tmp_path, plans):
     assert len(plans) == 6
 
 
+def test_plans_by_another_compiler_are_refused(tmp_path, plans, monkeypatch):
+    sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    monkeypatch.setattr(sweep, "versions", lambda *_: "jax 9")
+    with pytest.raises(
+        UserError, match=r"has plans by convs2s_jax .*jax 0.*, and this is jax 9: give another --output"
+    ):
+        sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    assert len(plans) == 6
+
+
 def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, plans):
     rows = sweep.run(tiny.config(), cases(), tmp_path, None, print)
     found = {(row["data"], row["fsdp"], row["batch"]): row["efficiency"] for row in rows if not row["refused"]}
@@ -118,6 +129,13 @@ def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, pla
         (1, 8, "all"): pytest.approx(1.125 / 0.1 / 8),  # more than the fewest chips, by a larger cache
     }
     assert [row["sent_bytes"] for row in rows if not row["refused"]] == [400.0] * 5
+    assert plans
+
+
+def test_chips_that_share_rows_are_compared_with_one_that_has_them_alone(tmp_path, plans):
+    """The case of tensor parallelism: eight chips have the rows of one."""
+    found = sweep.run(tiny.config(), cases(meshes=("1.1.-1",), tokens=()), tmp_path, None, print)
+    assert [(row["tensor"], row["efficiency"]) for row in found] == [(1, 1.0), (8, pytest.approx(1 / 8))]
     assert plans
 
 
@@ -140,13 +158,65 @@ def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
     assert {label: [row["devices"] for row in points] for label, points in lines.items()} == {
         "cpu data, jit, 512 tokens in all": [1, 8],
         "cpu fsdp, jit, 512 tokens in all": [1, 8],
-        "cpu data, jit, 64 tokens a chip": [1, 8],
+        "cpu data, jit, 64 tokens for each part of the rows": [1, 8],
     }
     assert plans
 
 
-def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(tmp_path):
-    (case,) = sweep.cases(["cpu:8"], [1], ["8.1.1"], ["pmap"], tokens=[512], tokens_per_chip=[], length=16)
+@pytest.mark.parametrize(
+    ("name", "slices", "way", "reason"),
+    [("cpu:8", 1, "pmap", "plan with jit"), ("cpu:8", 2, "jit", "slices are of TPUs")],
+)
+def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(name, slices, way, reason, tmp_path):
+    (case,) = sweep.cases([name], [slices], ["-1.1.1"], [way], tokens=[512], tokens_per_chip=[], length=16)
     (row,) = sweep.run(tiny.config(), [case], tmp_path, None, print)
-    assert "plan with jit" in row["refused"]
+    assert reason in row["refused"]
     assert json.loads((tmp_path / "cases" / f"{case.name}.json").read_text())["refused"] == row["refused"]
+
+
+def test_without_its_compiler_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="--topology=v5e:2x2: libtpu is not installed"):
+        sweep.run(tiny.config(), cases(topologies=("v5e:2x2",)), tmp_path / "out", None, print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_plans_draws_and_continues(tmp_path, capsys):
+    """`convs2s scale sweep` as a user runs it, twice."""
+    folder, told = tmp_path / "out", []
+    for _ in range(2):
+        scale.console(
+            [
+                *("convs2s scale", "sweep", f"--config={tiny.config_file(tmp_path)}", f"--output={folder}"),
+                *("--topologies=cpu:1,cpu:2", "--meshes=-1.1.1,1.-1.1", "--tokens_per_chip=256", "--length=8"),
+            ]
+        )
+        told.append(capsys.readouterr().out)
+    table = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
+    assert [(row["devices"], row["data"], row["fsdp"]) for row in table] == [
+        ("1", "1", "1"),
+        ("2", "2", "1"),
+        ("2", "1", "2"),
+    ]
+    assert all(float(row["step_s"]) > 0 and not row["refused"] for row in table)
+    assert float(table[0]["efficiency"]) == 1
+    assert [text.count(": planned; ") for text in told] == [3, 0]
+    assert f"written: {folder / 'sweep.csv'}" in told[1]
+    assert (folder / "weak.svg").exists()
+
+
+def test_the_command_refuses_a_chip_that_is_none(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        scale.console(
+            [
+                "convs2s scale",
+                "sweep",
+                "--config=cldr_en_de",
+                f"--output={tmp_path / 'out'}",
+                "--topologies=v5:1",
+                "--tokens=64",
+            ]
+        )
+    assert ended.value.code == 2
+    assert "the chip is 'v5'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -60,17 +60,17 @@ def test_several_processes_use_all_their_devices():
         mesh.make(MeshConfig(data=2), devices)
 
 
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    id: int
+    slice_index: int
+    process_index: int = 0
+    platform: str = "gpu"
+    device_kind: str = "other"
+
+
 def test_only_data_crosses_slices(monkeypatch):
     """Slices of a TPU are joined by a slow network: each group of (fsdp, tensor) stays within one."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Chip:
-        id: int
-        slice_index: int
-        process_index: int = 0
-        platform: str = "gpu"
-        device_kind: str = "other"
-
     chips = [Chip(id=i, slice_index=i // 4) for i in range(8)]
     monkeypatch.setattr(mesh, "Mesh", lambda devices, axes: (devices, axes))
     devices, axes = mesh.make(MeshConfig(data=-1, fsdp=2, tensor=2), chips)
@@ -79,3 +79,11 @@ def test_only_data_crosses_slices(monkeypatch):
     slices = np.vectorize(lambda chip: chip.slice_index)(devices)
     assert all(len(set(group.flat)) == 1 for group in slices)
     assert {group.flat[0] for group in slices} == {0, 1}
+
+
+def test_what_would_cross_slices_of_a_tpu_is_refused():
+    chips = [Chip(id=i, slice_index=i // 4, platform="tpu") for i in range(8)]
+    with pytest.raises(
+        UserError, match=r"^mesh.data is 1 on 2 slices: use a multiple of 2, since fsdp and tensor cannot"
+    ):
+        mesh.make(MeshConfig(data=1, fsdp=-1), chips)

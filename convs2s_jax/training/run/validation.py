@@ -16,7 +16,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.mesh import ShardingRule, row_shards
+from convs2s_jax.training.mesh import ShardingRule, for_tracing, row_shards
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.configured import loss_of
@@ -47,7 +47,7 @@ def evaluator(cfg: AnyModel, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> 
     loss = loss_of(cfg, shards=row_shards(mesh))
 
     def sums(params: Tree, batch: Batch) -> LossSums:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
             return loss(gathering.constrained(params, mesh, rules), batch, None)
 
     return dispatch.jit(sums, out_shardings=sharding.replicated(mesh))
