@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +23,8 @@ Say what each process sees, before a long run: devices, versions, clock, workdir
 
   {program} [--config=NAME] [--workdir=DIR] [--coordinator_address=HOST:PORT --num_processes=N --process_id=I]
 
-Run it as the training would be run, on all machines. It ends with status 2 if something is wrong.
+Run it on all machines with the flags that the training will get, --distributed too. What it makes in the workdir it
+removes again. It ends with status 2 if something is wrong.
 """
 
 
@@ -34,7 +34,7 @@ class DoctorOptions:
 
     Attributes:
       config: a configuration, whose data is read and compared between the processes.
-      workdir: folder of a run, which all processes have to see.
+      workdir: folder of a run, or its gs://BUCKET/NAME or s3://BUCKET/NAME, which all processes have to see.
     """
 
     config: str = ""
@@ -49,7 +49,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = command_line.options_of(Processes, values)
     peers = processes.join(processes.from_environment(given, dict(os.environ)))
     with peers or contextlib.nullcontext():
-        mine = json.dumps(doctor.facts(cfg, Path(options.workdir) if options.workdir else None))
+        mine = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]
         found = doctor.findings(seen, doctor.exchange())
     wrong = [finding.sentence for finding in found if finding.wrong]
@@ -60,7 +60,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 COMMAND = Command(
-    about=ABOUT, groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)), main=main
+    about=ABOUT,
+    groups=(Group("Options", DoctorOptions), Group("Several processes", Processes)),
+    main=main,
+    stores=("workdir",),
 )
 
 

@@ -1,14 +1,12 @@
 """What each process sees, and what is wrong with it, in sentences: before a long run is started on many machines."""
 
 import platform
-import shutil
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import parallel_text
-from convs2s_jax.scaling import chips, rates
+from convs2s_jax.scaling import chips, rates, workdir
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import fingerprint_of_text
@@ -28,6 +27,10 @@ CLOCK = 1.0
 """Seconds by which clocks may differ: file times and logs of different machines are compared."""
 SLOW = 0.8
 """Share of the median product rate below which a process is reported."""
+SLOW_EXCHANGE = 0.25
+"""Share of the published rate of a link, or of the network, below which an all-reduce is reported (not measured)."""
+LINKLESS = ("PCIE", "NVL")
+"""In the kinds of GPUs that are not on a switch: the table of chips does not have the rate between them."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -38,15 +41,16 @@ class Finding(NamedTuple):
     wrong: bool = False
 
 
-def facts(cfg: Config | None, workdir: Path | None) -> Facts:
+def facts(cfg: Config | None, place: str) -> Facts:
     """What this process sees. All processes call it together.
 
     Args:
       cfg: the configuration whose data is read and hashed; None for none.
-      workdir: folder of a run; None for none.
+      place: workdir of a run, a path or an address; "" for none.
     """
     local = jax.local_devices()
     mesh = Mesh(np.asarray(local), ("all",))
+    data, unread = ({}, {}) if cfg is None else _splits(cfg)
     distributed.barrier("clock")
     return {
         "clock": time.time(),
@@ -57,8 +61,10 @@ def facts(cfg: Config | None, workdir: Path | None) -> Facts:
             **{name: found for name in PACKAGES if (found := _version(name))},
         },
         "devices": dict(Counter(device.device_kind for device in local)),
-        "workdir": None if workdir is None else _folder(workdir),
-        "data": {} if cfg is None else {name: _hash(cfg, name) for name in SPLITS},
+        "slices": sorted({getattr(device, "slice_index", None) or 0 for device in local}),
+        "workdir": workdir.tried(place) if place else None,
+        "data": data,
+        "unread": unread,
         "product_rate": rates.product_rate(mesh, "float32"),
     }
 
@@ -86,9 +92,7 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
     found += _differences(seen, "devices", _devices, "give each process the same number", told=False)
     found += _clocks(seen)
     found += _workdirs(seen)
-    for name in seen[0]["data"]:
-        found += _differences(seen, f"{name} data", partial(_data, name), "copy the same files")
-    found += [*_slow(seen), *_exchange(kinds, bandwidth)]
+    found += [*_unread(seen), *_data(seen), *_slow(seen), *_exchange(seen, kinds, bandwidth)]
     return found
 
 
@@ -109,7 +113,32 @@ def _differences(
     ]
 
 
-def _data(name: str, each: Facts) -> str:
+def _unread(seen: Sequence[Facts]) -> list[Finding]:
+    """A sentence for each reason why a process cannot read splits of the data."""
+    reasons: dict[str, list[tuple[int, str]]] = {}
+    for each in seen:
+        for split, reason in each["unread"].items():
+            reasons.setdefault(reason, []).append((each["process"], split))
+    found = []
+    for reason, places in reasons.items():
+        first = places[0][0]
+        splits = ", ".join(split for process, split in places if process == first)
+        others = len({process for process, _ in places}) - 1
+        also = f", nor can {others} other process(es)" if others else ""
+        found.append(Finding(f"process {first} cannot read the data ({splits}){also}: {reason}", wrong=True))
+    return found
+
+
+def _data(seen: Sequence[Facts]) -> list[Finding]:
+    """Whether the processes that can read a split have the same."""
+    found = []
+    for name in SPLITS:
+        if readers := [each for each in seen if name in each["data"]]:
+            found += _differences(readers, f"{name} data", partial(_checksum, name), "copy the same files")
+    return found
+
+
+def _checksum(name: str, each: Facts) -> str:
     return str(each["data"][name])
 
 
@@ -141,7 +170,10 @@ def _workdirs(seen: Sequence[Facts]) -> list[Finding]:
     for each in seen:
         if each["workdir"]["error"]:
             return [Finding(f"process {each['process']}: {each['workdir']['error']}", wrong=True)]
-    return [Finding(f"workdir: {seen[0]['workdir']['path']}, {seen[0]['workdir']['free'] / 1e9:.1f} GB free")]
+    found = min((each["workdir"] for each in seen), key=lambda one: one["free"])
+    there = "" if found["there"] else " is not there yet, a run would make it"
+    store = " for a copy on each machine; it can be listed, read and written" if scheme_of(found["path"]) else ""
+    return [Finding(f"workdir: {found['path']}{there}, {found['free'] / 1e9:.1f} GB free{store}")]
 
 
 def _slow(seen: Sequence[Facts]) -> list[Finding]:
@@ -159,14 +191,26 @@ def _slow(seen: Sequence[Facts]) -> list[Finding]:
     return told
 
 
-def _exchange(kinds: Mapping[str, int], bandwidth: float | None) -> list[Finding]:
+def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float | None) -> list[Finding]:
+    """The rate of an all-reduce beside that of what connects the devices, where the table of chips knows it."""
     if bandwidth is None:
         return [Finding("one device exchanges nothing")]
-    chip = chips.of_device(next(iter(kinds)))
-    links = (
-        "" if chip is None else f", where one link of a {chip.name} has {chip.link / 1e9:.0f} GB/s in each direction"
-    )
-    return [Finding(f"an all-reduce over all devices sends {bandwidth / 1e9:.2f} GB/s from each{links}")]
+    told = f"an all-reduce over all devices sends {bandwidth / 1e9:.2f} GB/s from each"
+    kind = next(iter(kinds))
+    chip = chips.of_device(kind)
+    if chip is None or any(word in kind.upper() for word in LINKLESS):
+        return [Finding(told)]
+    hosts, slices = {each["host"] for each in seen}, {number for each in seen for number in each["slices"]}
+    by_network = len(slices) > 1 if chip.axes else len(hosts) > 1
+    rate = chip.network if by_network else chip.link
+    if not rate:
+        return [Finding(told)]
+    where = f"the share of a {chip.name} in the network" if by_network else f"one link of a {chip.name}"
+    told += f", where {where} has {rate / 1e9:.4g} GB/s in each direction"
+    if bandwidth >= SLOW_EXCHANGE * rate:
+        return [Finding(told)]
+    look = "a network interface that is slow or not used" if by_network else "a link that is down"
+    return [Finding(f"{told}: look for other programs on the devices, and for {look}", wrong=True)]
 
 
 def _devices(each: Facts) -> str:
@@ -180,19 +224,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _folder(workdir: Path) -> dict[str, Any]:
-    """Whether all processes see this folder, and may write into it."""
-    try:
-        distributed.primary_only("workdir", lambda: workdir.mkdir(parents=True, exist_ok=True))
-        distributed.agree_on_folder(workdir)
-        return {"path": str(workdir), "free": shutil.disk_usage(workdir).free, "error": ""}
-    except (UserError, OSError) as error:
-        return {"path": str(workdir), "free": 0, "error": str(error)}
-
-
-def _hash(cfg: Config, name: str) -> str:
-    """A checksum of a split's lines."""
-    try:
-        return fingerprint_of_text(parallel_text.read(cfg.data, name, optional=name != "train")) or "none"
-    except UserError as error:
-        return str(error)
+def _splits(cfg: Config) -> tuple[dict[str, str], dict[str, str]]:
+    """A checksum of the lines of each split, and the reason for each that cannot be read."""
+    data, unread = {}, {}
+    for name in SPLITS:
+        try:
+            text = parallel_text.read(cfg.data, name, optional=name != "train")
+            data[name] = fingerprint_of_text(text) or "none"
+        except UserError as error:
+            unread[name] = str(error)
+    return data, unread

@@ -1,19 +1,27 @@
 """What the doctor says of facts, and facts of this process."""
 
+import subprocess
+import sys
+
 import pytest
 
 from convs2s_jax.commands import scale
+from convs2s_jax.core import stores
 from convs2s_jax.scaling import doctor
-from tests import tiny
+from tests import processes, tiny
+from tests.stores import bucket, requests  # noqa: F401  (fixtures)
 
+PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
 HEALTHY = {
     "clock": 100.0,
     "process": 0,
     "host": "a",
     "versions": {"Python": "3.11.7", "jax": "0.10.2"},
     "devices": {"TPU v5 lite": 4},
-    "workdir": {"path": "/runs/a", "free": 5e9, "error": ""},
+    "slices": [0],
+    "workdir": {"path": "/runs/a", "there": True, "free": 5e9, "error": ""},
     "data": {"train": "aa", "valid": "bb"},
+    "unread": {},
     "product_rate": 1e12,
 }
 
@@ -23,8 +31,13 @@ def two(**changes):
     return [HEALTHY, {**HEALTHY, "process": 1, "host": "b", **changes}]
 
 
-def sentences(seen, *, wrong):
-    return [each.sentence for each in doctor.findings(seen, 2e9) if each.wrong == wrong]
+def sentences(seen, *, wrong, bandwidth=40e9):
+    return [each.sentence for each in doctor.findings(seen, bandwidth) if each.wrong == wrong]
+
+
+def doctored(*arguments):
+    """The command within this process."""
+    return processes.called(lambda given: scale.console(["convs2s scale", "doctor", *given]), *arguments)
 
 
 def test_nothing_is_wrong_with_processes_that_are_alike():
@@ -33,7 +46,7 @@ def test_nothing_is_wrong_with_processes_that_are_alike():
     assert told[0] == "2 process(es) with 8 devices: 8 x TPU v5 lite"
     assert "versions: Python 3.11.7, jax 0.10.2" in told
     assert "workdir: /runs/a, 5.0 GB free" in told
-    sent = "an all-reduce over all devices sends 2.00 GB/s from each"
+    sent = "an all-reduce over all devices sends 40.00 GB/s from each"
     assert f"{sent}, where one link of a v5e has 45 GB/s in each direction" in told
 
 
@@ -50,7 +63,7 @@ def test_nothing_is_wrong_with_processes_that_are_alike():
         ({"data": {"train": "aa", "valid": "cc"}}, "valid data: process 1 has cc, process 0 bb: copy the same files"),
         ({"product_rate": 0.5e12}, "process 1 on b computes at 500 GFLOP/s: look for other programs"),
         (
-            {"workdir": {"path": "x", "free": 0, "error": "--workdir=x is not one folder"}},
+            {"workdir": {"path": "x", "there": False, "free": 0, "error": "--workdir=x is not one folder"}},
             "process 1: --workdir=x is not one",
         ),
     ],
@@ -60,11 +73,132 @@ def test_each_difference_is_a_sentence_with_a_way_out(changes, sentence):
     assert found.startswith(sentence)
 
 
-def test_the_command_tells_of_this_process(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (
+            two(data={}, unread={"train": "there is no such folder", "valid": "there is no such folder"}),
+            "process 1 cannot read the data (train, valid): there is no such folder",
+        ),
+        (
+            [{**each, "data": {}, "unread": {"train": "no"}} for each in [*two(), {**HEALTHY, "process": 2}]],
+            "process 0 cannot read the data (train), nor can 2 other process(es): no",
+        ),
+    ],
+)
+def test_the_reason_why_data_cannot_be_read_is_no_checksum(seen, sentence):
+    assert sentences(seen, wrong=True) == [sentence]
+    assert not [told for told in sentences(seen, wrong=False) if "no" in told.split()]
+
+
+def devices(kind, **changes):
+    return [{**each, "devices": {kind: 4}} for each in two(**changes)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "slow", "told"),
+    [
+        (two(), 11e9, "one link of a v5e has 45 GB/s in each direction: look for other programs on the devices, and"),
+        (two(slices=[1]), 0.75e9, "the share of a v5e in the network has 3.125 GB/s"),
+        (devices("NVIDIA H100 80GB HBM3", host="a"), 110e9, "one link of a h100 has 450 GB/s in each direction: look"),
+        (devices("NVIDIA H100 80GB HBM3"), 12e9, "the share of a h100 in the network has 50 GB/s"),
+    ],
+    ids=["slice", "slices", "machine", "machines"],
+)
+def test_a_slow_all_reduce_is_wrong_by_the_rate_of_what_it_goes_over(seen, slow, told):
+    (found,) = sentences(seen, wrong=True, bandwidth=slow)
+    assert told in found
+    assert sentences(seen, wrong=True, bandwidth=slow * 1.1) == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA A100-PCIE-40GB", "NVIDIA H100 NVL"])
+def test_no_rate_is_expected_of_devices_without_a_known_link(kind):
+    assert sentences(devices(kind), wrong=True, bandwidth=1.0) == []
+
+
+def test_the_command_tells_of_this_process(tmp_path):
     given, workdir = tiny.config_file(tmp_path, data__cldr={"train": 20, "valid": 4, "test": 4}), tmp_path / "run"
-    scale.console(["convs2s scale", "doctor", f"--config={given}", f"--workdir={workdir}"])
-    told = capsys.readouterr().out
+    workdir.mkdir()
+    told = doctored(f"--config={given}", f"--workdir={workdir}").stdout
     assert "1 process(es) with 8 devices: 8 x cpu" in told
-    assert f"workdir: {workdir}" in told
+    assert f"workdir: {workdir}, " in told
     assert "train data: " in told
     assert "an all-reduce over all devices sends" in told
+    assert list(workdir.iterdir()) == []
+
+
+def test_missing_data_ends_with_status_2(tmp_path):
+    found = doctored("--config=iwslt14_de_en", f"--config.data.dir={tmp_path}/none")
+    assert found.returncode == 2
+    missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': there is no such"
+    assert f"WRONG: {missing}" in found.stdout
+    assert f"1 finding(s): {missing}" in found.stderr
+
+
+def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):
+    found = doctored(f"--workdir={tmp_path}/typo/run")
+    assert found.returncode == 0, found.stderr
+    assert f"workdir: {tmp_path}/typo/run is not there yet, a run would make it, " in found.stdout
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_wrong(tmp_path):
+    (tmp_path / "file").touch()
+    found = doctored(f"--workdir={tmp_path}/file/run")
+    assert found.returncode == 2
+    sentence = f"--workdir={tmp_path}/file/run cannot be written: Not a directory; make room or name another workdir"
+    assert f"WRONG: process 0: {sentence}" in found.stdout
+
+
+def test_a_store_is_listed_and_written_and_then_as_before(bucket, requests):  # noqa: F811
+    bucket.mkdir()
+    found = doctored("--workdir=gs://bucket/run/")
+    assert found.returncode == 0, found.stderr
+    assert "workdir: gs://bucket/run/ is not there yet, a run would make it, " in found.stdout
+    assert "GB free for a copy on each machine; it can be listed, read and written" in found.stdout
+    assert [action for action, _ in requests] == ["write", "delete"]
+    assert stores.names("gs://bucket") == []
+
+
+@pytest.mark.parametrize("broken", ["names", "write", "read", "delete"])
+def test_a_store_that_cannot_be_used_is_wrong_and_nothing_stays_there(bucket, monkeypatch, broken):  # noqa: F811
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", "gs://bucket/run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, broken, refused)
+        found = doctored("--workdir=gs://bucket/run")
+    assert found.returncode == 2
+    assert "WRONG: process 0: --workdir=gs://bucket/run cannot be used: Permission denied; docs/obj" in found.stdout
+    assert bool(stores.names("gs://bucket")) == (broken == "delete")
+
+
+@pytest.mark.parametrize(
+    ("folders", "told"),
+    [
+        (("a/run", "a/run"), "\nworkdir: {}/a/run is not there yet, a run would make it, "),
+        (("a/run", "b/run"), "\nWRONG: process 0: --workdir={}/a/run is not one folder for all processes: it has to"),
+    ],
+    ids=["one folder", "two folders"],
+)
+def test_two_processes_share_a_folder_and_leave_nothing(tmp_path, folders, told):
+    address = f"--coordinator_address=127.0.0.1:{processes.free_port()}"
+    command = [sys.executable, "-c", PROGRAM, "doctor", address, "--num_processes=2"]
+    both = [
+        subprocess.Popen(
+            [*command, f"--process_id={i}", f"--workdir={tmp_path}/{folder}"],
+            env=processes.environment(1),
+            cwd=tiny.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i, folder in enumerate(folders)
+    ]
+    try:
+        first, second = (process.communicate(timeout=processes.LIMIT)[0] for process in both)
+    finally:
+        for process in both:
+            process.kill()
+    assert told.format(tmp_path) in first, first + second  # the status is that of the rates too, on shared cores
+    assert list(tmp_path.iterdir()) == []
