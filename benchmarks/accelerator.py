@@ -1,8 +1,9 @@
 """What one accelerator does, in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--small]
 
-Four parts in one call: the rates of the device, training, convolutions of single channels, decoding. Every result is
-printed as a line of JSON when it is there, a table of all follows. A part begins no further repeat after its share of
---minutes, and one that fails leaves the others alone. Assumptions:
+Five parts in one call: the rates of the device, training, decoding, products of 8 bits, convolutions of single
+channels. Every result is printed as a line of JSON when it is there, a table of all follows. A part begins no further
+case after its share of --minutes, and one that fails leaves the others alone; then the status is 1. Programs are kept
+in --cache, so that a second call compiles nothing. Without an accelerator it is refused, --small excepted. Assumptions:
 
 * Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000. The share counts the
   products of the model as it is written, three times those of its forward pass.
@@ -10,7 +11,8 @@ printed as a line of JSON when it is there, a table of all follows. A part begin
   times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
   bound of 1.1 times the source, since fresh parameters rarely choose the end symbol.
 * The bandwidth bound of decoding: in each step of a batch the decoder's weights are read once, and each sentence's
-  keys and values once in each attention layer, in the type of the computation. No other traffic is counted.
+  keys and values once in each attention layer, in the type of the computation. A second bound adds that the logits of
+  each hypothesis are written and read once in float32. No other traffic is counted.
 
 --small has tiny sizes, to try the script without an accelerator. Results belong into docs/performance.md.
 """
@@ -19,11 +21,13 @@ import argparse
 import gzip
 import json
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import depthwise as single
+import int8
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,13 +89,22 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--small", action="store_true", help="tiny sizes")
+    parser.add_argument("--cache", type=Path, help="folder for compiled programs")
     arguments = parser.parse_args()
     sizes = SMALL if arguments.small else SIZES
+    if jax.default_backend() == "cpu" and not arguments.small:
+        parser.error("JAX sees no accelerator; install its build for the device, or give --small")
+    try:
+        source_lengths(sizes, arguments.data)
+    except OSError as error:
+        parser.error(f"--data: {error}")
+    if arguments.cache:
+        jax.config.update("jax_compilation_cache_dir", str(arguments.cache))
     print(describe(), flush=True)
     peaks: Found = {}
-    parts = {"rates": rates, "training": training, "convolutions": convolutions, "decoding": decoding}
-    shares = {"rates": 0.05, "training": 0.35, "convolutions": 0.15, "decoding": 0.45}
-    rows = []
+    parts = {"rates": rates, "training": training, "decoding": decoding, "int8": bytes_, "convolutions": convolutions}
+    shares = {"rates": 0.05, "training": 0.3, "decoding": 0.4, "int8": 0.05, "convolutions": 0.1}
+    rows, failed = [], False
     for name, part in parts.items():
         end = time.monotonic() + 60 * arguments.minutes * shares[name]
         try:
@@ -99,8 +112,10 @@ def main() -> None:
                 print(json.dumps({"part": name, **found}), flush=True)
                 rows.append(f"| {name} | {found.pop('what')} | {', '.join(f'{k} {v}' for k, v in found.items())} |")
         except Exception as error:  # a device without room for one part may have it for the next
+            failed = True
             print(json.dumps({"part": name, "error": f"{type(error).__name__}: {str(error)[:500]}"}), flush=True)
     print("\n| part | what | measured |\n|---|---|---|", *rows, sep="\n")
+    sys.exit(1 if failed else 0)
 
 
 def rates(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
@@ -119,7 +134,9 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
     steps = compile_configured(cfg.model, cfg.training)
     state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=vocabulary, target=vocabulary)
-    for rows, length in sizes["batches"]:
+    for number, (rows, length) in enumerate(sizes["batches"]):
+        if number and time.monotonic() > end:
+            return
         ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
         batch = Batch(src=ids[0], tgt=ids[1])
         flops = 3 * rows * length * (encoder_flops(cfg.model) + decoder_flops(cfg.model, length, vocabulary))
@@ -149,12 +166,36 @@ def convolutions(sizes: Found, arguments: argparse.Namespace, peaks: Found, end:
         x = jax.random.normal(keys[1], (B, T + width - 1, C)).astype(arguments.dtype)
         kernels = {"depthwise": (width, C), "lightweight": (width, H), "dynamic": (B, T, width, H)}
         for operation, shape in kernels.items():
+            if time.monotonic() > end:
+                return
             w = jax.random.normal(keys[2], shape).astype(arguments.dtype)
             taken = {}
             for name, form in single.OPERATIONS[operation].items():
                 both = jax.jit(lambda w, x, form=form: (lambda y, pull: (y, pull(dy)))(*jax.vjp(form, w, x)))
                 taken[f"{name} ms"] = digits(1e3 * min(timed(both, w, x, repeats=sizes["repeats"], end=end)))
             yield {"what": f"{operation}, width {width}, {B} x {T} x {C}", **taken}
+
+
+def bytes_(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
+    """Products of decoding in 8-bit integers beside those in the type of the computation: `benchmarks/int8.py`."""
+    del peaks
+    cfg = preset(sizes["decode"], arguments.dtype).model
+    layer, dim = cfg.decoder.layers[-1], cfg.decoder.out_dim
+    rows = 5 * sizes["together"][0]
+    shapes = {
+        "softmax layer": (rows, dim, sizes["vocabulary"]),
+        "convolution": (rows, layer.width * layer.channels, 2 * layer.channels),
+    }
+    for name, (rows, inputs, outputs) in shapes.items():
+        if time.monotonic() > end:
+            return
+        x, w = jnp.ones((rows, inputs)), jnp.ones((inputs, outputs))
+        taken = {}
+        for dtype, form in (("int8", int8.integers), (arguments.dtype, int8.floats)):
+            given = x.astype(dtype), w.astype(dtype)
+            best = min(timed(jax.jit(form), *given, repeats=sizes["repeats"], end=end))
+            taken[f"{dtype} TOP/s"] = digits(2 * rows * inputs * outputs / best / 1e12)
+        yield {"what": f"{name}, {rows} x {inputs} x {outputs}", **taken}
 
 
 def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
@@ -169,7 +210,9 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     lengths = source_lengths(sizes, arguments.data)
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
-    for rows in sizes["together"]:
+    for number, rows in enumerate(sizes["together"]):
+        if number and time.monotonic() > end:
+            return
         first, taken, steps = 0.0, [], []
         while len(taken) < 3 and (not taken or time.monotonic() < end):
             before = time.perf_counter()
@@ -181,6 +224,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
         batches = [steps[i] for i in np.argsort(steps)[::-1][::rows]]  # the longest of each batch, sorted by length
         keys_and_values = itemsize * 2 * cfg.embedding_dim * attending
         read = weights * sum(batches) + sum(s * (n + 1) * keys_and_values for s, n in zip(steps, lengths, strict=True))
+        logits = read + 2 * 4 * 5 * rows * vocabulary * sum(batches)
         flops = sum(
             (n + 1) * encoder_flops(cfg) + 5 * s * decoder_flops(cfg, n + 1, vocabulary)
             for s, n in zip(steps, lengths, strict=True)
@@ -190,6 +234,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
             "first s": digits(first),
             "s": spread(taken),
             "share of the bandwidth bound": spread([read / peaks["copy"] / t for t in taken]),
+            "share of it with logits": spread([logits / peaks["copy"] / t for t in taken]),
             "share of the product": spread([flops / peaks["product"] / t for t in taken]),
             "tokens each": f"{np.mean(lengths):.1f} to {np.mean(steps):.1f}",
             "GB": memory(),

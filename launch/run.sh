@@ -15,7 +15,7 @@ POLL=${POLL:-5}                    # seconds between two such questions
 AGAIN=75
 
 if [[ ${JAX_COMPILATION_CACHE_DIR:-} == *://* ]]; then
-  unset JAX_COMPILATION_CACHE_DIR # JAX keeps no programs in an object store; train.py then keeps them on this machine
+  unset JAX_COMPILATION_CACHE_DIR # JAX keeps no programs in an object store; train.py then keeps them beside the run
 fi
 
 child='' watcher='' stopped='' passed=''

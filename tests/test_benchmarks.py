@@ -93,9 +93,17 @@ def test_the_accelerators_call_measures_every_part(tmp_path):
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert not [one for one in found if "error" in one]
-    assert {one["part"] for one in found} == {"rates", "training", "convolutions", "decoding"}
+    assert {one["part"] for one in found} == {"rates", "training", "decoding", "int8", "convolutions"}
     shares = [one["share of the product"] for one in found if "share of the product" in one]
     assert all(float(value) > 0 for share in shares for value in share.split(" / "))
+
+
+def test_the_accelerators_call_is_refused_without_one(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["accelerator.py"])
+    with pytest.raises(SystemExit) as ended:
+        script("accelerator").main()
+    assert ended.value.code == 2
+    assert "JAX sees no accelerator" in capsys.readouterr().err
 
 
 def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeypatch, capsys):

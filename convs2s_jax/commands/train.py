@@ -12,8 +12,9 @@ from convs2s_jax.core import command_line, compiled_programs, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.core.xla_flags import Name as FlagSet
-from convs2s_jax.training.run import distributed, processes
+from convs2s_jax.training.run import distributed, processes, staging
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.loop import train
@@ -64,7 +65,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
     peers = processes.join(processes.from_environment(given, dict(os.environ)))
-    if peers is None:  # of several processes only the first would write, and find what the others compile
+    if scheme_of(options.workdir):
+        staging.keep_programs(options.workdir, os.environ)
+    elif peers is None:  # of several processes only the first would write, and find what the others compile
         compiled_programs.keep(os.environ)
     interrupts = Interrupts(own_process=True, peers=peers)
 

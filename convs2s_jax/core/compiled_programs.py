@@ -24,7 +24,7 @@ PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU imp
 """Lines of /proc/cpuinfo that say which instructions a compiler may use."""
 
 
-def keep(environment: Mapping[str, str]) -> Path | None:
+def keep(environment: Mapping[str, str], folder: Path | None = None) -> Path | None:
     """Keep the programs that this process compiles, and use those that earlier ones kept. Call it before the first one.
 
     JAX's own settings have priority: a folder of the user's choice (JAX_COMPILATION_CACHE_DIR; an empty one turns the
@@ -33,6 +33,7 @@ def keep(environment: Mapping[str, str]) -> Path | None:
 
     Args:
       environment: variables of the process.
+      folder: where to keep them, in place of `folder_of`; of this one nothing is deleted.
 
     Returns:
       The folder; None if it is not ours, or if nothing is kept.
@@ -45,13 +46,14 @@ def keep(environment: Mapping[str, str]) -> Path | None:
     if settings.jax_compilation_cache_dir is not None or not settings.jax_enable_compilation_cache:
         return None
     try:
-        whole = folder_of(environment)
+        whole = folder or folder_of(environment)
         own = whole / processor()
         whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # whoever writes into it has his code run
         own.mkdir(mode=0o700, exist_ok=True)
         if not (ours(whole) and ours(own)) or shutil.disk_usage(own).free < FREE:
             return None
-        shrink(whole, MOST)
+        if folder is None:
+            shrink(whole, MOST)
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         return None
     jax.config.update("jax_compilation_cache_dir", str(own))

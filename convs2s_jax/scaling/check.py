@@ -93,7 +93,7 @@ def measure(
       steps: updates to measure for each shape, after `WARM_UP` others.
       vocabulary: entries of both vocabularies; None for those that the configuration asks for.
     """
-    mesh = meshes.make(cfg.mesh, topology.devices)
+    mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     sizes = vocabularies(cfg, vocabulary)
     state = state_program(cfg, mesh, sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
@@ -137,11 +137,11 @@ def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
 
 
 def _one(gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key) -> TrainState:
-    """One update by the compiled programs, awaited: several CPU devices run one program at a time."""
-    total = jax.block_until_ready(gradients[0].program(state.params, batch, key))
+    """One update by the compiled programs, awaited at its end, and on several CPU devices after each program."""
+    total = dispatch.Program(gradients[0].program)(state.params, batch, key)
     for more in gradients[1:]:
         for _ in range(more.times):
-            total = jax.block_until_ready(more.program(total, state.params, batch, key))
+            total = dispatch.Program(more.program)(total, state.params, batch, key)
     mesh = jax.tree.leaves(state.params)[0].sharding.mesh
     after, _ = jax.block_until_ready(update.program(state, total, _replicated(mesh, jnp.float32(LEARNING_RATE))))
     return after

@@ -100,12 +100,17 @@ def make(
     Raises:
       UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
     """
-    mesh = meshes.make(cfg.mesh, topology.devices)
+    mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     check_rules(cfg)
-    chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, length, tokens or cfg.data.batch.tokens, mesh) for length in lengths]
+    return _of_shapes(cfg, topology, mesh, shapes, vocabulary)
+
+
+def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], vocabulary: int | None) -> Plan:
+    """The plan of updates on batches of these shapes."""
+    chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     sizes = vocabularies(cfg, vocabulary)
     state = placed_state(cfg, mesh, sizes)
     plan = Plan(
@@ -138,10 +143,9 @@ def one_chip(cfg: Config, plan: Plan, alone: Topology, *, vocabulary: int | None
       vocabulary: as for `plan`.
     """
     parts = math.prod(plan.mesh[axis] for axis in meshes.ROWS)
-    tokens = [shape.rows // parts * max(shape.src, shape.tgt) for shape in plan.shapes]
+    shapes = [shape._replace(rows=shape.rows // parts) for shape in plan.shapes]
     changed = dataclasses.replace(cfg, mesh=meshes.MeshConfig())
-    lengths = [max(shape.src, shape.tgt) for shape in plan.shapes]
-    return make(changed, alone, lengths=lengths, tokens=max(tokens), vocabulary=vocabulary)
+    return _of_shapes(changed, alone, meshes.make(changed.mesh, alone.devices), shapes, vocabulary)
 
 
 def compared(plan: Plan, base: Plan) -> Plan:

@@ -55,7 +55,8 @@ class MeshConfig:
 
     Attributes:
       data: devices along the data axis, each with a part of each batch. Within a step each has all parameters. Between
-        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020).
+        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). With several
+        slices it alone spans them, and where `fsdp` is 1 those of a slice become `fsdp`.
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
         data parallelism, Zhao et al. 2023). The kernels of a layer are whole while it is computed.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
@@ -95,12 +96,16 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
     return data, fsdp, tensor
 
 
-def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Parallel = "jit") -> Mesh:
     """Arrange devices as (data, fsdp, tensor): neighbours along the last axes, different slices along the first.
+
+    With several slices and `fsdp` 1, the rows of a slice are spread along `fsdp` in place of `data`: then parameters
+    are exchanged within each slice, and the sums of gradients alone between them (decision 0039).
 
     Args:
       cfg: sizes.
       devices: devices to use, None for all. If the config asks for fewer, the first ones are used.
+      parallel: the way of updates; `pmap` has all devices along `data`.
 
     Raises:
       UserError: the config asks for more devices than there are, or for fewer while there are several processes, or for
@@ -114,16 +119,22 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"mesh: {count} devices of {len(devices)}: with several processes all are used; set one axis to -1"
         )
     devices = devices[:count]
-    slices = {getattr(device, "slice_index", None) for device in devices}
-    if len(slices) > 1 and sizes[0] % len(slices) == 0:  # the network between slices is slow: only `data` crosses it
-        within = (sizes[0] // len(slices), *sizes[1:])
-        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (len(slices), 1, 1), devices=devices), AXES)
+    count = slices(devices)
+    if count > 1 and sizes[0] % count == 0:  # the network between slices is slow: only `data` crosses it
+        data, fsdp, tensor = sizes[0] // count, *sizes[1:]
+        within = (1, data, tensor) if fsdp == 1 and parallel != "pmap" else (data, fsdp, tensor)
+        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (count, 1, 1), devices=devices), AXES)
     check(
-        len(slices) == 1 or devices[0].platform != "tpu",
-        f"mesh.data is {sizes[0]} on {len(slices)} slices: use a multiple of {len(slices)}, since fsdp and tensor "
+        count == 1 or devices[0].platform != "tpu",
+        f"mesh.data is {sizes[0]} on {count} slices: use a multiple of {count}, since fsdp and tensor "
         "cannot cross the network between slices",
     )
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
+
+
+def slices(devices: Sequence[Any]) -> int:
+    """Number of slices of these devices: groups that a slower network connects."""
+    return len({getattr(device, "slice_index", None) for device in devices})
 
 
 def for_tracing(mesh: Mesh) -> AbstractMesh:
@@ -132,8 +143,9 @@ def for_tracing(mesh: Mesh) -> AbstractMesh:
     With several slices it tells no device, so that `training.rings` writes no messages between neighbours: those that
     are in different slices would send several times what XLA's own sums send between slices.
     """
-    slices = {getattr(device, "slice_index", None) for device in mesh.devices.flat}
-    return mesh.abstract_mesh if len(slices) == 1 else mesh.abstract_mesh.update(abstract_device=None)
+    return (
+        mesh.abstract_mesh if slices(list(mesh.devices.flat)) == 1 else mesh.abstract_mesh.update(abstract_device=None)
+    )
 
 
 def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:

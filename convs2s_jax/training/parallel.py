@@ -22,7 +22,7 @@ from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards, slices
 from convs2s_jax.training.step import (
     B,
     Finish,
@@ -87,9 +87,10 @@ def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH)
 def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
     """Whether `jit` takes the program of `shard_map`, whose exchanges are named.
 
-    A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums.
+    A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums. They wait
+    where a device has all of them, and where the sum over `data` takes the network between slices.
     """
-    waits = exchange.once and mesh.shape["data"] == mesh.size
+    waits = exchange.once and (mesh.shape["data"] == mesh.size or slices(list(mesh.devices.flat)) > 1)
     return parallel == "jit" and mesh.size > mesh.shape["tensor"] == 1 and (waits or exchange.dtype != "auto")
 
 

@@ -1,5 +1,6 @@
 """The plan of an update: its numbers against those of the arrays and of the compiled programs."""
 
+import dataclasses
 import importlib.util
 import json
 
@@ -9,6 +10,7 @@ import pytest
 from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
@@ -188,6 +190,8 @@ def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
     base = plan.one_chip(CFG, made, topology.named("h100:1"))
     assert (base.devices, base.shapes) == (1, ((16, 16, 2),))
+    odd = plan.one_chip(CFG, dataclasses.replace(made, shapes=(Shape(16, 16, 24),)), topology.named("h100:1"))
+    assert odd.shapes == ((16, 16, 3),)  # no multiple of data.batch.row_multiple
     compared = plan.compared(made, base)
     each = made.steps[0].tokens_per_second / 8
     assert compared.efficiency == (each / base.steps[0].tokens_per_second,)

@@ -81,6 +81,15 @@ def test_only_data_crosses_slices(monkeypatch):
     assert {group.flat[0] for group in slices} == {0, 1}
 
 
+@pytest.mark.parametrize(("parallel", "expected"), [("jit", (2, 4, 1)), ("pmap", (8, 1, 1))])
+def test_state_is_cut_within_slices(monkeypatch, parallel, expected):
+    chips = [Chip(id=i, slice_index=i // 4) for i in range(8)]
+    monkeypatch.setattr(mesh, "Mesh", lambda devices, axes: (devices, axes))
+    devices, _ = mesh.make(MeshConfig(), chips, parallel=parallel)
+    assert devices.shape == expected
+    assert [chip.slice_index for chip in devices.flat] == [0] * 4 + [1] * 4
+
+
 def test_what_would_cross_slices_of_a_tpu_is_refused():
     chips = [Chip(id=i, slice_index=i // 4, platform="tpu") for i in range(8)]
     with pytest.raises(

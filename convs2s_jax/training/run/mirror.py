@@ -20,6 +20,7 @@ from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.run_folder import BEFORE, DAMAGED
+from convs2s_jax.training.run.stored_programs import FOLDER, StoredPrograms
 
 PERIOD = 5.0
 """Seconds between two looks at what has changed."""
@@ -28,8 +29,9 @@ PATIENCE = 600.0
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
 READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log")
 """Files that a run that continues needs, beside vocabularies and checkpoints."""
-LOCAL = ("cache", CHECKPOINTS)
-"""Folders that are not written back file by file: tokenised text stays local, and checkpoints have an order."""
+LOCAL = ("cache", CHECKPOINTS, FOLDER)
+"""Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and
+compiled programs come last."""
 Stamp = tuple[int, int]
 
 
@@ -114,6 +116,7 @@ class Mirror:
         """
         self._address, self._folder, self._known, self._may_write = address, folder, known, may_write
         self._sent = {name: stamp for name, stamp in _files(folder).items() if name.partition("/")[0] in _FETCHED}
+        self._programs = StoredPrograms(address, folder)
         self._guard, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -161,6 +164,7 @@ class Mirror:
                 there = {*steps, *(step.removesuffix(BEFORE) for step in steps)}
                 for step in [step for step in self._known if step not in there and not step.endswith(DAMAGED)]:
                     self._delete(step)
+            self._programs.push()
 
     def _push_checkpoint(self, step: str, position: bytes) -> bool:
         """Write back a checkpoint; False where it is deleted meanwhile, since newer ones are there."""

@@ -64,7 +64,7 @@ def open_run(
     """
     trackers.check_installed(cfg.training.trackers)
     clock, workdir = WallClock(), place.folder
-    mesh, primary = make(cfg.mesh), distributed.is_primary()
+    mesh, primary = make(cfg.mesh, parallel=cfg.parallel), distributed.is_primary()
     check_rules(cfg)
     step = compile_run(cfg, mesh)
     check_types(cfg, mesh, step)

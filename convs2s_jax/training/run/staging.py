@@ -13,7 +13,7 @@ from convs2s_jax.core import compiled_programs, stores
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import distributed, mirror, store_lock
+from convs2s_jax.training.run import distributed, mirror, store_lock, stored_programs
 from convs2s_jax.training.run.mirror import Mirror
 from convs2s_jax.training.run.store_copy import named
 from convs2s_jax.training.step import TrainState
@@ -83,6 +83,16 @@ def folder_of(address: str, environment: Mapping[str, str]) -> Path:
     return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
 
 
+def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
+    """Keep what this process compiles in the local copy of a workdir in a store, from where it is written back.
+
+    Call it before the first program. JAX's own settings have priority, as in `compiled_programs.keep`.
+    """
+    kept = compiled_programs.keep(environment, folder_of(workdir.rstrip("/"), environment) / stored_programs.FOLDER)
+    if kept is not None:  # or the path of the copy, which differs between machines, would be part of a program's key
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+
 @contextlib.contextmanager
 def _held(address: str, folder: Path) -> Iterator[Mirror]:
     """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
@@ -92,6 +102,7 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
             stores.names(address)  # says of a bucket that is not there
             is_fresh = stack.enter_context(store_lock.held(address))
             found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
+            stored_programs.fetch(address, folder)
             stack.callback(found.close)
             entered = stack.pop_all()
     except OSError as error:
@@ -107,6 +118,7 @@ def _fetched_everywhere(address: str, folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mirror.fetch(address, folder)
+            stored_programs.fetch(address, folder)
         except OSError as error:
             refused = stores.unusable("--workdir", address, error)
     if not distributed.all_of(refused is None):

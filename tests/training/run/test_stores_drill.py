@@ -13,6 +13,7 @@ from convs2s_jax.core import stores
 from convs2s_jax.data import corpora
 from convs2s_jax.training.run import mirror, store_copy
 from tests import emulators, tiny
+from tests.commands.test_kept_programs import run as counted
 from tests.processes import Process, free_port
 
 pytestmark = pytest.mark.drill
@@ -83,6 +84,19 @@ def test_killed_runs_in_a_store_end_with_the_same_bits(store, variables, tmp_pat
     trained(config, tmp_path / "local", f"--config.training.max_steps={end}")
     same = arrays(workdir, end) == local_arrays(tmp_path / "local", end)
     tally(tries=KILLS, losses=0 if same else KILLS)
+
+
+def test_another_machine_compiles_nothing(store, variables, tmp_path):
+    """The second start has a program of its own, which reads the checkpoint."""
+    config, workdir = tiny.config_file(tmp_path, training__max_steps=300), store.address("compiled")
+    counts = []
+    for machine, steps in (("a", 300), ("b", 600), ("c", 604)):
+        arguments = [f"--config={config}", f"--workdir={workdir}", f"--config.training.max_steps={steps}"]
+        _, found, _ = counted("train", *arguments, home=tmp_path / machine, **store.variables)
+        counts.append(found)
+    (_, compiled), (found, more), (all_found, none) = counts
+    assert found + 2 >= compiled > 10 * more, counts
+    assert (all_found, none) == (found + more, 0), counts
 
 
 def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tmp_path):

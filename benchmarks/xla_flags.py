@@ -1,0 +1,67 @@
+"""What each flag of `--xla_flags=tpu` changes in the compiled update, by plans with that flag alone.
+
+  python benchmarks/xla_flags.py [--topology=v5e:4x4]
+
+It needs the extra `plan`, and no TPU. Flags of GPUs need a GPU's compiler, and are not part of it. A plan does not
+simulate the order of operations: of a flag that only changes that order, nothing is seen here.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from convs2s_jax.core import xla_flags
+
+MODEL = (
+    "--config=fairseq_fconv_iwslt_de_en",
+    "--config.model.dtype=bfloat16",
+    "--tokens_per_chip=4096",
+    "--config.model.encoder.layers=[(256, 3)] * 3",
+    "--config.model.decoder.layers=[(256, 3)] * 3",
+)
+MESHES = {"data 16": (), "fsdp 16": ("--config.mesh.data=1", "--config.mesh.fsdp=16")}
+VARIABLE, KNOWN = xla_flags.SETS["tpu"]
+
+
+def planned(topology, mesh, chosen):
+    """A plan with these flags, in a process of its own, since libtpu reads them once: MB, numbers and milliseconds."""
+    values = " ".join(f"--{name}={KNOWN[name][0]}" for name in chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        command = [Path(sys.executable).with_name("convs2s"), "scale", "plan", f"--topology={topology}"]
+        subprocess.run(
+            [*command, *MODEL, *mesh, f"--json={path}"],
+            env={**os.environ, VARIABLE: values},
+            check=True,
+            capture_output=True,
+        )
+        plan = json.loads(path.read_text())
+    exchanges = [each for program in plan["programs"] for each in program["collectives"]]
+    return {
+        "asynchronous": sum(each["times"] for each in exchanges if each["asynchronous"]),
+        "synchronous": sum(each["times"] for each in exchanges if not each["asynchronous"]),
+        "sent MB": sum(each["wire"] for each in exchanges) / 1e6,
+        "asynchronous MB": sum(each["wire"] for each in exchanges if each["asynchronous"]) / 1e6,
+        "peak MB": plan["resident"] / 1e6,
+        "bound ms": 1e3 * plan["steps"][0]["seconds"],
+    }
+
+
+def main() -> None:
+    """Plan all cases and print a line of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topology", default="v5e:4x4", help="devices of the plans: 16 chips")
+    topology = parser.parse_args().topology
+    cases = {"none": [], **{name: [name] for name in KNOWN}, "all": [*KNOWN]}
+    for where, mesh in MESHES.items():
+        for name, chosen in cases.items():
+            found = planned(topology, mesh, chosen)
+            print(f"{where:8} {name:58}", *(f"{key} {value:.2f}" for key, value in found.items()), sep="  ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
