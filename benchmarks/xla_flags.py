@@ -1,4 +1,4 @@
-"""What each flag of `--xla_flags=tpu` changes in the compiled update, by plans with that flag alone.
+"""What each flag of `--xla_flags=tpu` changes in the compiled update, by plans with that flag alone, on and off.
 
   python benchmarks/xla_flags.py [--topology=v5e:4x4]
 
@@ -27,9 +27,8 @@ MESHES = {"data 16": (), "fsdp 16": ("--config.mesh.data=1", "--config.mesh.fsdp
 VARIABLE, KNOWN = xla_flags.SETS["tpu"]
 
 
-def planned(topology, mesh, chosen):
+def planned(topology, mesh, values):
     """A plan with these flags, in a process of its own, since libtpu reads them once: MB, numbers and milliseconds."""
-    values = " ".join(f"--{name}={KNOWN[name][0]}" for name in chosen)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         command = [Path(sys.executable).with_name("convs2s"), "scale", "plan", f"--topology={topology}"]
@@ -56,11 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", default="v5e:4x4", help="devices of the plans: 16 chips")
     topology = parser.parse_args().topology
-    cases = {"none": [], **{name: [name] for name in KNOWN}, "all": [*KNOWN]}
+    on = [f"--{name}={value}" for name, (value, _) in KNOWN.items()]
+    cases = {"none": "", **{flag: flag for flag in on}, "all": " ".join(on)}
+    cases |= {flag: flag for flag in (f"--{name}=false" for name in KNOWN)}
     for where, mesh in MESHES.items():
-        for name, chosen in cases.items():
-            found = planned(topology, mesh, chosen)
-            print(f"{where:8} {name:58}", *(f"{key} {value:.2f}" for key, value in found.items()), sep="  ", flush=True)
+        for name, values in cases.items():
+            found = planned(topology, mesh, values)
+            print(f"{where:8} {name:66}", *(f"{key} {value:.2f}" for key, value in found.items()), sep="  ", flush=True)
 
 
 if __name__ == "__main__":

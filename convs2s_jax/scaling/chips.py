@@ -16,6 +16,8 @@ from convs2s_jax.training.run.arithmetic import PEAKS, known_kind
 
 GB = 1e9
 GIB = 2.0**30
+RESERVED = 0.75
+"""Share of a GPU's memory that JAX reserves for programs, by default (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class Chip:
     Attributes:
       name: as it is written before the colon of a topology.
       peaks: largest FLOP/s of matrix products, by dtype; products of float32 at JAX's default precision.
-      memory: bytes of its memory (HBM).
+      memory: bytes of its memory (HBM) that programs may use.
       memory_bandwidth: bytes/s between memory and chip.
       link: bytes/s of one link in one direction; of a switch, all links of the chip to it together.
       axes: axes of the torus that links connect, each with two links per chip; 0 for a switch.
@@ -79,7 +81,7 @@ def _gpu(name: str, kind: str, page: str, *, memory: float, hbm: float, link: fl
     return Chip(
         name=name,
         peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float16": PEAKS[kind], "float32": PEAKS[kind] / 2}),
-        memory=memory * GB,
+        memory=RESERVED * memory * GB,
         memory_bandwidth=hbm * GB,
         link=link * GB,
         together=8,
@@ -93,17 +95,18 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
     {
         chip.name: chip
         for chip in (
-            _tpu("v4", "TPU v4", "v4", gib=32, hbm=1228, link=45, network=0, axes=3),
-            _tpu("v5e", "TPU v5 lite", "v5e", gib=16, hbm=819, link=45, network=3.125, axes=2),
-            _tpu("v5p", "TPU v5p", "v5p", gib=95, hbm=2765, link=90, network=6.25, axes=3),
-            _tpu("v6e", "TPU v6 lite", "v6e", gib=32, hbm=1638, link=90, network=12.5, axes=2),
+            _tpu("v4", "TPU v4", "v4", gib=30.75, hbm=1228, link=45, network=0, axes=3),
+            _tpu("v5e", "TPU v5 lite", "v5e", gib=15.75, hbm=819, link=45, network=3.125, axes=2),
+            _tpu("v5p", "TPU v5p", "v5p", gib=95.74, hbm=2765, link=90, network=6.25, axes=3),
+            _tpu("v6e", "TPU v6 lite", "v6e", gib=31.25, hbm=1638, link=90, network=12.5, axes=2),
             _gpu("a100", "NVIDIA A100", f"{_NVIDIA}/a100", memory=80, hbm=2039, link=300, network=25),
             _gpu("h100", "NVIDIA H100", f"{_NVIDIA}/h100", memory=80, hbm=3350, link=450, network=50),
             _gpu("h200", "NVIDIA H200", f"{_NVIDIA}/h200", memory=141, hbm=4800, link=450, network=50),
         )
     }
 )
-"""Peaks and memory are those of the product pages, without sparsity; a link of a TPU is that of the scaling book, nine
+"""Peaks are those of the product pages, without sparsity. The memory of a TPU is what its compiler (libtpu 0.0.42.1)
+takes programs for, that of a GPU the page's times `RESERVED`. A link of a TPU is that of the scaling book, nine
 tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s
 for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100."""
 
