@@ -143,11 +143,11 @@ def throughput(
         translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
     rates, shares = [], []
     for _ in range(repeats):
-        peak = product_rate()
+        peak = product_rate(model.cfg.dtype)
         before = time.perf_counter()
         found = translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
         rates.append(len(sources) / (time.perf_counter() - before))
-        peak = max(peak, product_rate())
+        peak = max(peak, product_rate(model.cfg.dtype))
         steps = float(np.mean([len(t.best.tokens) + 1 for t in found]))
         flops = length * encoder_flops(model.cfg)
         flops += search.beam_size * steps * decoder_flops(model.cfg, length, model.vocabulary)
@@ -163,7 +163,7 @@ def throughput(
 
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """Measure a trained model; each hypothesis ends at its end symbol."""
-    trained = precomputed(load(workdir, tell=print))
+    trained = precomputed(load(workdir, dtype=arguments.dtype, tell=print))
     text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
     references = text.tgt[: arguments.sentences]
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)][: arguments.sentences]
