@@ -45,6 +45,7 @@ from convs2s_jax.training.step import update
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 Found = dict[str, object]
+LATE: Found = {"what": "further cases", "left out": "no time; give more --minutes"}
 FIRST = 4
 """Ids below are special symbols."""
 SIZES = {
@@ -100,6 +101,7 @@ def main() -> None:
         parser.error(f"--data: {error}")
     if arguments.cache:
         jax.config.update("jax_compilation_cache_dir", str(arguments.cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     print(describe(), flush=True)
     peaks: Found = {}
     parts = {"rates": rates, "training": training, "decoding": decoding, "int8": bytes_, "convolutions": convolutions}
@@ -136,6 +138,7 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=vocabulary, target=vocabulary)
     for number, (rows, length) in enumerate(sizes["batches"]):
         if number and time.monotonic() > end:
+            yield {**LATE}
             return
         ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
         batch = Batch(src=ids[0], tgt=ids[1])
@@ -167,6 +170,7 @@ def convolutions(sizes: Found, arguments: argparse.Namespace, peaks: Found, end:
         kernels = {"depthwise": (width, C), "lightweight": (width, H), "dynamic": (B, T, width, H)}
         for operation, shape in kernels.items():
             if time.monotonic() > end:
+                yield {**LATE}
                 return
             w = jax.random.normal(keys[2], shape).astype(arguments.dtype)
             taken = {}
@@ -188,6 +192,7 @@ def bytes_(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
     }
     for name, (rows, inputs, outputs) in shapes.items():
         if time.monotonic() > end:
+            yield {**LATE}
             return
         x, w = jnp.ones((rows, inputs)), jnp.ones((inputs, outputs))
         taken = {}
@@ -212,6 +217,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
     for number, rows in enumerate(sizes["together"]):
         if number and time.monotonic() > end:
+            yield {**LATE}
             return
         first, taken, steps = 0.0, [], []
         while len(taken) < 3 and (not taken or time.monotonic() < end):

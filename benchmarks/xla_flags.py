@@ -32,12 +32,15 @@ def planned(topology, mesh, values):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         command = [Path(sys.executable).with_name("convs2s"), "scale", "plan", f"--topology={topology}"]
-        subprocess.run(
+        ended = subprocess.run(
             [*command, *MODEL, *mesh, f"--json={path}"],
             env={**os.environ, VARIABLE: values},
-            check=True,
             capture_output=True,
+            text=True,
+            check=False,
         )
+        if ended.returncode:
+            sys.exit(ended.stderr)
         plan = json.loads(path.read_text())
     exchanges = [each for program in plan["programs"] for each in program["collectives"]]
     return {

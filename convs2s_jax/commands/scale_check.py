@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from convs2s_jax.commands.scale_batches import Batches, check_json, planned, write_json
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.scaling import check as checking
 from convs2s_jax.scaling import plan, tables, topology
 from convs2s_jax.training.run import distributed, processes
@@ -34,12 +35,14 @@ class CheckOptions:
       steps: updates to measure for each shape.
       devices: number of devices to use, all by default; on a CPU, so many virtual ones are made.
       json: file for plan and measurements as JSON.
+      xla_flags: a set of flags for XLA, as in training.
     """
 
     config: str = ""
     steps: int = 20
     devices: int | None = None
     json: str = ""
+    xla_flags: FlagSet = "none"
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=configs/cldr_en_de.py")
@@ -50,6 +53,7 @@ class CheckOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan, run, and print both."""
     options = command_line.options_of(CheckOptions, values)
+    xla_flags.add(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = processes.from_environment(command_line.options_of(Processes, values), dict(os.environ))

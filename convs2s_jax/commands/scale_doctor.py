@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 
-from convs2s_jax.core import command_line
+from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.scaling import doctor
 from convs2s_jax.training.run import distributed, processes
 from convs2s_jax.training.run.config import Config
@@ -35,15 +36,18 @@ class DoctorOptions:
     Attributes:
       config: a configuration, whose data is read and compared between the processes.
       workdir: folder of a run, or its gs://BUCKET/NAME or s3://BUCKET/NAME, which all processes have to see.
+      xla_flags: a set of flags for XLA, as in training.
     """
 
     config: str = ""
     workdir: str = ""
+    xla_flags: FlagSet = "none"
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Gather what all processes see, and print it on process 0."""
     options = command_line.options_of(DoctorOptions, values)
+    xla_flags.add(options.xla_flags, os.environ)
     check(bool(options.config) or not overrides, "--config.* without --config: name a configuration")
     cfg = build(Config, command_line.read_config(options.config, overrides)) if options.config else None
     given = command_line.options_of(Processes, values)

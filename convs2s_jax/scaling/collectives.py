@@ -7,8 +7,8 @@ that one device sends in a ring of n devices, of an array of `size` bytes (whole
     all-reduce                             2 size (n - 1) / n
     collective-permute                       size
 
-Between slices of TPUs the hosts send. XLA writes that as one `send` on each device, of the part that this device's
-equals in the other slices wait for.
+Between slices of TPUs the hosts send. XLA writes that as one `send` on each device, of the part that the corresponding
+devices of the other slices need.
 """
 
 import math

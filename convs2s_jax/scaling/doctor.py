@@ -202,12 +202,14 @@ def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float 
         return [Finding(told)]
     hosts, slices = {each["host"] for each in seen}, {number for each in seen for number in each["slices"]}
     by_network = len(slices) > 1 if chip.axes else len(hosts) > 1
-    rate = chip.network if by_network else chip.link
+    within = sum(kinds.values()) // len(slices if chip.axes else hosts)  # they send their parts of the array together
+    rate = chip.network * within if by_network else chip.link
     if not rate:
         return [Finding(told)]
-    where = f"the share of a {chip.name} in the network" if by_network else f"one link of a {chip.name}"
+    together = f"the {within} {chip.name} of a {'slice' if chip.axes else 'machine'} together"
+    where = f"the network of {together}" if by_network else f"one link of a {chip.name}"
     told += f", where {where} has {rate / 1e9:.4g} GB/s in each direction"
-    if bandwidth >= SLOW_EXCHANGE * rate:
+    if bandwidth >= SLOW_EXCHANGE * min(rate, chip.link):
         return [Finding(told)]
     look = "a network interface that is slow or not used" if by_network else "a link that is down"
     return [Finding(f"{told}: look for other programs on the devices, and for {look}", wrong=True)]

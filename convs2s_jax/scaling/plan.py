@@ -125,8 +125,8 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
         state_bytes=bytes_on_a_device(state),
     )
     try:
-        start = programs.compile_start(cfg, mesh, sizes)
         compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
+        start = programs.compile_start(cfg, mesh, sizes)
     except TooLargeError as error:
         return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
     plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)

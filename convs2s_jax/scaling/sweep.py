@@ -25,6 +25,7 @@ from convs2s_jax.training.run.config import Config
 Row = dict[str, Any]
 CASES = "cases"
 ABOUT = "sweep.json"
+AGAIN = "remove it, and it is made again"
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
     *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "exposed_s", "resident_bytes"),
@@ -121,11 +122,11 @@ def run(
     found = []
     for number, case in enumerate(wanted, 1):
         place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
-        if not place.exists():
+        if not place.exists() or set(read_json(place, remedy=AGAIN)) == {"refused"}:  # what refused it may be mended
             made = _plan(cfg, case, vocabulary)
             replace_file(place, json.dumps(made, indent=1) + "\n")
             told = "planned"
-        row = row_of(case, read_json(place, remedy="remove it, and it is made again"))
+        row = row_of(case, read_json(place, remedy=AGAIN))
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
         tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")
         found.append(row)
@@ -149,6 +150,7 @@ def row_of(case: Case, made: Row) -> Row:
     if row["refused"]:
         return row
     bound, programs = made["steps"][0], made["programs"]
+    compiled = [*programs, *([made["start"]] if made.get("start") else [])]
     return row | {
         "tokens": made["tokens"][0],
         "step_s": bound["seconds"],
@@ -161,8 +163,8 @@ def row_of(case: Case, made: Row) -> Row:
         "resident_bytes": made["resident"],
         "state_bytes": made["state_bytes"],
         "sent_bytes": sum(p["times"] * c["wire"] for p in programs for c in p["collectives"]),
-        "compile_s": sum(p["seconds"] for p in programs),
-        "compile_processor_s": sum(p["processor_seconds"] for p in programs),
+        "compile_s": sum(p["seconds"] for p in compiled),
+        "compile_processor_s": sum(p["processor_seconds"] for p in compiled),
     }
 
 

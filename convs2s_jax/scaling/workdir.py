@@ -37,12 +37,12 @@ def _folder(workdir: Path) -> tuple[bool, int]:
     with contextlib.ExitStack() as stack:
         missing = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
         distributed.agree_on_folder(workdir)
-        refused = None
+        refused, free = None, 0
         try:
             _try_to_write(workdir)
+            free = _free(workdir)
         except UserError as error:
             refused = error
-        free = 0 if refused else shutil.disk_usage(workdir).free
         distributed.barrier("workdir tried")  # before process 0 removes it
         if refused:
             raise refused
@@ -58,6 +58,11 @@ def _made(workdir: Path, stack: contextlib.ExitStack) -> int:
             stack.callback(_remove_if_empty, folder)
     _try_to_write(workdir)
     return len(missing)
+
+
+def _free(workdir: Path) -> int:
+    with _explained(workdir):
+        return shutil.disk_usage(workdir).free
 
 
 def _try_to_write(workdir: Path) -> None:
@@ -86,14 +91,14 @@ def _address(address: str) -> tuple[bool, int]:
     As in a training, all processes list it and process 0 alone writes. UserError where they cannot.
     """
     copy = staging.folder_of(address, os.environ)
-    nearest = next(path for path in (copy, *copy.parents) if path.exists())
     try:
+        nearest = next(path for path in (copy, *copy.parents) if path.exists())
         there = bool(stores.names(address))
         if distributed.is_primary():
             _try_object(stores.join(address, f"doctor-{uuid.uuid4().hex}"))
     except OSError as error:
         raise stores.unusable("--workdir", address, error) from error
-    return there, shutil.disk_usage(nearest).free
+    return there, _free(nearest)
 
 
 def _try_object(address: str) -> None:

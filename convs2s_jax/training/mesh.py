@@ -55,8 +55,8 @@ class MeshConfig:
 
     Attributes:
       data: devices along the data axis, each with a part of each batch. Within a step each has all parameters. Between
-        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). With several
-        slices it alone spans them, and where `fsdp` is 1 those of a slice become `fsdp`.
+        steps they shard parameters and optimiser state where `fsdp` is 1 (ZeRO, Rajbhandari et al. 2020). Only `data`
+        crosses slices of TPUs; with `fsdp` 1, the devices within a slice form the `fsdp` axis.
       fsdp: devices that split the batch like `data` and shard parameters, gradients and optimiser state (fully sharded
         data parallelism, Zhao et al. 2023). The kernels of a layer are whole while it is computed.
       tensor: devices over which the outputs of each layer and the vocabulary are sharded.
@@ -99,8 +99,8 @@ def shape(cfg: MeshConfig, devices: int) -> tuple[int, int, int]:
 def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Parallel = "jit") -> Mesh:
     """Arrange devices as (data, fsdp, tensor): neighbours along the last axes, different slices along the first.
 
-    With several slices and `fsdp` 1, the rows of a slice are spread along `fsdp` in place of `data`: then parameters
-    are exchanged within each slice, and the sums of gradients alone between them (decision 0039).
+    With several slices of TPUs and `fsdp` 1, the rows of a slice are spread along `fsdp` in place of `data`: then
+    parameters are exchanged within each slice, and the sums of gradients alone between them (decision 0039).
 
     Args:
       cfg: sizes.
@@ -122,7 +122,8 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
     count = slices(devices)
     if count > 1 and sizes[0] % count == 0:  # the network between slices is slow: only `data` crosses it
         data, fsdp, tensor = sizes[0] // count, *sizes[1:]
-        within = (1, data, tensor) if fsdp == 1 and parallel != "pmap" else (data, fsdp, tensor)
+        inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
+        within = (1, data, tensor) if inside else (data, fsdp, tensor)
         return Mesh(mesh_utils.create_hybrid_device_mesh(within, (count, 1, 1), devices=devices), AXES)
     check(
         count == 1 or devices[0].platform != "tpu",
@@ -133,8 +134,14 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
 
 
 def slices(devices: Sequence[Any]) -> int:
-    """Number of slices of these devices: groups that a slower network connects."""
+    """Number of slices of these devices: groups that a slower network connects. JAX tells of GPUs' machines as well."""
     return len({getattr(device, "slice_index", None) for device in devices})
+
+
+def spans_slices(mesh: Mesh) -> bool:
+    """Whether the devices are several slices of TPUs."""
+    devices = list(mesh.devices.flat)
+    return devices[0].platform == "tpu" and slices(devices) > 1
 
 
 def for_tracing(mesh: Mesh) -> AbstractMesh:
@@ -143,9 +150,7 @@ def for_tracing(mesh: Mesh) -> AbstractMesh:
     With several slices it tells no device, so that `training.rings` writes no messages between neighbours: those that
     are in different slices would send several times what XLA's own sums send between slices.
     """
-    return (
-        mesh.abstract_mesh if slices(list(mesh.devices.flat)) == 1 else mesh.abstract_mesh.update(abstract_device=None)
-    )
+    return mesh.abstract_mesh.update(abstract_device=None) if spans_slices(mesh) else mesh.abstract_mesh
 
 
 def abstract(cfg: MeshConfig, devices: int) -> AbstractMesh:

@@ -22,7 +22,7 @@ from convs2s_jax.nn.parts import whole
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards, slices
+from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards, spans_slices
 from convs2s_jax.training.step import (
     B,
     Finish,
@@ -90,7 +90,7 @@ def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
     A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums. They wait
     where a device has all of them, and where the sum over `data` takes the network between slices.
     """
-    waits = exchange.once and (mesh.shape["data"] == mesh.size or slices(list(mesh.devices.flat)) > 1)
+    waits = exchange.once and (mesh.shape["data"] == mesh.size or spans_slices(mesh))
     return parallel == "jit" and mesh.size > mesh.shape["tensor"] == 1 and (waits or exchange.dtype != "auto")
 
 
@@ -145,7 +145,8 @@ def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
         check(
             other not in named or mesh.shape[other] == 1,
             f"mesh.rules[{number}].axes has {other} with parallel=shard_map, which gathers over "
-            f"{sharding.state_axis(mesh)} only; drop it, or use parallel=jit",
+            f"{sharding.state_axis(mesh)} only (so do updates of several batches on several slices); drop it, or use "
+            "parallel=jit with data.batch.accumulate=1",
         )
 
 

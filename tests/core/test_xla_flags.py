@@ -1,5 +1,6 @@
 """Sets of flags for XLA: what the user has set stays, and XLA knows those that are added."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -50,15 +51,19 @@ def test_a_process_on_a_cpu_does_not_mind(name):
     assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
 
 
-def test_the_command_sets_them_before_it_uses_a_device(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("train", ["--workdir=run"]), ("scale_check", ["--devices=1"]), ("scale_doctor", [])],
+    ids=["train", "check", "doctor"],
+)
+def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkeypatch):
     """JAX has begun in this process, so the variable alone is looked at."""
-    from convs2s_jax.commands import train
-
+    command = importlib.import_module(f"convs2s_jax.commands.{name}")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_mine=1")
+    monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(train.processes, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
-    config = tiny.config_file(tmp_path)
-    called(train.console, "train.py", f"--config={config}", f"--workdir={tmp_path / 'run'}", "--xla_flags=tpu")
+    monkeypatch.setattr(command.processes, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
+    called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
 
 

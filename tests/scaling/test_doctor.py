@@ -99,9 +99,9 @@ def devices(kind, **changes):
     ("seen", "slow", "told"),
     [
         (two(), 11e9, "one link of a v5e has 45 GB/s in each direction: look for other programs on the devices, and"),
-        (two(slices=[1]), 0.75e9, "the share of a v5e in the network has 3.125 GB/s"),
+        (two(slices=[1]), 3e9, "the network of the 4 v5e of a slice together has 12.5 GB/s"),
         (devices("NVIDIA H100 80GB HBM3", host="a"), 110e9, "one link of a h100 has 450 GB/s in each direction: look"),
-        (devices("NVIDIA H100 80GB HBM3"), 12e9, "the share of a h100 in the network has 50 GB/s"),
+        (devices("NVIDIA H100 80GB HBM3"), 48e9, "the network of the 4 h100 of a machine together has 200 GB/s"),
     ],
     ids=["slice", "slices", "machine", "machines"],
 )

@@ -78,7 +78,7 @@ def plans(monkeypatch):
     def one(_cfg, case, _vocabulary):
         made.append(case)
         return (
-            {"refused": "too large"}
+            {**planned(case), "refused": "too large"}
             if case.mesh == (1, 8, 1) and case.each
             else planned(case, step=0.1 if case.mesh[1] == 8 else 1.0 + case.mesh[0] / 8)
         )
@@ -97,6 +97,18 @@ def test_a_second_start_plans_what_is_missing(tmp_path, plans):
     assert again == first
     assert "1 of 6: cpu-1_1_1.1.1_jit_all512x16: planned; 1125.00 ms a step" in told
     assert told[-1].endswith("from an earlier start; refused: too large")
+
+
+def test_what_could_not_be_planned_is_tried_again(tmp_path, plans, monkeypatch):
+    """The way out may be in the sentence, such as another number of virtual devices."""
+    first = cases()[:1]
+    monkeypatch.setattr(sweep, "_plan", lambda *_: {"refused": "this process has 2 devices"})
+    (row,) = sweep.run(tiny.config(), first, tmp_path, None, print)
+    assert row["refused"] == "this process has 2 devices"
+    monkeypatch.setattr(sweep, "_plan", lambda _cfg, case, _vocabulary: planned(case))
+    (row,) = sweep.run(tiny.config(), first, tmp_path, None, print)
+    assert (row["refused"], row["step_s"]) == ("", 1.0)
+    assert plans == []
 
 
 def test_plans_of_another_configuration_are_refused(tmp_path, plans):

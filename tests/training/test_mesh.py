@@ -81,13 +81,17 @@ def test_only_data_crosses_slices(monkeypatch):
     assert {group.flat[0] for group in slices} == {0, 1}
 
 
-@pytest.mark.parametrize(("parallel", "expected"), [("jit", (2, 4, 1)), ("pmap", (8, 1, 1))])
-def test_state_is_cut_within_slices(monkeypatch, parallel, expected):
-    chips = [Chip(id=i, slice_index=i // 4) for i in range(8)]
-    monkeypatch.setattr(mesh, "Mesh", lambda devices, axes: (devices, axes))
-    devices, _ = mesh.make(MeshConfig(), chips, parallel=parallel)
-    assert devices.shape == expected
-    assert [chip.slice_index for chip in devices.flat] == [0] * 4 + [1] * 4
+@pytest.mark.parametrize(
+    ("platform", "parallel", "within"),
+    [("tpu", "jit", (1, 4, 1)), ("tpu", "pmap", (4, 1, 1)), ("gpu", "jit", (4, 1, 1))],
+)
+def test_state_is_cut_within_slices_of_tpus(monkeypatch, platform, parallel, within):
+    chips = [Chip(id=i, slice_index=i // 4, platform=platform) for i in range(8)]
+    asked = []
+    monkeypatch.setattr(mesh, "Mesh", lambda devices, _: devices)
+    monkeypatch.setattr(mesh.mesh_utils, "create_hybrid_device_mesh", lambda *sizes, **_: asked.append(sizes))
+    mesh.make(MeshConfig(), chips, parallel=parallel)
+    assert asked == [(within, (2, 1, 1))]
 
 
 def test_what_would_cross_slices_of_a_tpu_is_refused():

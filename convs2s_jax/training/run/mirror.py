@@ -31,7 +31,7 @@ READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log"
 """Files that a run that continues needs, beside vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and
-compiled programs come last."""
+compiled programs are no part of a run."""
 Stamp = tuple[int, int]
 
 
@@ -146,6 +146,7 @@ class Mirror:
             self._stop.set()
             self._thread.join()
             self.settle()
+            self._programs.push(quiet=0)
 
     def push(self) -> None:
         """Write back what has changed. Raises OSError where it cannot be written."""
@@ -164,7 +165,6 @@ class Mirror:
                 there = {*steps, *(step.removesuffix(BEFORE) for step in steps)}
                 for step in [step for step in self._known if step not in there and not step.endswith(DAMAGED)]:
                     self._delete(step)
-            self._programs.push()
 
     def _push_checkpoint(self, step: str, position: bytes) -> bool:
         """Write back a checkpoint; False where it is deleted meanwhile, since newer ones are there."""
@@ -212,6 +212,8 @@ class Mirror:
             if error is not None and not failing:
                 tqdm.write(f"--workdir={self._address} cannot be written now ({error.strerror})", file=sys.stderr)
             failing = error is not None
+            if not failing:
+                self._programs.push()
 
 
 _FETCHED = {"vocab", *READ_BACK}

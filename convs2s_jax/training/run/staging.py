@@ -71,6 +71,8 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
         shared = distributed.is_one_folder(folder)
         if not shared:
             _fetched_everywhere(address, folder)
+        if not shared or distributed.is_primary():
+            stored_programs.fetch(address, folder)
         yield Workdir(folder, address=address, mirror=found, shared=shared)
 
 
@@ -88,8 +90,12 @@ def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
 
     Call it before the first program. JAX's own settings have priority, as in `compiled_programs.keep`.
     """
-    kept = compiled_programs.keep(environment, folder_of(workdir.rstrip("/"), environment) / stored_programs.FOLDER)
-    if kept is not None:  # or the path of the copy, which differs between machines, would be part of a program's key
+    folder = folder_of(workdir.rstrip("/"), environment)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = compiled_programs.keep(environment, folder / stored_programs.FOLDER)
+    # else the path of the copy, which differs between machines, would be part of a program's key
+    if kept is not None and "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES" not in environment:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
@@ -102,7 +108,6 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
             stores.names(address)  # says of a bucket that is not there
             is_fresh = stack.enter_context(store_lock.held(address))
             found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
-            stored_programs.fetch(address, folder)
             stack.callback(found.close)
             entered = stack.pop_all()
     except OSError as error:
@@ -118,7 +123,6 @@ def _fetched_everywhere(address: str, folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mirror.fetch(address, folder)
-            stored_programs.fetch(address, folder)
         except OSError as error:
             refused = stores.unusable("--workdir", address, error)
     if not distributed.all_of(refused is None):

@@ -1,34 +1,50 @@
 """Compiled programs of a run whose workdir lies in an object store: kept in the local copy, and beside the run.
 
 JAX keeps programs in a folder, not in a store. So a start fetches what earlier ones have compiled, also on other
-machines, and what process 0 compiles is written back (decision 0040).
+machines, and what process 0 compiles is written back (decision 0040). Programs only save time: where the store fails,
+the run goes on without them.
 """
 
 import contextlib
-import os
+import sys
 import time
+import zlib
 from pathlib import Path
+from typing import Any
 
-from convs2s_jax.core import stores
+import jax
+from tqdm import tqdm
+
+from convs2s_jax.core import compiled_programs, files, stores
 
 FOLDER = "compiled"
 QUIET = 5.0
 """Seconds for which a file has not changed when it is written back: JAX writes it in place."""
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+"""The beginning of what JAX compresses by zstd in place of zlib, where a library for that is installed."""
+
+
+def folder_of(copy: Path) -> Path:
+    """Where a local copy of a workdir has its programs: those of one kind of processor are no others'."""
+    return copy / FOLDER / compiled_programs.processor()
 
 
 def fetch(address: str, copy: Path) -> None:
-    """Copy the programs of a workdir that its local copy lacks. Raises OSError where one cannot be read or written."""
+    """Copy the programs of a workdir that its local copy lacks, if JAX uses them. Never raises OSError."""
 
     def get(name: str) -> None:
-        content, place = stores.read(stores.join(address, name)), copy / name
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = place.with_name(f".{place.name}.{os.getpid()}")
-        part.write_bytes(content)
-        part.replace(place)
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            content = stores.read(stores.join(there, name))
+            if _is_whole(content):
+                files.replace_file(folder / name, content)
 
-    lacking = [name for name in _stored(address) if not (copy / name).exists()]
-    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-        stores.in_parallel(get, lacking)
+    if not _is_used(copy):
+        return
+    folder, there = folder_of(copy), _stored(address)
+    try:
+        stores.in_parallel(get, [name for name in stores.names(there) if not (folder / name).exists()])
+    except OSError as error:
+        _tell(there, "fetched", error)
 
 
 class StoredPrograms:
@@ -36,23 +52,57 @@ class StoredPrograms:
 
     def __init__(self, address: str, copy: Path) -> None:
         """For a workdir and its local copy."""
-        self._address, self._copy = address, copy
+        self._address, self._copy = _stored(address), copy
         self._there: set[str] | None = None
+        self._told = False
 
     def push(self, *, quiet: float = QUIET) -> None:
-        """Write back what has not changed for so many seconds. Raises OSError where it cannot be written."""
-        if self._there is None:
-            self._there = set(_stored(self._address))
-        before = time.time() - quiet
-        found = [path for path in (self._copy / FOLDER).rglob("*") if path.is_file() and not path.name.startswith(".")]
-        for path in found:
-            name = path.relative_to(self._copy).as_posix()
-            with contextlib.suppress(FileNotFoundError):
-                if name not in self._there and path.stat().st_mtime <= before:
-                    stores.write(stores.join(self._address, name), path.read_bytes())
-                    self._there.add(name)
+        """Write back what has not changed for so many seconds, if JAX keeps programs there. Never raises OSError."""
+        if not _is_used(self._copy):
+            return
+        try:
+            if self._there is None:
+                self._there = set(stores.names(self._address))
+            for path in folder_of(self._copy).iterdir():
+                if path.name not in self._there and not path.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._push(path, quiet)
+        except OSError as error:
+            if not self._told:
+                _tell(self._address, "written back", error)
+            self._told = True
+
+    def _push(self, path: Path, quiet: float) -> None:
+        if path.stat().st_mtime > time.time() - quiet:
+            return
+        content = path.read_bytes()
+        if _is_whole(content):
+            stores.write(stores.join(self._address, path.name), content)
+            self._there = {*(self._there or ()), path.name}
+        else:  # cut by a kill: JAX would never write it again
+            path.unlink()
 
 
-def _stored(address: str) -> list[str]:
-    """Names of the programs in the store, relative to the workdir."""
-    return [f"{FOLDER}/{name}" for name in stores.names(stores.join(address, FOLDER))]
+def _stored(address: str) -> str:
+    """The folder of the programs for this kind of processor in a store."""
+    return stores.join(address, FOLDER, compiled_programs.processor())
+
+
+def _is_used(copy: Path) -> bool:
+    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    return settings.jax_compilation_cache_dir == str(folder_of(copy)) and folder_of(copy).is_dir()
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether an entry of JAX's cache is not cut, as far as its compression tells."""
+    if content.startswith(ZSTANDARD):
+        return True
+    try:
+        zlib.decompress(content)
+    except zlib.error:
+        return False
+    return True
+
+
+def _tell(address: str, action: str, error: OSError) -> None:
+    tqdm.write(f"compiled programs in {address} could not be {action} ({error.strerror})", file=sys.stderr)
