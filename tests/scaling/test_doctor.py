@@ -173,6 +173,13 @@ def test_a_store_that_cannot_be_used_is_wrong_and_nothing_stays_there(bucket, mo
     assert bool(stores.names("gs://bucket")) == (broken == "delete")
 
 
+def test_process_0_knows_whether_the_folder_was_there():
+    """The others see it after process 0 has made it, and may have less room."""
+    missing = {**HEALTHY["workdir"], "there": False}
+    seen = [{**HEALTHY, "workdir": missing}, *two(workdir={**missing, "there": True, "free": 1e9})[1:]]
+    assert "workdir: /runs/a is not there yet, a run would make it, 1.0 GB free" in sentences(seen, wrong=False)
+
+
 @pytest.mark.parametrize(
     ("folders", "told"),
     [
