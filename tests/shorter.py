@@ -11,6 +11,8 @@ NOT_RUN: Mapping[str, str] = MappingProxyType(
         "launch/xpk.sh": "a cluster: tests/launch has stand-ins",
         "jobset.sh tpu create": "a cluster: tests/launch has stand-ins",
         "jobset.sh tpu log": "a cluster: tests/launch has stand-ins",
+        "kubectl apply": "a cluster",
+        "srun": "a cluster",
         "sbatch": "a cluster: tests/launch has stand-ins",
         "ssh node": "four machines",
         "docker": "docker and a registry of images",
