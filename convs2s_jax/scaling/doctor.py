@@ -17,6 +17,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data import parallel_text
 from convs2s_jax.scaling import chips, rates, workdir
+from convs2s_jax.training.mesh import slice_numbers
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import fingerprint_of_text
@@ -61,7 +62,7 @@ def facts(cfg: Config | None, place: str) -> Facts:
             **{name: found for name in PACKAGES if (found := _version(name))},
         },
         "devices": dict(Counter(device.device_kind for device in local)),
-        "slices": sorted({getattr(device, "slice_index", None) or 0 for device in local}),
+        "slices": sorted(set(slice_numbers(local))),
         "workdir": workdir.tried(place) if place else None,
         "data": data,
         "unread": unread,

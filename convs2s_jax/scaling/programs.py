@@ -19,7 +19,7 @@ from convs2s_jax.scaling.collectives import Collective
 from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
-from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.mesh import row_shards, slice_numbers
 from convs2s_jax.training.run import configured
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
@@ -187,7 +187,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
 
 def _first_of_slices(mesh: Mesh) -> list[int]:
     """The position of the first device of each slice."""
-    numbers = [getattr(device, "slice_index", None) for device in mesh.devices.flat]
+    numbers = slice_numbers(list(mesh.devices.flat))
     return [numbers.index(number) for number in dict.fromkeys(numbers)]
 
 

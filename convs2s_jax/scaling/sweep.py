@@ -25,7 +25,6 @@ from convs2s_jax.training.run.config import Config
 Row = dict[str, Any]
 CASES = "cases"
 ABOUT = "sweep.json"
-AGAIN = "remove it, and it is made again"
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
     *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "exposed_s", "resident_bytes"),
@@ -122,11 +121,11 @@ def run(
     found = []
     for number, case in enumerate(wanted, 1):
         place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
-        if not place.exists() or set(read_json(place, remedy=AGAIN)) == {"refused"}:  # what refused it may be mended
-            made = _plan(cfg, case, vocabulary)
+        made = read_json(place, remedy="remove it, and it is made again") if place.exists() else None
+        if made is None or set(made) == {"refused"}:  # what refused it may be mended
+            made, told = _plan(cfg, case, vocabulary), "planned"
             replace_file(place, json.dumps(made, indent=1) + "\n")
-            told = "planned"
-        row = row_of(case, read_json(place, remedy=AGAIN))
+        row = row_of(case, made)
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
         tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")
         found.append(row)

@@ -19,6 +19,7 @@ from jax.experimental import topologies
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line, shown
 from convs2s_jax.scaling.chips import CHIPS, Chip
+from convs2s_jax.training.mesh import slice_numbers
 
 CPU = "cpu"
 LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install 'convs2s_jax[plan]'"
@@ -52,10 +53,10 @@ class Topology:
         together = self.chip.together if self.chip else 0
         return [
             (
-                getattr(device, "slice_index", None) or (i // together if together else 0),
+                number or (i // together if together else 0),
                 tuple(getattr(device, "coords", None) or ()) if self.exact else (),
             )
-            for i, device in enumerate(self.devices)
+            for i, (device, number) in enumerate(zip(self.devices, slice_numbers(self.devices), strict=True))
         ]
 
 

@@ -5,14 +5,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import distributed, staging
+from convs2s_jax.training.run import distributed, run_folder, staging
 
 
 def tried(workdir: str) -> dict[str, Any]:
@@ -33,56 +32,35 @@ def tried(workdir: str) -> dict[str, Any]:
 
 
 def _folder(workdir: Path) -> tuple[bool, int]:
-    """Whether a folder is there, and its free bytes. UserError unless all processes share it and write into it."""
+    """Whether a folder was there, and its free bytes. UserError unless all processes share it and write into it."""
     with contextlib.ExitStack() as stack:
-        missing = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
+        was_there = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
         distributed.agree_on_folder(workdir)
         refused, free = None, 0
         try:
-            _try_to_write(workdir)
-            free = _free(workdir)
+            free = _tried_to_write(workdir)
         except UserError as error:
             refused = error
-        distributed.barrier("workdir tried")  # before process 0 removes it
+        was_there = distributed.from_primary(bool(was_there))  # nobody is still writing when process 0 removes it
         if refused:
             raise refused
-        return not missing, free
+        return was_there, free
 
 
-def _made(workdir: Path, stack: contextlib.ExitStack) -> int:
-    """Make a folder and its parents, to be removed when the stack closes; the number of those that were missing."""
-    with _explained(workdir):
-        missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            stack.callback(_remove_if_empty, folder)
-    _try_to_write(workdir)
-    return len(missing)
+def _made(workdir: Path, stack: contextlib.ExitStack) -> bool:
+    """Make a folder until the stack closes; whether it was there."""
+    with run_folder.writing(workdir):
+        was_there = run_folder.provide(workdir, stack)
+    _tried_to_write(workdir)
+    return was_there
 
 
-def _free(workdir: Path) -> int:
-    with _explained(workdir):
+def _tried_to_write(workdir: Path) -> int:
+    """The free bytes of a folder that can be written."""
+    with run_folder.writing(workdir):
+        with tempfile.TemporaryFile(dir=workdir) as file:
+            file.write(b"\n")
         return shutil.disk_usage(workdir).free
-
-
-def _try_to_write(workdir: Path) -> None:
-    with _explained(workdir), tempfile.TemporaryFile(dir=workdir) as file:
-        file.write(b"\n")
-
-
-@contextlib.contextmanager
-def _explained(workdir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
-        ) from error
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # a run that began meanwhile has files there
-        folder.rmdir()
 
 
 def _address(address: str) -> tuple[bool, int]:
@@ -92,13 +70,13 @@ def _address(address: str) -> tuple[bool, int]:
     """
     copy = staging.folder_of(address, os.environ)
     try:
-        nearest = next(path for path in (copy, *copy.parents) if path.exists())
+        free = shutil.disk_usage(next(path for path in (copy, *copy.parents) if path.exists())).free
         there = bool(stores.names(address))
         if distributed.is_primary():
             _try_object(stores.join(address, f"doctor-{uuid.uuid4().hex}"))
     except OSError as error:
         raise stores.unusable("--workdir", address, error) from error
-    return there, _free(nearest)
+    return there, free
 
 
 def _try_object(address: str) -> None:

@@ -119,7 +119,7 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
             f"mesh: {count} devices of {len(devices)}: with several processes all are used; set one axis to -1"
         )
     devices = devices[:count]
-    count = slices(devices)
+    count = len(set(slice_numbers(devices)))
     if count > 1 and sizes[0] % count == 0:  # the network between slices is slow: only `data` crosses it
         data, fsdp, tensor = sizes[0] // count, *sizes[1:]
         inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
@@ -133,15 +133,15 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
 
 
-def slices(devices: Sequence[Any]) -> int:
-    """Number of slices of these devices: groups that a slower network connects. JAX tells of GPUs' machines as well."""
-    return len({getattr(device, "slice_index", None) for device in devices})
+def slice_numbers(devices: Sequence[Any]) -> list[int]:
+    """The slice of each device: groups that a slower network connects. JAX tells of GPUs' machines as well."""
+    return [getattr(device, "slice_index", None) or 0 for device in devices]
 
 
 def spans_slices(mesh: Mesh) -> bool:
     """Whether the devices are several slices of TPUs."""
     devices = list(mesh.devices.flat)
-    return devices[0].platform == "tpu" and slices(devices) > 1
+    return devices[0].platform == "tpu" and len(set(slice_numbers(devices))) > 1
 
 
 def for_tracing(mesh: Mesh) -> AbstractMesh:

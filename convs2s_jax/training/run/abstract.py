@@ -21,8 +21,13 @@ def abstract_key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def placed(tree: Tree, places: Tree) -> Tree:
+def placed(tree: Tree, where: Tree) -> Tree:
     """Abstract arrays with shardings, one for all or one for each."""
-    if isinstance(places, Sharding):
-        places = jax.tree.map(lambda _: places, tree)
-    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
+    if isinstance(where, Sharding):
+        where = jax.tree.map(lambda _: where, tree)
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, where)
+
+
+def places(tree: Tree) -> Tree:
+    """The shardings of abstract arrays."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)

@@ -15,7 +15,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.parallel import compile_steps, loss_shards
-from convs2s_jax.training.run.abstract import placed
+from convs2s_jax.training.run.abstract import placed, places
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Loss, Step, TrainState, init_state
@@ -49,13 +49,21 @@ def placed_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainStat
     return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
 
 
-def state_program(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Callable[[Key], TrainState]:
+def state_program(
+    cfg: Config, mesh: Mesh, sizes: Mapping[str, int], wanted: TrainState | None = None
+) -> Callable[[Key], TrainState]:
     """The program of the state before the first update, of which each device makes its own parts alone.
 
     Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
     parts' sums, so these differ by rounding (decision 0038).
+
+    Args:
+      cfg: the configuration.
+      mesh: devices.
+      sizes: of vocabularies, by side.
+      wanted: what `placed_state` gives for these, from callers that have it: to trace it again takes time.
     """
-    layout = jax.tree.map(lambda leaf: leaf.sharding, placed_state(cfg, mesh, sizes))
+    layout = places(placed_state(cfg, mesh, sizes) if wanted is None else wanted)
     return dispatch.jit_once(_fresh(cfg, sizes), mesh, out_shardings=layout)
 
 

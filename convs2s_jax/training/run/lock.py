@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import lease
+from convs2s_jax.training.run import lease, run_folder
 from convs2s_jax.training.run.holder import Holder, in_use, this_process
 
 NAME = "lock"
@@ -28,20 +27,14 @@ def locked(workdir: Path) -> Iterator[None]:
       UserError: another process holds it, or the workdir cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            for folder in reversed([path for path in (workdir, *workdir.parents) if not path.exists()]):
-                folder.mkdir(exist_ok=True)
-                stack.callback(_remove_if_empty, folder)
+        with run_folder.writing(workdir):
+            run_folder.provide(workdir, stack)
             descriptor = _flock(workdir)
             if descriptor is None:
                 stack.enter_context(lease.held(workdir, NAME))
             else:
                 stack.callback(_release, descriptor, workdir / NAME)
                 stack.enter_context(_not_in_children(descriptor))
-        except OSError as error:
-            raise UserError(
-                f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
-            ) from error
         yield
 
 
@@ -102,8 +95,3 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()

@@ -19,6 +19,7 @@ from convs2s_jax.training import dispatch, optimizer, schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
+from convs2s_jax.training.run.abstract import places
 from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
@@ -151,11 +152,10 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
         if run.cfg.training.finetune_from:
             params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
             begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
-            layout = jax.tree.map(lambda leaf: leaf.sharding, wanted)
-            state = dispatch.jit_once(begin, mesh, out_shardings=layout)(params)
+            state = dispatch.jit_once(begin, mesh, out_shardings=places(wanted))(params)
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-            state = state_program(run.cfg, mesh, sizes)(key)
+            state = state_program(run.cfg, mesh, sizes, wanted)(key)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found

@@ -3,6 +3,7 @@
 config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  lock
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -175,12 +176,40 @@ def write_config(workdir: Path, cfg: Config) -> None:
     Raises:
       UserError: it cannot be written.
     """
-    try:
+    with writing(workdir):
         replace_file(workdir / "config.json", json.dumps(seal(to_dict(cfg)), indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def writing(workdir: Path) -> Iterator[None]:
+    """Raise UserError in place of an OSError of the block, which writes into a workdir."""
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"--workdir={workdir} cannot be written: {error.strerror}; make room or name another workdir"
         ) from error
+
+
+def provide(workdir: Path, stack: contextlib.ExitStack) -> bool:
+    """Make a workdir and its parents where they are missing; those that are empty when the stack closes are removed.
+
+    Returns:
+      Whether it was there.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        stack.callback(_remove_if_empty, folder)
+    return not missing
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _free(name: str) -> bool:

@@ -38,9 +38,9 @@ def fetch(address: str, copy: Path) -> None:
             if _is_whole(content):
                 files.replace_file(folder / name, content)
 
-    if not _is_used(copy):
-        return
     folder, there = folder_of(copy), _stored(address)
+    if not _is_used(folder):
+        return
     try:
         stores.in_parallel(get, [name for name in stores.names(there) if not (folder / name).exists()])
     except OSError as error:
@@ -52,35 +52,34 @@ class StoredPrograms:
 
     def __init__(self, address: str, copy: Path) -> None:
         """For a workdir and its local copy."""
-        self._address, self._copy = _stored(address), copy
+        self._address, self._folder = _stored(address), folder_of(copy)
         self._there: set[str] | None = None
         self._told = False
 
     def push(self, *, quiet: float = QUIET) -> None:
         """Write back what has not changed for so many seconds, if JAX keeps programs there. Never raises OSError."""
-        if not _is_used(self._copy):
+        if not _is_used(self._folder):
             return
         try:
             if self._there is None:
                 self._there = set(stores.names(self._address))
-            for path in folder_of(self._copy).iterdir():
+            for path in self._folder.iterdir():
                 if path.name not in self._there and not path.name.startswith("."):
                     with contextlib.suppress(FileNotFoundError):
-                        self._push(path, quiet)
+                        if path.stat().st_mtime <= time.time() - quiet and self._written(path):
+                            self._there.add(path.name)
         except OSError as error:
             if not self._told:
                 _tell(self._address, "written back", error)
             self._told = True
 
-    def _push(self, path: Path, quiet: float) -> None:
-        if path.stat().st_mtime > time.time() - quiet:
-            return
+    def _written(self, path: Path) -> bool:
         content = path.read_bytes()
         if _is_whole(content):
             stores.write(stores.join(self._address, path.name), content)
-            self._there = {*(self._there or ()), path.name}
-        else:  # cut by a kill: JAX would never write it again
-            path.unlink()
+            return True
+        path.unlink()  # cut by a kill: JAX would never write it again
+        return False
 
 
 def _stored(address: str) -> str:
@@ -88,9 +87,9 @@ def _stored(address: str) -> str:
     return stores.join(address, FOLDER, compiled_programs.processor())
 
 
-def _is_used(copy: Path) -> bool:
+def _is_used(folder: Path) -> bool:
     settings: Any = jax.config  # whose attributes JAX makes when it starts
-    return settings.jax_compilation_cache_dir == str(folder_of(copy)) and folder_of(copy).is_dir()
+    return settings.jax_compilation_cache_dir == str(folder) and folder.is_dir()
 
 
 def _is_whole(content: bytes) -> bool:
