@@ -1,4 +1,6 @@
-"""Gradients by named exchanges: within `jax.shard_map`, each device computes those of its rows.
+"""Gradients by named exchanges: within a `jax.shard_map` over `data` and `fsdp`, a device computes those of its rows.
+
+With `tensor`, devices along that axis compute those of the same rows together, and XLA's partitioner divides the work.
 
 `summed` adds them up over the devices, layer by layer in the backward pass. `waiting` leaves them on each device, so
 that those of several batches are added up before `arrived` exchanges the total. That is one exchange for each update,
@@ -10,14 +12,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import gathering, sharding
-from convs2s_jax.training.gathering import SumDtype
-from convs2s_jax.training.mesh import ROWS, ShardingRule
+from convs2s_jax.training import exchanges, sharding
+from convs2s_jax.training.gathering import Exchange
+from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 from convs2s_jax.training.step import B, Loss, S, merged_gradients
 
 T = TypeVar("T")
@@ -31,7 +34,7 @@ def summed(
     batch: B,
     key: Key | None,
     mesh: Mesh,
-    dtype: SumDtype,
+    exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, S]:
     """Gradients with respect to merged parameters, and the sums of the loss, added up over all devices.
@@ -41,22 +44,25 @@ def summed(
       merged: as `sharding.shardings` places them.
       batch: rows over `ROWS`.
       key: for dropout.
-      mesh: whose axis `tensor` is 1.
-      dtype: of sums of gradients over devices.
+      mesh: devices.
+      exchange: the dtype of sums of gradients over devices, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
     specs = _specs(merged, mesh, rules)
-    ways = gathering.exchanges(specs, mesh, dtype)
+    ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
 
-    def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
         def in_parts(params: Tree, batch: B, key: Key | None) -> S:
-            return loss(gathering.exchanged(params, ways), batch, key)
+            return loss(exchanges.exchanged(params, ways), batch, key)
 
-        grads, sums = merged_gradients(in_parts, merged, batch, first=_first_row(batch), key=key)
+        grads, sums = merged_gradients(in_parts, merged, batch, first=first[0], key=key)
         return grads, lax.psum(sums, ROWS)
 
-    each = jax.shard_map(local, mesh=mesh, in_specs=(specs, P(ROWS), P()), out_specs=(specs, P()), check_vma=False)
-    found: tuple[Tree, S] = each(merged, batch, key)
+    places = (specs, P(ROWS), P(), P(ROWS))
+    each = jax.shard_map(
+        local, mesh=mesh, axis_names=_named(mesh), in_specs=places, out_specs=(specs, P()), check_vma=False
+    )
+    found: tuple[Tree, S] = each(merged, batch, key, _first_rows(batch, mesh))
     return found
 
 
@@ -66,38 +72,40 @@ def waiting(
     batch: B,
     key: Key | None,
     mesh: Mesh,
-    dtype: SumDtype,
+    exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, S]:
     """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it."""
     specs = _specs(merged, mesh, rules)
-    ways = _early(specs, mesh, dtype)
+    early = tuple(axis for axis in ROWS if axis != LATE)
+    ways = exchanges.of_parameters(merged, mesh, exchange, early, rules=rules)
 
-    def local(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
         def in_parts(slots: Tree, batch: B, key: Key | None) -> S:
-            return loss(gathering.waiting(merged, slots, ways), batch, key)
+            return loss(exchanges.waiting(merged, slots, ways), batch, key)
 
-        slots = gathering.slots(merged, ways)
-        grads, sums = merged_gradients(in_parts, slots, batch, first=_first_row(batch), key=key)
-        return _expanded((grads, lax.psum(sums, [axis for axis in ROWS if axis != LATE])))
+        slots = exchanges.slots(merged, ways)
+        grads, sums = merged_gradients(in_parts, slots, batch, first=first[0], key=key)
+        return _expanded((grads, lax.psum(sums, early)))
 
     each = jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(specs, P(ROWS), P()),
+        axis_names=_named(mesh),
+        in_specs=(specs, P(ROWS), P(), P(ROWS)),
         out_specs=(_waiting_specs(specs, mesh), P(LATE)),
         check_vma=False,
     )
-    found: tuple[Tree, S] = each(merged, batch, key)
+    found: tuple[Tree, S] = each(merged, batch, key, _first_rows(batch, mesh))
     return found
 
 
 def arrived(
-    total: tuple[Tree, S], merged: Tree, mesh: Mesh, dtype: SumDtype, rules: Sequence[ShardingRule] = ()
+    total: tuple[Tree, S], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, S]:
     """The sum over `data` of what `waiting` returned, or of several of those added up; `merged` for its shapes."""
     specs = _specs(merged, mesh, rules)
-    ways = gathering.exchanges(specs, mesh, dtype, over=(LATE,))
+    ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
 
     def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
@@ -106,6 +114,7 @@ def arrived(
     each = jax.shard_map(
         local,
         mesh=mesh,
+        axis_names=_named(mesh),
         in_specs=((_waiting_specs(specs, mesh), P(LATE)),),
         out_specs=(specs, P()),
         check_vma=False,
@@ -115,12 +124,9 @@ def arrived(
 
 
 def _specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule]) -> Tree:
-    return jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
-
-
-def _early(specs: Tree, mesh: Mesh, dtype: SumDtype) -> Tree:
-    """The exchanges that do not wait."""
-    return gathering.exchanges(specs, mesh, dtype, over=tuple(axis for axis in ROWS if axis != LATE))
+    """How `data` and `fsdp` cut parameters."""
+    placed = sharding.shardings(merged, mesh, rules=rules)
+    return sharding.over_rows(jax.tree.map(lambda place: place.spec, placed))
 
 
 def _waiting_specs(specs: Tree, mesh: Mesh) -> Tree:
@@ -131,9 +137,18 @@ def _waiting_specs(specs: Tree, mesh: Mesh) -> Tree:
     )
 
 
-def _first_row(batch: Tree) -> Array:
-    """The number of this device's first row in the whole batch."""
-    return lax.axis_index(ROWS) * len(jax.tree.leaves(batch)[0])
+def _named(mesh: Mesh) -> set[str]:
+    """The axes of a `shard_map`: all, but for `tensor` where the partitioner has something to divide along it."""
+    return set(mesh.axis_names if mesh.shape["tensor"] == 1 else ROWS)
+
+
+def _first_rows(batch: Tree, mesh: Mesh) -> Array:
+    """For each part of the rows the number of its first one, an argument cut over `ROWS`.
+
+    XLA's partitioner has no `lax.axis_index` where other axes are its own.
+    """
+    count = row_shards(mesh)
+    return jnp.arange(count) * (len(jax.tree.leaves(batch)[0]) // count)
 
 
 def _expanded(tree: T) -> T:

@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.training import dispatch, gathering, sharding
+from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training.exchanges import Exchanged
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import ShardingRule
 from convs2s_jax.training.step import B, Finish, Loss, S, Step, added, gradients
@@ -43,7 +44,7 @@ def steps(
         return gradients(loss, params, batch, first=begin, key=key)
 
     def arrived(total: tuple[Tree, S]) -> tuple[Tree, S]:
-        way = gathering.Exchanged("data", None, exchange.dtype, ("data",))
+        way = Exchanged("data", None, exchange.dtype, ("data",))
         return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
 
     cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere

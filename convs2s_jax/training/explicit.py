@@ -1,8 +1,9 @@
 """Gradients with shardings in types: `jax.sharding.AxisType.Explicit` over the axes that spread rows.
 
-Within `typed` every array's type says along which mesh axes it is sharded, and JAX refuses operations for which that
-does not determine the result. Batches get an axis in front, of the parts of the rows, which is sharded and over which
-`jax.vmap` maps the loss. So the loss sees the rows of a part, as on one device, and types follow by themselves.
+Within `typed` every array's type says along which of these axes it is sharded, and JAX refuses operations for which
+that does not determine the result. Batches get an axis in front, of the parts of the rows, which is sharded and over
+which `jax.vmap` maps the loss. So the loss sees the rows of a part, as on one device, and types follow by themselves.
+The axis `tensor` is XLA's: its partitioner divides layers along it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +14,12 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
@@ -29,29 +30,38 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Typed:
-    """For `explicit`: makes an array whole by a change of its type, whose transpose cuts the gradient."""
+    """For `explicit`: makes an array whole by a change of its type, whose transpose cuts the gradient.
+
+    Attributes:
+      use: how `tensor`, which is no part of types, cuts the array in use; None where it has one device.
+    """
+
+    use: P | None = None
 
     def __call__(self, value: Array, dtype: Any) -> Array:
-        """The array in this dtype, whole."""
-        return jax.sharding.reshard(value.astype(dtype), P())
+        """The array in this dtype, whole along the axes of types."""
+        made: Array = jax.sharding.reshard(value.astype(dtype), P())
+        if self.use is None:
+            return made
+        return lax.with_sharding_constraint(made, NamedSharding(jax.sharding.get_abstract_mesh(), self.use))
 
 
-def check_mesh(mesh: Mesh) -> None:
-    """Refuse a mesh whose layers are cut. Raises UserError."""
-    tensor = mesh.shape["tensor"]
-    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=explicit: it spreads rows; use 1, or parallel=jit")
-
-
-def in_parts(loss: Callable[[Tree, B, Key | None], S], mesh: Mesh) -> Callable[[Tree, B, Key | None], S]:
+def in_parts(
+    loss: Callable[[Tree, B, Key | None], S], mesh: Mesh, rules: Sequence[ShardingRule] = ()
+) -> Callable[[Tree, B, Key | None], S]:
     """The loss of a batch within `typed`: of cut parameters, mapped over the parts of the rows."""
     count = row_shards(mesh)
+
+    def part(path: tuple[Any, ...], value: Array) -> Part:
+        use = sharding.spec(path_of(path), value.shape, mesh, rules=rules) if mesh.shape["tensor"] > 1 else None
+        return Part(value, Typed(use), value.dtype)
 
     def cut(x: Array) -> Array:
         """[B, ...] -> [parts, B / parts, ...]: no data moves between devices."""
         return lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), out_sharding=P(ROWS))
 
     def summed(params: Tree, batch: B, key: Key | None) -> S:
-        parts = jax.tree.map(lambda x: Part(x, Typed(), x.dtype), params)
+        parts = jax.tree_util.tree_map_with_path(part, params)
         if key is None:
             each = jax.vmap(lambda rows: loss(parts, rows, None))(jax.tree.map(cut, batch))
         else:  # reshaping typed keys has no `out_sharding`
@@ -75,10 +85,12 @@ def typed(
 
     def called(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
-        places = (specs, jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
+        places = (sharding.over_rows(specs), jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
         try:
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                found: tuple[Tree, S] = jax.sharding.explicit_axes(function, in_sharding=places)(merged, batch, key)
+                found: tuple[Tree, S] = jax.sharding.explicit_axes(function, axes=ROWS, in_sharding=places)(
+                    merged, batch, key
+                )
                 return found
         except Exception as error:
             if type(error).__name__ != "ShardingTypeError":  # JAX does not export it

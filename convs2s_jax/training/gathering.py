@@ -1,14 +1,13 @@
-"""Parameters as parts that layers make whole: `nn.parts.Part`s with the exchanges of a mesh.
+"""Parameters as parts that layers make whole: `nn.parts.Part`s, for a program that XLA partitions.
 
 The gradient of a whole kernel comes back as that of the part, summed over the rows of all devices: a reduce-scatter
-where the gather is an all-gather. There are two forms, for the two ways of `training.parallel` that cut parameters, and
-one whose gradients stay on each device until those of several batches are added up.
+where the gather is an all-gather. `training.exchanges` has the same with exchanges that are called by name.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +33,30 @@ class Exchange(NamedTuple):
     Attributes:
       dtype: of the sums.
       once: whether devices add up the gradients of several batches, each its own, before they are exchanged.
+      early: whether kernels that `fsdp` cuts are made whole once, before the first layer, as those cut by `data` are:
+        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice.
     """
 
     dtype: SumDtype = "auto"
     once: bool = False
+    early: bool = False
 
 
-EARLY = "data"
-"""The mesh axis whose parts are made whole once: the axis `fsdp` is asked for where memory is short."""
 EACH_BATCH = Exchange()
 """For each batch, in the dtype that the way chooses."""
 NARROW = 32
 """Parts with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
 arrays padded to tiles, which sends several times the bytes."""
+
+
+class Way(Protocol):
+    """How the parts of one parameter are exchanged."""
+
+    def gather(self, value: Array) -> Array:
+        """The whole array of all parts."""
+
+    def scatter(self, gradient: Array) -> Array:
+        """This part of a gradient of the whole array, summed over rows, in the dtype of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class Constrained:
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype, not cut by the state's axis."""
-        return _gathered(value, self, dtype)
+        return gathered(value, self, dtype)
 
     def gather(self, value: Array) -> Array:
         """All parts."""
@@ -112,58 +122,15 @@ class ConstrainedRows:
         return found.astype(value.dtype)
 
 
-@dataclass(frozen=True)
-class Exchanged:
-    """For `shard_map`: the exchanges by name.
-
-    Attributes:
-      axis: mesh axis that cuts the parameter.
-      dim: axis of the array that it cuts; None for an array that each device has whole.
-      dtype: of the sums of gradients.
-      over: mesh axes over which gradients are summed.
-    """
-
-    axis: str
-    dim: int | None
-    dtype: SumDtype = "auto"
-    over: tuple[str, ...] = ROWS
-
-    def __call__(self, value: Array, dtype: Any) -> Array:
-        """The array in this dtype, whole."""
-        return _gathered(value, self, dtype)
-
-    def gather(self, value: Array) -> Array:
-        """All parts."""
-        return value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True)
-
-    def scatter(self, gradient: Array) -> Array:
-        """This device's part of the sum over devices, in the dtype of the gradient."""
-        part, axes = gradient.astype(sum_dtype(gradient.dtype, self.dtype)), self.over
-        if self.dim is not None and self.axis in axes:
-            part = lax.psum_scatter(part, self.axis, scatter_dimension=self.dim, tiled=True)
-            axes = tuple(axis for axis in axes if axis != self.axis)
-        return (lax.psum(part, axes) if axes else part).astype(gradient.dtype)
+def is_early(mesh: Mesh, exchange: Exchange) -> bool:
+    """Whether kernels are made whole once, before the first layer, and not by the layers in both passes."""
+    return exchange.early or sharding.state_axis(mesh) == "data"
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """For gradients that wait on each device: those of a part (array, slot) go to the slot, not summed over `data`.
-
-    Attributes:
-      exchange: of everything else: the gather, and sums over `fsdp`.
-    """
-
-    exchange: Exchanged
-
-    def __call__(self, value: tuple[Array, Array], dtype: Any) -> Array:
-        """The array in this dtype, whole."""
-        return _gathered_beside(*value, self.exchange, dtype)
-
-
-def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
+def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), exchange: Exchange = EACH_BATCH) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
     cut = sharding.state_axis(mesh)
-    early = cut == EARLY
+    early = is_early(mesh, exchange)
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
         name = path_of(path)
@@ -183,79 +150,24 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) ->
     return jax.tree_util.tree_map_with_path(part, params)
 
 
-def exchanges(specs: Tree, mesh: Mesh, dtype: SumDtype, over: tuple[str, ...] = ROWS) -> Tree:
-    """For each array, how it is exchanged by name within a `shard_map` over the mesh that has cut it by these specs."""
-    axis = sharding.state_axis(mesh)
-
-    def way(spec: P) -> Exchanged:
-        places = [
-            dim for dim, names in enumerate(spec) if names == axis or (isinstance(names, tuple) and axis in names)
-        ]
-        return Exchanged(axis, places[0] if places else None, dtype, over)
-
-    return jax.tree.map(way, specs, is_leaf=lambda x: isinstance(x, P))
-
-
-def exchanged(params: Tree, ways: Tree) -> Tree:
-    """Merged parameters as parts, within a `shard_map`; `ways` as `exchanges` returns them."""
-    return jax.tree.map(lambda value, way: Part(value, way, value.dtype, way.axis == EARLY), params, ways)
-
-
-def waiting(params: Tree, slots: Tree, ways: Tree) -> Tree:
-    """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
-
-    def part(value: Array, slot: Array, way: Exchanged) -> Part:
-        return Part((value, slot), Waiting(way), value.dtype, way.axis == EARLY)
-
-    return jax.tree.map(part, params, slots, ways)
-
-
-def slots(params: Tree, ways: Tree) -> Tree:
-    """Zeros in the shapes of gradients that are summed over the axes `over` of these ways only."""
-
-    def zeros(value: Array, way: Exchanged) -> Array:
-        shape = list(value.shape)
-        if way.dim is not None and way.axis not in way.over:
-            shape[way.dim] *= lax.axis_size(way.axis)
-        return jnp.zeros(shape, value.dtype)
-
-    return jax.tree.map(zeros, params, ways)
-
-
 def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
     """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
     return jnp.bfloat16 if asked == "bfloat16" else wide(dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gathered(value: Array, way: Constrained | Exchanged, dtype: Any) -> Array:
+def gathered(value: Array, way: Way, dtype: Any) -> Array:
+    """The whole array in this dtype; its gradient comes back as that of the part."""
     return way.gather(value.astype(dtype))
 
 
-def _forward(value: Array, way: Constrained | Exchanged, dtype: Any) -> tuple[Array, Array]:
-    return _gathered(value, way, dtype), jnp.zeros((0,), value.dtype)
+def _forward(value: Array, way: Way, dtype: Any) -> tuple[Array, Array]:
+    return gathered(value, way, dtype), jnp.zeros((0,), value.dtype)
 
 
-def _backward(way: Constrained | Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
+def _backward(way: Way, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
     """Of a gradient in bfloat16, each device's summand is that number whatever the dtype of the sum."""
     return (way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype),)
 
 
-_gathered.defvjp(_forward, _backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _gathered_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> Array:
-    del slot  # takes the gradient
-    return way.gather(value.astype(dtype))
-
-
-def _forward_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> tuple[Array, Array]:
-    return _gathered_beside(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
-
-
-def _backward_beside(way: Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
-    return None, way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype)
-
-
-_gathered_beside.defvjp(_forward_beside, _backward_beside)
+gathered.defvjp(_forward, _backward)

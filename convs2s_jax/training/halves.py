@@ -31,9 +31,9 @@ class Paired:
     mesh: Mesh
     gather: Gather
 
-    def __call__(self, value: Array, dtype: Any) -> Array:
-        """The kernel in this dtype."""
-        return self.gather(paired(value, self.mesh), dtype)
+    def __call__(self, value: Any, dtype: Any) -> Array:
+        """The kernel in this dtype, of the arrays that `gather` takes."""
+        return self.gather(jax.tree.map(lambda x: paired(x, self.mesh), value), dtype)
 
 
 def fits(length: int, size: int) -> bool:
@@ -58,9 +58,10 @@ def paired(x: Array, mesh: Mesh) -> Array:
         halves = [jnp.where(is_even, one, other), jnp.where(is_even, other, one)]
         return jnp.concatenate(halves, axis=-1)[..., None, :]
 
+    context = jax.sharding.get_abstract_mesh()  # within another `shard_map` it says which axes are left
     exchange = jax.shard_map(
         local,
-        mesh=mesh,
+        mesh=mesh if context.empty else context,
         in_specs=(P(*free, "tensor"), P("tensor")),
         out_specs=P(*free, "tensor", None),
         axis_names={"tensor"},

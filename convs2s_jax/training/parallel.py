@@ -1,9 +1,9 @@
 """An update on any mesh, compiled in one of four ways.
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
-`explicit`: types of arrays say how they are sharded, and JAX derives the exchanges; the axes `data` and `fsdp`.
-`shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients by name; the axes
-`data` and `fsdp`.
+`explicit`: types of arrays say how `data` and `fsdp` shard them, and JAX derives the exchanges.
+`shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients over `data` and
+`fsdp` by name. In both, XLA partitions what `tensor` divides.
 `pmap`: each device runs the program on its rows with all parameters; the axis `data`.
 All give the same update as one device with the whole batch, dropout included.
 """
@@ -90,8 +90,8 @@ def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
     A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums. They wait
     where a device has all of them, and where the sum over `data` takes the network between slices.
     """
-    waits = exchange.once and (mesh.shape["data"] == mesh.size or spans_slices(mesh))
-    return parallel == "jit" and mesh.size > mesh.shape["tensor"] == 1 and (waits or exchange.dtype != "auto")
+    waits = exchange.once and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
+    return parallel == "jit" and row_shards(mesh) > 1 and (waits or exchange.dtype != "auto")
 
 
 def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
@@ -103,15 +103,12 @@ def _jit(
 ) -> Step[B, S]:
     if mesh is not None and _by_device(mesh, "jit", exchange):
         return _shard_map(loss, finish, mesh, exchange, rules)
-    named = exchange.dtype == "auto" or mesh is None or mesh.shape["tensor"] == 1
-    rule = "there XLA chooses the exchanges, and sums in the dtype of the model; use 1, or sum_dtype=auto"
-    check(named, f"mesh.tensor is more than 1 with training.sum_dtype={exchange.dtype}: {rule}")
 
     def in_parts(params: Tree, batch: B, key: Key | None) -> S:
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
-            return loss(gathering.constrained(params, mesh, rules), batch, key)
+            return loss(gathering.constrained(params, mesh, rules, exchange), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return gradients(in_parts, params, batch, key=key)
@@ -129,16 +126,12 @@ def _shard_map(
         return _waiting(loss, finish, mesh, exchange, rules)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return through_kernels(
-            params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange.dtype, rules)
-        )
+        return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange, rules))
 
     return _of_cut_state(first, finish, mesh, rules)
 
 
 def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
-    tensor = mesh.shape["tensor"]
-    check(tensor == 1, f"mesh.tensor is {tensor} with parallel=shard_map: it spreads rows; use 1, or parallel=jit")
     other = "data" if sharding.state_axis(mesh) == "fsdp" else "fsdp"
     for number, rule in enumerate(rules):
         named = [name for axes in rule.axes for name in names_of(axes)]
@@ -155,11 +148,10 @@ def _explicit(
 ) -> Step[B, S]:
     if mesh is None or mesh.size == 1:
         return _jit(loss, finish, mesh, exchange, rules)
-    explicit.check_mesh(mesh)
     named = exchange.dtype == "auto"
     rule = "JAX chooses the exchanges, and sums in the dtype of the model; use auto, or parallel=shard_map"
     check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
-    in_parts = explicit.in_parts(loss, mesh)
+    in_parts = explicit.in_parts(loss, mesh, rules)
 
     def of_merged(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return merged_gradients(in_parts, merged, batch, key=key)
@@ -177,15 +169,13 @@ def _waiting(
     """Totals are gradients of merged parameters, which wait on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange.dtype, rules)
+        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return added(total, first(params, batch, key))
 
     def finish_arrived(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
-        grads = through_kernels(
-            state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange.dtype, rules)
-        )
+        grads = through_kernels(state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange, rules))
         after, report = finish(state, grads, rate)
         return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
 

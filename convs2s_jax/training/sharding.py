@@ -106,6 +106,21 @@ def spec(
     return P(*axes)
 
 
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes in an entry of a partition spec."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def over_rows(specs: Tree) -> Tree:
+    """What partition specs say of the axes that spread rows, for programs that leave `tensor` to the partitioner."""
+
+    def rows_alone(spec: P) -> P:
+        kept = (tuple(axis for axis in axes_of(entry) if axis in ROWS) for entry in spec)
+        return P(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in kept))
+
+    return jax.tree.map(rows_alone, specs, is_leaf=lambda x: isinstance(x, P))
+
+
 def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
     """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both."""
     size, stem = mesh.shape["tensor"], stem_of(name)

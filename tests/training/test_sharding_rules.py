@@ -116,7 +116,9 @@ def lookup_loss(params, batch, key):
         ("jit", (2, 2, 2), ("fsdp+data", "tensor")),
         ("jit", (4, 1, 2), ("tensor", "data")),
         ("shard_map", (4, 2, 1), ("fsdp", None)),
+        ("shard_map", (2, 2, 2), ("tensor+fsdp", None)),
         ("explicit", (4, 2, 1), ("fsdp", "data")),
+        ("explicit", (2, 2, 2), ("fsdp+data", "tensor")),
     ],
     ids=str,
 )

@@ -139,9 +139,9 @@ class Config:
       search: beam search, for validation and as the default of decoding.
       seed: of initialisation, batch order, dropout and the sample that vocabularies are learned from.
       mesh: how the devices are laid out (docs/distributed.md).
-      parallel: how an update is spread over the mesh: jit by the partitioner of XLA, explicit by shardings in types and
-        shard_map by exchanges by name, both not over tensor, pmap with whole parameters, over data only. The results
-        are the same (docs/parallel.md).
+      parallel: how an update is spread over the mesh: jit by the partitioner of XLA; explicit by shardings in types and
+        shard_map by exchanges by name, both along data and fsdp, with tensor left to the partitioner; pmap with whole
+        parameters, over data only. The results are the same (docs/parallel.md).
     """
 
     data: DataConfig

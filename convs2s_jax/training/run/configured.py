@@ -108,6 +108,7 @@ def compile_configured(
     *,
     parallel: Parallel = "jit",
     accumulates: bool = False,
+    early: bool = False,
     rules: Sequence[ShardingRule] = (),
     platform: str | None = None,
 ) -> Step[Batch, LossSums]:
@@ -119,11 +120,12 @@ def compile_configured(
       mesh: the devices; None for one.
       parallel: the way the update is spread.
       accumulates: whether updates have several batches, whose gradients are exchanged once.
+      early: whether kernels that `fsdp` cuts are made whole before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that those of the mesh stand for (`ExecutionConfig.for_gradients`); None for their own.
     """
     model = _for_gradients(model, mesh, platform)
-    exchange = Exchange(dtype=training.sum_dtype, once=accumulates)
+    exchange = Exchange(dtype=training.sum_dtype, once=accumulates, early=early)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing, shards=shards),
@@ -158,6 +160,7 @@ def compile_run(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Ba
         mesh,
         parallel=cfg.parallel,
         accumulates=accumulates,
+        early=cfg.mesh.fsdp == 1,
         rules=cfg.mesh.rules,
         platform=platform,
     )

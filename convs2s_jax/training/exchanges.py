@@ -1,0 +1,168 @@
+"""Parameters as parts that layers make whole by named exchanges: within a `jax.shard_map` over the axes of rows.
+
+The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
+lie over it as the layer uses them. As in `training.gathering`, the gradient of a whole kernel comes back as that of the
+part, summed over the rows of all devices, or it stays on each device until those of several batches are added up.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from convs2s_jax.nn.parts import Gather, Part
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.types import Array, Tree, wide
+from convs2s_jax.training import sharding
+from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, is_early, sum_dtype
+from convs2s_jax.training.halves import Paired
+from convs2s_jax.training.mesh import ROWS, ShardingRule
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """The exchanges of one parameter.
+
+    Attributes:
+      axis: mesh axis that cuts the parameter.
+      dim: axis of the array that it cuts; None for an array that each device has whole.
+      dtype: of the sums of gradients.
+      over: mesh axes over which gradients are summed.
+      use: how `tensor` cuts the array in use; None where it has one device.
+      halves: the mesh, for a kernel whose halves layers want side by side (`training.halves`).
+      early: whether it is made whole once, before the first layer.
+      promoted: whether sums in bfloat16 are of float32 in transit, as XLA's CPU compiler makes all of them. It does so
+        by itself, but ends the process where a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
+    """
+
+    axis: str
+    dim: int | None
+    dtype: SumDtype = "auto"
+    over: tuple[str, ...] = ROWS
+    use: P | None = None
+    halves: Mesh | None = None
+    early: bool = False
+    promoted: bool = False
+
+    def __call__(self, value: Array, dtype: Any) -> Array:
+        """The array in this dtype, whole."""
+        return gathered(value, self, dtype)
+
+    def gather(self, value: Array) -> Array:
+        """All parts."""
+        return self._in_use(value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True))
+
+    def scatter(self, gradient: Array) -> Array:
+        """This device's part of the sum over devices, in the dtype of the gradient."""
+        dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
+        part = self._in_use(gradient).astype(dtype)
+        part = part.astype(wide(dtype)) if self.promoted else part
+        if self.dim is not None and self.axis in axes:
+            part = lax.psum_scatter(part, self.axis, scatter_dimension=self.dim, tiled=True)
+            axes = tuple(axis for axis in axes if axis != self.axis)
+        return (lax.psum(part, axes) if axes else part).astype(dtype).astype(gradient.dtype)
+
+    def for_layers(self, made: Callable[["Exchanged"], Gather]) -> Gather:
+        """What `made` makes of this, with halves side by side where layers want them so."""
+        if self.halves is None or self.use is None:
+            return made(self)
+        return Paired(self.halves, made(replace(self, use=P(*self.use, None), halves=None)))
+
+    def _in_use(self, whole: Array) -> Array:
+        if self.use is None:
+            return whole
+        return lax.with_sharding_constraint(whole, NamedSharding(jax.sharding.get_abstract_mesh(), self.use))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """For gradients that wait on each device: those of a part (array, slot) go to the slot, not summed over `data`.
+
+    Attributes:
+      exchange: of everything else: the gather, and sums over `fsdp`.
+    """
+
+    exchange: Exchanged
+
+    def __call__(self, value: tuple[Array, Array], dtype: Any) -> Array:
+        """The array in this dtype, whole."""
+        return _gathered_beside(*value, self.exchange, dtype)
+
+
+def of_parameters(
+    merged: Tree, mesh: Mesh, exchange: Exchange, over: tuple[str, ...] = ROWS, *, rules: Sequence[ShardingRule] = ()
+) -> Tree:
+    """For each merged parameter, how it is exchanged by name.
+
+    Args:
+      merged: parameters, of which shapes are enough.
+      mesh: devices.
+      exchange: the dtype of sums of gradients, and when kernels are gathered.
+      over: mesh axes over which sums are taken.
+      rules: of `sharding.shardings`.
+    """
+    axis, early = sharding.state_axis(mesh), is_early(mesh, exchange)
+
+    def way(path: tuple[Any, ...], value: Array) -> Exchanged:
+        name = path_of(path)
+        use, own = (sharding.spec(name, value.shape, mesh, cut=cut, rules=rules) for cut in (None, axis))
+        places = [dim for dim, entry in enumerate(own) if axis in sharding.axes_of(entry)]
+        halves = mesh if sharding.in_halves(name, value.shape, mesh, rules) else None
+        lies = use if mesh.shape["tensor"] > 1 else None
+        promoted = lies is not None and mesh.devices.flat[0].platform == "cpu"
+        return Exchanged(axis, places[0] if places else None, exchange.dtype, over, lies, halves, early, promoted)
+
+    return jax.tree_util.tree_map_with_path(way, merged)
+
+
+def exchanged(params: Tree, ways: Tree) -> Tree:
+    """Merged parameters as parts; `ways` as `of_parameters` returns them."""
+
+    def part(value: Array, way: Exchanged) -> Part:
+        return Part(value, way.for_layers(lambda own: own), value.dtype, way.early)
+
+    return jax.tree.map(part, params, ways)
+
+
+def waiting(params: Tree, slots: Tree, ways: Tree) -> Tree:
+    """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
+
+    def part(value: Array, slot: Array, way: Exchanged) -> Part:
+        return Part((value, slot), way.for_layers(Waiting), value.dtype, way.early)
+
+    return jax.tree.map(part, params, slots, ways)
+
+
+def slots(params: Tree, ways: Tree) -> Tree:
+    """Zeros in the shapes of gradients that are summed over the axes `over` of these ways only."""
+
+    def zeros(value: Array, way: Exchanged) -> Array:
+        shape = list(value.shape)
+        if way.dim is not None and way.axis not in way.over:
+            shape[way.dim] *= lax.axis_size(way.axis)
+        return jnp.zeros(shape, value.dtype)
+
+    return jax.tree.map(zeros, params, ways)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _gathered_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> Array:
+    del slot  # takes the gradient
+    return way.gather(value.astype(dtype))
+
+
+def _forward_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> tuple[Array, Array]:
+    return _gathered_beside(value, slot, way, dtype), jnp.zeros((0,), slot.dtype)
+
+
+def _backward_beside(way: Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
+    return None, way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype)
+
+
+_gathered_beside.defvjp(_forward_beside, _backward_beside)
