@@ -45,6 +45,7 @@ class Plan:
       steps: the bound of an update, for each shape.
       refused: what the compiler said of an update that does not fit; "" where it compiled.
       efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
+      run_shapes: most shapes of batches that a run of the configuration has.
     """
 
     topology: str
@@ -64,6 +65,14 @@ class Plan:
     steps: tuple[roofline.Step, ...] = ()
     refused: str = ""
     efficiency: tuple[float, ...] = ()
+    run_shapes: int = 0
+
+    @property
+    def run_processor_seconds(self) -> float:
+        """What it takes to compile all programs of a run, its shapes like those planned: processor seconds."""
+        of_shapes = sum(each.processor_seconds for each in self.programs if each.shape)
+        rest = sum(each.processor_seconds for each in (self.start, *self.programs) if each and not each.shape)
+        return rest + (of_shapes / len(self.shapes) * self.run_shapes if self.shapes else 0)
 
     @property
     def devices(self) -> int:
@@ -123,6 +132,7 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
         dtype=cfg.model.dtype,
         parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
         state_bytes=bytes_on_a_device(state),
+        run_shapes=cfg.data.batch.shapes,
     )
     try:
         compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
@@ -217,7 +227,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
             return {name: plain(item) for name, item in value.items()}
         return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
-    return {**plain(plan), "devices": plan.devices, "fits": plan.fits}
+    found = {name: getattr(plan, name) for name in ("devices", "fits", "run_processor_seconds")}
+    return {**plain(plan), **found}
 
 
 def _reason(message: str) -> str:

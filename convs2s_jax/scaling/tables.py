@@ -76,7 +76,8 @@ def _work(plan: Plan) -> list[str]:
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
     total = sum(each.seconds for each in _all(plan)), sum(each.processor_seconds for each in _all(plan))
     rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
-    return table(head, rows)
+    run = f"a run has {plan.run_shapes} shapes of batches at most (data.batch.shapes)"
+    return [*table(head, rows), f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile, once"]
 
 
 def _exchanges(plan: Plan) -> list[str]:

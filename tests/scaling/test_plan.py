@@ -186,6 +186,16 @@ def test_tpus_are_planned_by_their_own_compiler(name, slices):
     assert found.steps[0].links > 0
 
 
+def test_compiling_a_run_takes_its_shapes_and_the_other_programs_once(made):
+    """Twelve shapes by default; the state before the first update and the optimiser's part know none."""
+    shape, other = (sum(x.processor_seconds for x in made.programs if bool(x.shape) == has) for has in (True, False))
+    assert made.run_processor_seconds == pytest.approx(12 * shape + other + made.start.processor_seconds)
+    assert f"has 12 shapes of batches at most (data.batch.shapes): {made.run_processor_seconds:,.0f} " in (
+        tables.of_plan(made)
+    )
+    assert plan.as_json(made)["run_processor_seconds"] == made.run_processor_seconds
+
+
 def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
     base = plan.one_chip(CFG, made, topology.named("h100:1"))
