@@ -22,6 +22,7 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding
+from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 
 B = TypeVar("B")
@@ -53,7 +54,10 @@ def in_parts(
     count = row_shards(mesh)
 
     def part(path: tuple[Any, ...], value: Array) -> Part:
-        use = sharding.spec(path_of(path), value.shape, mesh, rules=rules) if mesh.shape["tensor"] > 1 else None
+        name = path_of(path)
+        use = sharding.spec(name, value.shape, mesh, rules=rules) if mesh.shape["tensor"] > 1 else None
+        if use is not None and sharding.in_halves(name, value.shape, mesh, rules):
+            return Part(value, Paired(mesh, Typed(P(*use, None))), value.dtype)
         return Part(value, Typed(use), value.dtype)
 
     def cut(x: Array) -> Array:

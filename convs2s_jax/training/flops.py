@@ -78,8 +78,8 @@ def _times(name: str, params: dict[str, Any]) -> int:
     """How often the inner program of an operation runs, on all devices together."""
     if name == "scan":
         return int(params["length"])
-    if name == "shard_map":  # its shapes are those of one device
-        return int(params["mesh"].size)
+    if name == "shard_map":  # its shapes are those of a part along the axes that it names
+        return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
     if name == "xla_pmap":
         return int(params["global_axis_size"])
     return 1

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import ShapeDtypeStruct as Shaped
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder
@@ -17,6 +18,7 @@ from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from tests.meshes import mesh_of
 from tests.models import kinds
 
 B, S, T, C, K, V = 4, 6, 5, 8, 3, 32
@@ -176,3 +178,15 @@ def test_layers_in_a_loop_count_like_layers_in_a_row():
     unrolled = model_of("conv", "conv", scan_layers=0, convolution="products")
     scanned = model_of("conv", "conv", scan_layers=2, convolution="products")
     assert gradient_flops(scanned) == gradient_flops(unrolled)
+
+
+@pytest.mark.parametrize(("axes", "copies"), [({"data"}, 2), ({"data", "tensor"}, 8)], ids=str)
+def test_a_mapped_product_counts_once_for_each_part(axes, copies):
+    """Each part multiplies [4, 3] with [3, 5]. What XLA's partitioner divides further is no more work."""
+    mesh = mesh_of((2, 1, 4))
+    spec = P(tuple(sorted(axes)))
+    product = jax.shard_map(
+        lambda x, w: x @ w, mesh=mesh, axis_names=axes, in_specs=(spec, P()), out_specs=spec, check_vma=False
+    )
+    found = flops.count(jax.jit(product), shaped(4 * copies, 3), shaped(3, 5))
+    assert found == Flops(copies * 2 * 4 * 3 * 5)
