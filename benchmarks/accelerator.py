@@ -19,6 +19,7 @@ in --cache, so that a second call compiles nothing. Without an accelerator it is
 
 import argparse
 import gzip
+import itertools
 import json
 import statistics
 import sys
@@ -35,7 +36,7 @@ from machine import decoder_flops, describe, encoder_flops
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.batch import Batch
@@ -201,14 +202,15 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     cfg, vocabulary = preset(sizes["decode"], arguments.dtype).model, sizes["vocabulary"]
     params = encoder_decoder.init(jax.random.key(1), cfg, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     itemsize = jnp.dtype(arguments.dtype).itemsize
-    weights = itemsize * (elements(params.decoder) - elements(params.decoder.embedding))
-    params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg))
+    floats = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg))
+    integers = jax.block_until_ready(jax.jit(quantizing.in_integers)(floats))
     search = SearchConfig(beam_size=5, max_length_a=1.1, max_length_b=0, stop="fairseq")
     drawn = np.random.default_rng(1)
     lengths = source_lengths(sizes, arguments.data)
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
-    for rows in sizes["together"]:
+    for rows, params in itertools.product(sizes["together"], (floats, integers)):
+        weights = held(params.decoder.plain) - held(params.decoder.plain.embedding)
         first, taken, steps = 0.0, [], []
         while len(taken) < 3 and (not taken or time.monotonic() < end):
             before = time.perf_counter()
@@ -226,7 +228,8 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
             for s, n in zip(steps, lengths, strict=True)
         )
         yield {
-            "what": f"fconv_{sizes['decode']}, {len(sources)} sentences, beam 5, batch {rows}",
+            "what": f"fconv_{sizes['decode']}, {len(sources)} sentences, beam 5, batch {rows}"
+            + (", int8" if params is integers else ""),
             "first s": digits(first),
             "s": spread(taken),
             "share of the bandwidth bound": spread([read / peaks["copy"] / t for t in taken]),
@@ -263,9 +266,9 @@ def timed(function, *given, repeats: int, end: float) -> list[float]:
     return taken
 
 
-def elements(tree) -> int:
-    """Numbers in a tree."""
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+def held(tree) -> int:
+    """Bytes of a tree of arrays."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def memory() -> str:

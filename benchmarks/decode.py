@@ -26,7 +26,7 @@ from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.candidates import Translation
 from convs2s_jax.search.config import SearchConfig
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--int8", action="store_true", help="kernels of 8-bit integers, as decode.py --int8")
     arguments = parser.parse_args()
     print(describe(), flush=True)
     for shape in arguments.shapes:
@@ -99,6 +100,7 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
     )
     before = time.perf_counter()
     params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, model))
+    params = jax.jit(quantizing.in_integers)(params) if arguments.int8 else params
     print(f"\n{shape}: precomputed in {time.perf_counter() - before:.2f} s, compiled", flush=True)
     return Model(shape, params, model, made.tgt.size, learned(arguments, cfg, made)), sources
 
@@ -163,7 +165,7 @@ def throughput(
 
 def natural(workdir: Path, arguments: argparse.Namespace) -> None:
     """Measure a trained model; each hypothesis ends at its end symbol."""
-    trained = precomputed(load(workdir, dtype=arguments.dtype, tell=print))
+    trained = precomputed(load(workdir, dtype=arguments.dtype, tell=print), int8=arguments.int8)
     text = parallel_text.read(dataclasses.replace(trained.cfg.data, dir=arguments.data), "test")
     references = text.tgt[: arguments.sentences]
     sources = [np.asarray(ids) for ids in trained.vocabularies.src.encode(text.src)][: arguments.sentences]

@@ -27,6 +27,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
+from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, wide
 
@@ -115,7 +116,7 @@ def cast(params: T, cfg: Any) -> T:
         return params
     tied = getattr(getattr(cfg, "decoder", None), "tied_output", False)
 
-    def convert(path: tuple[Any, ...], leaf: Array | Part) -> Array | Part:
+    def convert(path: tuple[Any, ...], leaf: Array | Part | Quantized) -> Array | Part | Quantized:
         name = path[-1].name
         only_rows = name == "table" and not (tied and path_of(path).startswith("decoder/"))
         if only_rows and isinstance(leaf, Part) and leaf.look_up is not None:
@@ -125,7 +126,9 @@ def cast(params: T, cfg: Any) -> T:
         leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
         return whole_early(leaf) if "/blocks/" in path_of(path) else whole(leaf)
 
-    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_part)
+    converted: T = jax.tree_util.tree_map_with_path(
+        convert, params, is_leaf=lambda x: is_part(x) or isinstance(x, Quantized)
+    )
     return converted
 
 

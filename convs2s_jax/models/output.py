@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -33,11 +34,14 @@ def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeL
 
 def columns(softmax: Affine, words: Array) -> Affine:
     """The softmax layer of `words` [U] alone: [O, U] and [U]."""
-    return Affine(w=softmax.w[:, words], b=softmax.b[words])
+    w = softmax.w.columns(words) if isinstance(softmax.w, Quantized) else softmax.w[:, words]
+    return Affine(w=w, b=softmax.b[words])
 
 
 def logits(softmax: Affine, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)
+    if isinstance(softmax.w, Quantized):
+        return product(features, softmax.w, dtype) + bias(softmax.b, features.ndim)
     scores = jnp.einsum("...O,OV->...V", features, softmax.w, preferred_element_type=dtype)
     return scores + bias(softmax.b, features.ndim)

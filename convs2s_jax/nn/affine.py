@@ -6,6 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -15,7 +16,7 @@ class Affine:
 
     Attributes:
       w: kernel, [C, D] of a linear map or [K, C, D] of a convolution. During training it is a `weight_norm.Normed`,
-        direction and length.
+        direction and length; for decoding it may be `quantized.Quantized`, 8-bit integers.
       b: bias [D].
     """
 
@@ -67,7 +68,8 @@ def linear(params: Affine, x: Array) -> Array:
     the factors of that gradient first (docs/performance-log.md).
     """
     rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
-    return (rows @ params.w).reshape(*x.shape[:-1], params.w.shape[-1]) + bias(params.b, x.ndim)
+    y = product(rows, params.w) if isinstance(params.w, Quantized) else rows @ params.w
+    return y.reshape(*x.shape[:-1], params.w.shape[-1]) + bias(params.b, x.ndim)
 
 
 def bias(b: Array, ndim: int) -> Array:

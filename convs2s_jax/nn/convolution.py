@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
 from convs2s_jax.nn.winograd import tile, winograd
 
@@ -74,7 +75,8 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     """y_t = b + sum_j x_{t+j} w_j: every output channel sees every input channel.
 
-    A single output position, as in decoding, is one matrix product in all forms.
+    A single output position, as in decoding, is one matrix product in all forms, and so are all positions for a kernel
+    of integers.
 
     Args:
       params: w [K, C, D], b [D].
@@ -89,7 +91,9 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
         return y.reshape(*y.shape[:2], *params.b.shape)
     width, inputs, outputs = params.w.shape
     x = x.astype(params.w.dtype)
-    if x.shape[1] == width:
+    if isinstance(params.w, Quantized):
+        y = product(_windows(x, width), params.w)
+    elif x.shape[1] == width:
         y = jnp.einsum("BC,CD->BD", x.reshape(x.shape[0], width * inputs), params.w.reshape(-1, outputs))[:, None]
     elif width == 1:
         y = jnp.einsum("BTC,CD->BTD", x, params.w[0])

@@ -51,7 +51,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     if options.shortlist:
         model = replace(model, shortlist=shortlists.load(Path(options.shortlist), model.vocabularies))
     return Engine(
-        translator=translator.precomputed(model),
+        translator=translator.precomputed(model, int8=options.int8),
         search=search,
         beam_sizes=tuple(dict.fromkeys(sizes)),
         batch_size=options.batch_size,

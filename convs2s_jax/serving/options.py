@@ -18,6 +18,7 @@ class ServeOptions:
       checkpoint: step of the checkpoint to serve, by default the one with the lowest validation loss; the kernels of
         several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
+      int8: convolutions and the softmax compute with 8-bit integers, for GPUs and TPUs with fast products of integers.
       shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
         their source in it only, unless a request says otherwise; by default all words.
       allow: prefixes, constraints, sampling, or several of them: what requests may ask for besides. Each means further
@@ -39,6 +40,7 @@ class ServeOptions:
     workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
+    int8: bool = False
     shortlist: str = ""
     allow: tuple[Literal["prefixes", "constraints", "sampling"], ...] = ()
     host: str = "127.0.0.1"

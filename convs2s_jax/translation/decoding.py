@@ -103,7 +103,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
         )
         path = Path(options.shortlist)
         translator = replace(translator, shortlist=shortlists.load(path, translator.vocabularies))
-    return precomputed(translator)
+    return precomputed(translator, int8=options.int8)
 
 
 def check_early(options: Options) -> None:

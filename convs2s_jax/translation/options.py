@@ -32,6 +32,7 @@ class Options:
       checkpoint: step of the checkpoint to decode with, by default the one with the lowest validation loss; the kernels
         of several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
+      int8: convolutions and the softmax compute with 8-bit integers, for GPUs and TPUs with fast products of integers.
       lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
       shortlist: file of `convs2s shortlist`: a translation may use the likely words of its source and the most frequent
         ones only, which is faster.
@@ -63,6 +64,7 @@ class Options:
     workdir: tuple[str, ...] = ()
     checkpoint: tuple[int, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
+    int8: bool = dataclasses.field(default=False, metadata=TRANSLATING)
     lm: str = dataclasses.field(default="", metadata=TRANSLATING)
     shortlist: str = dataclasses.field(default="", metadata=TRANSLATING)
     input: str = "-"

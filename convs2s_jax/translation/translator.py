@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.shortlist import Shortlist
@@ -152,13 +153,24 @@ def fuse(
     )
 
 
-def precomputed(translator: Translator) -> Translator:
-    """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`)."""
-    prepare = jax.jit(encoder_decoder.precompute, static_argnums=1)
+def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
+    """The same translator with what all decoding steps share computed once (`encoder_decoder.precompute`).
+
+    Args:
+      translator: a model, or an ensemble.
+      int8: whether convolutions and the softmax compute with 8-bit integers (`quantizing.in_integers`).
+    """
     models, params = translator.models, translator.params
     if isinstance(models, ModelConfig) or isinstance(params, Params):
-        return dataclasses.replace(translator, params=prepare(params, models))
-    return dataclasses.replace(translator, params=tuple(prepare(p, c) for p, c in zip(params, models, strict=True)))
+        return dataclasses.replace(translator, params=_prepared(params, models, int8))
+    members = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
+    return dataclasses.replace(translator, params=members)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
+    made = encoder_decoder.precompute(params, cfg)
+    return quantizing.in_integers(made) if int8 else made
 
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:

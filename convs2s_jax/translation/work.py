@@ -104,6 +104,7 @@ def made_of(options: Options, translator: Translator, search: SearchConfig, work
     return {
         "--checkpoint": translator.steps,
         "--dtype": translator.cfg.model.dtype,
+        **({"--int8": True} if options.int8 else {}),  # outputs from before the flag go on without
         **resuming.flags_of(options, (*resuming.FLAGS, "nbest", "replace_unk")),
         **{f"--{name}": value for name, value in to_dict(search).items()},
         "--seed": options.seed or 0,

@@ -93,6 +93,24 @@ def test_a_shortlist_gives_the_translations_of_decoding(listed, monkeypatch, wor
         np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
 
 
+@pytest.mark.parametrize("few", drills_but([False, True], kept=[True]), ids=["all words", "shortlist"])
+def test_integers_give_the_translations_of_decoding(workdir, listed, few):
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, int8=True)
+    engine, lines = load(options, tell=pytest.fail), ["5 kilowatts", "at 12:30", "1 2 3"]
+    model = translator.precomputed(translator.load(workdir, tell=pytest.fail), int8=True)
+    words = listed.translator.shortlist if few else None
+    engine, model = (
+        dataclasses.replace(engine, translator=dataclasses.replace(engine.translator, shortlist=words)),
+        dataclasses.replace(model, shortlist=words),
+    )
+    found = engine.run(Key(engine.search, shortlist=few), 16, [LineRequest(line) for line in lines])
+    expected = translate(model, engine.search, lines, attention=False)
+    np.testing.assert_allclose([one.best.score for one in found], [one.best.score for one in expected], rtol=1e-5)
+    floats = dataclasses.replace(translator.load(workdir, tell=pytest.fail), shortlist=words)
+    scores = [one.best.score for one in translate(floats, engine.search, lines, attention=False)]
+    assert not np.array_equal(scores, [one.best.score for one in found])
+
+
 @pytest.fixture(scope="module")
 def required(workdir):
     options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=16, allow=("prefixes", "constraints"))

@@ -9,7 +9,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.translation import decoding
+from convs2s_jax.translation import decoding, lines, translator
 from convs2s_jax.translation.options import Options
 from tests.helpers import drills_but
 
@@ -244,3 +244,14 @@ def test_json_scores_the_given_translations(desk):
     desk.decode(score=True, output="sums", search={"normalize": False})
     sums = [float(line.split("\t")[0]) for line in desk.read("sums").decode().split("\n")[:-1]]
     assert sums == pytest.approx([sum(r["hypotheses"][0]["token_scores"]) for r in records], rel=1e-5)
+
+
+def test_integers_are_what_the_flag_asks_for(desk):
+    """Scores as the library has them; and a resumed output keeps to the flag that began it."""
+    desk.decode(format="json", int8=True)
+    found = [json.loads(line)["hypotheses"][0]["score"] for line in desk.read().splitlines()]
+    model = translator.precomputed(translator.load(desk.workdir, tell=print), int8=True)
+    expected = [one.best.score for one in lines.translate(model, model.cfg.search, desk.lines)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    with pytest.raises(UserError, match="another command: --int8 was True"):
+        desk.decode(format="json", resume=True)

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.words import WordList
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.run import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
@@ -77,6 +79,24 @@ def test_a_ready_translator_translates_and_scores_the_same(trained, other, sourc
         for one, two in zip(a, b, strict=True):
             assert one.best.text == two.best.text
             np.testing.assert_allclose(one.best.score, two.best.score, rtol=1e-5, atol=1e-5)
+
+
+def test_integers_score_nearly_the_same(trained, other, sources):
+    """Of all kernels that are named, and of no others."""
+    for workdirs in (trained, [trained, other]):
+        plain = load(workdirs, tell=print)
+        small = precomputed(plain, int8=True)
+        a, b = (np.concatenate(token_scores(translator, sources)) for translator in (plain, small))
+        assert not np.array_equal(a, b)
+        np.testing.assert_allclose(a, b, atol=0.05)
+        found = {
+            path_of(path): leaf.dtype
+            for path, leaf in jax.tree_util.tree_leaves_with_path(small.params)
+            if leaf.ndim > 1 and not path_of(path).endswith(("scale", "/b"))
+        }
+        whole = {name for name, dtype in found.items() if dtype != jnp.int8}
+        assert all("embedding" in name or "attention" in name or "tables" in name or "map_" in name for name in whole)
+        assert sum(name.endswith("conv/w/values") or name.endswith("output/w/values") for name in found) >= 3
 
 
 def test_an_average_has_the_mean_of_the_merged_kernels(trained):

@@ -1,0 +1,86 @@
+"""Kernels of 8-bit integers, for decoding on devices whose products of integers are fast.
+
+A kernel w [..., D] becomes integers q and a scale for each of its outputs, w = q s to the nearest step. The rows of the
+other factor are rounded in the same way when they are multiplied, each with a scale r of its own:
+
+    x w  ~  (p q) r s,    p = round(x / r),    r = max |x| / 127,    s_d = max |w_d| / 127
+
+The sums p q are exact in 32 bits: 127^2 K C is below 2^31 up to K C = 133,000 inputs.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from convs2s_jax.nn.types import Array, wide
+
+LARGEST = 127
+"""Integers are symmetric: -128 is not used."""
+
+
+@flax.struct.dataclass
+class Quantized:
+    """A kernel in place of an array of floats.
+
+    Attributes:
+      values: [..., D], int8.
+      scale: [D], a step of each output in float32.
+      dtype: of the activations it is multiplied with, and of the results.
+    """
+
+    values: Array
+    scale: Array
+    dtype: Any = flax.struct.field(pytree_node=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the kernel."""
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the kernel."""
+        return self.values.ndim
+
+    def astype(self, dtype: DTypeLike) -> "Quantized":
+        """The same integers for activations of this dtype."""
+        return dataclasses.replace(self, dtype=jnp.dtype(dtype))
+
+    def columns(self, numbers: Array) -> "Quantized":
+        """The kernel of these outputs alone."""
+        return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])
+
+
+def quantized(w: Array) -> Quantized:
+    """A kernel [..., D] in 8-bit integers, each output with the finest step that covers its largest weight."""
+    values, scale = _rounded(w.astype(jnp.float32), axes=tuple(range(w.ndim - 1)))
+    return Quantized(values=values, scale=scale.reshape(-1), dtype=w.dtype)
+
+
+def product(x: Array, w: Array | Quantized, dtype: DTypeLike | None = None) -> Array:
+    """X w over the last axis of x and all axes of w but the last: [..., N] and [..., D], N their product, to [..., D].
+
+    Args:
+      x: rows, of any leading axes.
+      w: a kernel of floats or of integers.
+      dtype: of the result, None for that of the kernel; sums are taken in float32 or better, or are exact.
+    """
+    kernel = w.values if isinstance(w, Quantized) else w
+    kernel = kernel.reshape(-1, kernel.shape[-1])
+    if not isinstance(w, Quantized):
+        return jnp.einsum("...N,ND->...D", x.astype(w.dtype), kernel, preferred_element_type=dtype or w.dtype)
+    rows, steps = _rounded(x.astype(wide(x.dtype)), axes=(-1,))
+    sums = jnp.einsum("...N,ND->...D", rows, kernel, preferred_element_type=jnp.int32)
+    scale = jax.lax.expand_dims(w.scale.astype(steps.dtype), range(x.ndim - 1))
+    return (sums.astype(steps.dtype) * steps * scale).astype(dtype or w.dtype)
+
+
+def _rounded(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Integers in 8 bits, and their step, which is one along these axes; of zeros the step is zero."""
+    step = jnp.max(jnp.abs(x), axis=axes, keepdims=True) / LARGEST
+    values = jnp.round(x / jnp.where(step == 0, 1, step))
+    return values.astype(jnp.int8), step
