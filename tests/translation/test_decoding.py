@@ -250,8 +250,12 @@ def test_integers_are_what_the_flag_asks_for(desk):
     """Scores as the library has them; and a resumed output keeps to the flag that began it."""
     desk.decode(format="json", int8=True)
     found = [json.loads(line)["hypotheses"][0]["score"] for line in desk.read().splitlines()]
-    model = translator.precomputed(translator.load(desk.workdir, tell=print), int8=True)
-    expected = [one.best.score for one in lines.translate(model, model.cfg.search, desk.lines)]
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    floats = translator.load(desk.workdir, tell=print)
+    expected, others = (
+        [one.best.score for one in lines.translate(model, model.cfg.search, desk.lines)]
+        for model in (translator.precomputed(floats, int8=True), floats)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert not np.allclose(found, others, rtol=1e-5)
     with pytest.raises(UserError, match="another command: --int8 was True"):
         desk.decode(format="json", resume=True)
