@@ -9,7 +9,8 @@ in --cache, so that a second call compiles nothing. Without an accelerator it is
   products of the model as it is written, three times those of its forward pass.
 * Decoding: fconv_wmt_en_fr, fresh parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
   times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
-  bound of 1.1 times the source, since fresh parameters rarely choose the end symbol.
+  bound of 1.1 times the source, since fresh parameters rarely choose the end symbol. All of it once more with kernels
+  of 8-bit integers (decode.py --int8), whose bound reads fewer bytes.
 * The bandwidth bound of decoding: in each step of a batch the decoder's weights are read once, and each sentence's
   keys and values once in each attention layer, in the type of the computation. A second bound adds that the logits of
   each hypothesis are written and read once in float32. No other traffic is counted.

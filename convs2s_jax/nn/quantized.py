@@ -61,20 +61,16 @@ def quantized(w: Array) -> Quantized:
     return Quantized(values=values, scale=scale.reshape(-1), dtype=w.dtype)
 
 
-def product(x: Array, w: Array | Quantized, dtype: DTypeLike | None = None) -> Array:
+def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
     """X w over the last axis of x and all axes of w but the last: [..., N] and [..., D], N their product, to [..., D].
 
     Args:
       x: rows, of any leading axes.
-      w: a kernel of floats or of integers.
-      dtype: of the result, None for that of the kernel; sums are taken in float32 or better, or are exact.
+      w: a kernel.
+      dtype: of the result, None for that of the kernel.
     """
-    kernel = w.values if isinstance(w, Quantized) else w
-    kernel = kernel.reshape(-1, kernel.shape[-1])
-    if not isinstance(w, Quantized):
-        return jnp.einsum("...N,ND->...D", x.astype(w.dtype), kernel, preferred_element_type=dtype or w.dtype)
     rows, steps = _rounded(x.astype(wide(x.dtype)), axes=(-1,))
-    sums = jnp.einsum("...N,ND->...D", rows, kernel, preferred_element_type=jnp.int32)
+    sums = jnp.einsum("...N,ND->...D", rows, w.values.reshape(-1, w.shape[-1]), preferred_element_type=jnp.int32)
     scale = jax.lax.expand_dims(w.scale.astype(steps.dtype), range(x.ndim - 1))
     return (sums.astype(steps.dtype) * steps * scale).astype(dtype or w.dtype)
 

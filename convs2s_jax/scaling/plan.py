@@ -68,10 +68,15 @@ class Plan:
     run_shapes: int = 0
 
     @property
+    def all_programs(self) -> list[Compiled]:
+        """That of the state before the first update, and those of an update."""
+        return [*([self.start] if self.start else []), *self.programs]
+
+    @property
     def run_processor_seconds(self) -> float:
         """What it takes to compile all programs of a run, its shapes like those planned: processor seconds."""
         of_shapes = sum(each.processor_seconds for each in self.programs if each.shape)
-        rest = sum(each.processor_seconds for each in (self.start, *self.programs) if each and not each.shape)
+        rest = sum(each.processor_seconds for each in self.all_programs if not each.shape)
         return rest + (of_shapes / len(self.shapes) * self.run_shapes if self.shapes else 0)
 
     @property

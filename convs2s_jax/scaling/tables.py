@@ -51,7 +51,7 @@ def _memory(plan: Plan) -> list[str]:
                 for size in (each.memory.arguments, each.memory.temporaries, each.memory.outputs, each.memory.peak)
             ),
         ]
-        for each in _all(plan)
+        for each in plan.all_programs
     ]
     fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is not known"}[plan.fits]
     of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
@@ -71,10 +71,10 @@ def _work(plan: Plan) -> list[str]:
             f"{each.seconds:.1f} s",
             f"{each.processor_seconds:.1f} s",
         ]
-        for each in _all(plan)
+        for each in plan.all_programs
     ]
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
-    total = sum(each.seconds for each in _all(plan)), sum(each.processor_seconds for each in _all(plan))
+    total = sum(each.seconds for each in plan.all_programs), sum(each.processor_seconds for each in plan.all_programs)
     rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
     run = f"a run has {plan.run_shapes} shapes of batches at most (data.batch.shapes)"
     return [*table(head, rows), f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile, once"]
@@ -136,10 +136,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in [head, *rows]
     ]
-
-
-def _all(plan: Plan) -> list[Compiled]:
-    return [*([plan.start] if plan.start else []), *plan.programs]
 
 
 def _name(each: Compiled) -> str:

@@ -48,7 +48,7 @@ def summed(
       exchange: the dtype of sums of gradients over devices, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
-    specs = _specs(merged, mesh, rules)
+    specs = sharding.row_specs(merged, mesh, rules)
     ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
@@ -76,9 +76,9 @@ def waiting(
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, S]:
     """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it."""
-    specs = _specs(merged, mesh, rules)
-    early = tuple(axis for axis in ROWS if axis != LATE)
-    ways = exchanges.of_parameters(merged, mesh, exchange, early, rules=rules)
+    specs = sharding.row_specs(merged, mesh, rules)
+    at_once = tuple(axis for axis in ROWS if axis != LATE)
+    ways = exchanges.of_parameters(merged, mesh, exchange, at_once, rules=rules)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
         def in_parts(slots: Tree, batch: B, key: Key | None) -> S:
@@ -86,7 +86,7 @@ def waiting(
 
         slots = exchanges.slots(merged, ways)
         grads, sums = merged_gradients(in_parts, slots, batch, first=first[0], key=key)
-        return _expanded((grads, lax.psum(sums, early)))
+        return _expanded((grads, lax.psum(sums, at_once)))
 
     each = jax.shard_map(
         local,
@@ -104,7 +104,7 @@ def arrived(
     total: tuple[Tree, S], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, S]:
     """The sum over `data` of what `waiting` returned, or of several of those added up; `merged` for its shapes."""
-    specs = _specs(merged, mesh, rules)
+    specs = sharding.row_specs(merged, mesh, rules)
     ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
 
     def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
@@ -121,12 +121,6 @@ def arrived(
     )
     found: tuple[Tree, S] = each(total)
     return found
-
-
-def _specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule]) -> Tree:
-    """How `data` and `fsdp` cut parameters."""
-    placed = sharding.shardings(merged, mesh, rules=rules)
-    return sharding.over_rows(jax.tree.map(lambda place: place.spec, placed))
 
 
 def _waiting_specs(specs: Tree, mesh: Mesh) -> Tree:

@@ -13,14 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.nn.parts import Gather, Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Tree, wide
 from convs2s_jax.training import sharding
-from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, is_early, sum_dtype
+from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, in_use, is_early, sum_dtype
 from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule
 
@@ -56,12 +56,14 @@ class Exchanged:
 
     def gather(self, value: Array) -> Array:
         """All parts."""
-        return self._in_use(value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True))
+        return in_use(
+            value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True), self.use
+        )
 
     def scatter(self, gradient: Array) -> Array:
         """This device's part of the sum over devices, in the dtype of the gradient."""
         dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
-        part = self._in_use(gradient).astype(dtype)
+        part = in_use(gradient, self.use).astype(dtype)
         part = part.astype(wide(dtype)) if self.promoted else part
         if self.dim is not None and self.axis in axes:
             part = lax.psum_scatter(part, self.axis, scatter_dimension=self.dim, tiled=True)
@@ -73,11 +75,6 @@ class Exchanged:
         if self.halves is None or self.use is None:
             return made(self)
         return Paired(self.halves, made(replace(self, use=P(*self.use, None), halves=None)))
-
-    def _in_use(self, whole: Array) -> Array:
-        if self.use is None:
-            return whole
-        return lax.with_sharding_constraint(whole, NamedSharding(jax.sharding.get_abstract_mesh(), self.use))
 
 
 @dataclass(frozen=True)

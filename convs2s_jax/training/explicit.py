@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.errors import UserError
@@ -22,6 +22,7 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding
+from convs2s_jax.training.gathering import in_use
 from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 
@@ -41,10 +42,7 @@ class Typed:
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype, whole along the axes of types."""
-        made: Array = jax.sharding.reshard(value.astype(dtype), P())
-        if self.use is None:
-            return made
-        return lax.with_sharding_constraint(made, NamedSharding(jax.sharding.get_abstract_mesh(), self.use))
+        return in_use(jax.sharding.reshard(value.astype(dtype), P()), self.use)
 
 
 def in_parts(
@@ -88,8 +86,8 @@ def typed(
     """
 
     def called(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        specs = jax.tree.map(lambda placed: placed.spec, sharding.shardings(merged, mesh, rules=rules))
-        places = (sharding.over_rows(specs), jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
+        specs = sharding.row_specs(merged, mesh, rules)
+        places = (specs, jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
         try:
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
                 found: tuple[Tree, S] = jax.sharding.explicit_axes(function, axes=ROWS, in_sharding=places)(

@@ -150,6 +150,13 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
     return jax.tree_util.tree_map_with_path(part, params)
 
 
+def in_use(whole: Array, spec: P | None) -> Array:
+    """An array cut over `tensor` by this spec, where the other axes are not the partitioner's; as it is for None."""
+    if spec is None:
+        return whole
+    return lax.with_sharding_constraint(whole, NamedSharding(jax.sharding.get_abstract_mesh(), spec))
+
+
 def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
     """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
     return jnp.bfloat16 if asked == "bfloat16" else wide(dtype)

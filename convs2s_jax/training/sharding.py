@@ -111,14 +111,13 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def over_rows(specs: Tree) -> Tree:
-    """What partition specs say of the axes that spread rows, for programs that leave `tensor` to the partitioner."""
+def row_specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Tree:
+    """How the axes that spread rows cut parameters, for programs that leave `tensor` to the partitioner."""
 
-    def rows_alone(spec: P) -> P:
-        kept = (tuple(axis for axis in axes_of(entry) if axis in ROWS) for entry in spec)
-        return P(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in kept))
+    def rows_alone(placed: NamedSharding) -> P:
+        return P(*(_entry([axis for axis in axes_of(entry) if axis in ROWS]) for entry in placed.spec))
 
-    return jax.tree.map(rows_alone, specs, is_leaf=lambda x: isinstance(x, P))
+    return jax.tree.map(rows_alone, shardings(merged, mesh, rules=rules))
 
 
 def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
@@ -134,6 +133,11 @@ def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
     names = [name for name in names if mesh.shape[name] > 1]
     while length % math.prod(mesh.shape[name] for name in names):
         names.pop()
+    return _entry(names)
+
+
+def _entry(names: Sequence[str]) -> Any:
+    """These mesh axes as an entry of a spec."""
     return tuple(names) if len(names) > 1 else names[0] if names else None
 
 

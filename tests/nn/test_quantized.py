@@ -58,7 +58,7 @@ def test_zeros_stay_zeros():
 
 
 def test_sums_do_not_overflow():
-    """The largest integers, as many as the widest convolution of the presets has inputs: 5 taps of 4096 channels."""
+    """The largest integers, more of them than any convolution of the presets has inputs."""
     inputs = 5 * 4096
     x, w = np.ones((1, inputs), np.float32), np.ones((inputs, 1), np.float32)
     np.testing.assert_allclose(product(x, quantized(jnp.asarray(w))), [[inputs]], rtol=1e-6)
