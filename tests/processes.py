@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import random
 import re
 import signal
 import socket
@@ -39,9 +40,15 @@ def called(program: Callable[[Sequence[str]], None], *arguments: object, text: s
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that systems give to outgoing connections.
+
+    One of those can be taken before a program of the test gets to it.
+    """
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 def environment(devices: int) -> dict[str, str]:
