@@ -3,6 +3,7 @@
 They are flags that trainings on many devices commonly set. What they gain here was not measured on an accelerator.
 """
 
+import shlex
 from collections.abc import Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -67,3 +68,11 @@ def add(name: Name, environment: MutableMapping[str, str]) -> None:
     added = [f"--{flag}={value}" for flag, (value, _) in flags.items() if flag not in known]
     if added:
         environment[variable] = " ".join([*given.split(), *added])
+
+
+def described(environment: Mapping[str, str]) -> str:
+    """The flags that XLA reads, whoever set them, as they are written before a command; "" where there are none."""
+    variables = dict.fromkeys(flags.variable for flags in SETS.values())
+    return " ".join(
+        f"{name}={shlex.quote(environment[name])}" for name in variables if environment.get(name, "").strip()
+    )

@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,13 @@ def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkey
     monkeypatch.setattr(command.processes, "join", lambda _: seen.append(os.environ["LIBTPU_INIT_ARGS"]) or sys.exit(0))
     called(command.console, name, f"--config={tiny.config_file(tmp_path)}", *more, "--xla_flags=tpu")
     assert re.match("--xla_mine=1 --xla_tpu_enable_async_collective_fusion=true ", seen[0])
+
+
+def test_flags_are_described_as_they_stand_before_a_command():
+    environment = {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS": "--xla_c=1", "HOME": "/home"}
+    text = xla_flags.described(environment)
+    assert shlex.split(text) == ["XLA_FLAGS=--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS=--xla_c=1"]
+    assert xla_flags.described({"XLA_FLAGS": " ", "HOME": "/home"}) == ""
 
 
 def test_another_name_is_refused():

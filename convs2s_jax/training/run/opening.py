@@ -1,6 +1,7 @@
 """Opening a run: everything is read and checked before anything in the workdir changes."""
 
 import dataclasses
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from convs2s_jax.core import xla_flags
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
@@ -83,6 +85,8 @@ def open_run(
             told.append(show(sentence))
 
     tell(_devices(cfg, mesh))
+    if flags := xla_flags.described(os.environ):
+        tell(f"flags of XLA: {flags}")
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))

@@ -1,6 +1,7 @@
 """A start that is refused changes nothing."""
 
 import os
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -170,7 +171,8 @@ def test_a_relative_workdir_is_continued_and_read(begun, workdir, monkeypatch):
 
 def test_what_was_told_before_the_start_is_in_the_log(workdir):
     text = (workdir / "train.log").read_text()
-    for sentence in ("devices: 1 x cpu", "learning the vocabularies", "training pairs: 60 used", "parameters; "):
+    flags = f"flags of XLA: XLA_FLAGS={shlex.quote(os.environ['XLA_FLAGS'])}"
+    for sentence in ("devices: 1 x cpu", flags, "learning the vocabularies", "training pairs: 60 used", "parameters; "):
         assert text.count(sentence) == 1
 
 
