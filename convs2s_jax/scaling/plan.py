@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,7 +42,7 @@ class Plan:
       shapes: of the batches.
       tokens: target tokens of an update on full batches, for each shape.
       steps: the bound of an update, for each shape.
-      refused: what the compiler said of an update that does not fit; "" where it compiled.
+      refused: which program does not fit and what the compiler said of it; "" where it compiled.
       efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
       run_shapes: most shapes of batches that a run of the configuration has.
     """
@@ -143,7 +142,7 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
         compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
         start = programs.compile_start(cfg, mesh, sizes)
     except TooLargeError as error:
-        return dataclasses.replace(plan, shapes=tuple(shapes), refused=_reason(str(error)))
+        return dataclasses.replace(plan, shapes=tuple(shapes), refused=str(error))
     plan = dataclasses.replace(plan, start=start, resident=start.memory.peak)
     return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
 
@@ -234,9 +233,3 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
     found = {name: getattr(plan, name) for name in ("devices", "fits", "run_processor_seconds")}
     return {**plain(plan), **found}
-
-
-def _reason(message: str) -> str:
-    """The sentence of a compiler's error that says how much memory is missing."""
-    found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
-    return (found.group() if found else message.splitlines()[0]).strip()[:300]

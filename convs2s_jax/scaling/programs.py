@@ -1,5 +1,6 @@
 """The programs of an update as training compiles them, for devices that need not be attached, from shapes alone."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +78,10 @@ class Compiled:
 
 
 class TooLargeError(Exception):
-    """The compiler refused a program that does not fit into the device's memory; the message is its first lines."""
+    """The compiler refused a program that does not fit into the device's memory.
+
+    The message names the program and has the compiler's sentence about how much memory is missing.
+    """
 
 
 def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
@@ -156,6 +160,17 @@ def compile_update(
     return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
 
 
+def label(name: str, shape: Shape | None) -> str:
+    """What a program is called in tables: its name, and the lengths of its batch."""
+    return name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
+
+
+def _reason(message: str) -> str:
+    """The sentence of a compiler's error that says how much memory is missing."""
+    found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
+    return (found.group() if found else message.splitlines()[0]).strip()[:300]
+
+
 def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, compiled: Compiled) -> Tree:
     """What the compiled program of `steps.first` gives, as shapes with their shardings."""
     return placed(jax.eval_shape(steps.first, state.params, batch, key), compiled.program.output_shardings)
@@ -168,7 +183,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise TooLargeError(str(error)) from error
+        raise TooLargeError(f"{label(name, shape)}: {_reason(str(error))}") from error
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     text = hlo.parse(program.as_text())
     return Compiled(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from convs2s_jax.scaling.check import Measured
 from convs2s_jax.scaling.plan import Plan
-from convs2s_jax.scaling.programs import Compiled
+from convs2s_jax.scaling.programs import Compiled, label
 
 
 def of_plan(plan: Plan) -> str:
@@ -139,7 +139,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _name(each: Compiled) -> str:
-    return each.name if each.shape is None else f"{each.name} ({each.shape.src}, {each.shape.tgt})"
+    return label(each.name, each.shape)
 
 
 def _bytes(size: float) -> str:

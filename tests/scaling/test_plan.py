@@ -123,12 +123,12 @@ def test_a_plan_is_json_and_a_table(made):
 
 def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
     def refuse(*_):
-        raise programs.TooLargeError("RESOURCE_EXHAUSTED: x\nUsed 103.78G of 15.75G hbm. Exceeded by 88.03G.")
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x\nUsed 103.78G of 15.75G hbm. Exceeded by 88.03G.")
 
-    monkeypatch.setattr(programs, "compile_update", refuse)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
     found = plan.make(CFG, topology.named("h100:8"), lengths=[16])
     assert found.fits is False
-    assert "DOES NOT FIT: Used 103.78G of 15.75G hbm" in tables.of_plan(found)
+    assert "DOES NOT FIT: gradients (16, 16): Used 103.78G of 15.75G hbm" in tables.of_plan(found)
 
 
 def test_pmap_is_refused():
