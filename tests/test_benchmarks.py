@@ -106,6 +106,15 @@ def test_the_accelerators_call_is_refused_without_one(script, monkeypatch, capsy
     assert "JAX sees no accelerator" in capsys.readouterr().err
 
 
+def test_steps_of_rows_that_shrink_and_that_take_new_sentences(script):
+    """Counted by hand: 4 rows; after 1 step two sentences are done, after 2 a third, after 5 the last."""
+    refill, steps = script("refill"), np.asarray([1, 1, 2, 5, 3])
+    assert refill.shrinking(steps, (4,)) == 4 * 5 + 4 * 3
+    assert refill.shrinking(steps, (4, 2, 1)) == (4 + 2 + 1 + 1 + 1) + (1 + 1 + 1)
+    assert refill.refilled(steps, 2, every=1) == 2 * (1 + 2 + 3)  # 1 and 1; 2 and 5; 3 and what is left of 5, 3
+    assert refill.refilled(steps, 2, every=4) == 2 * (4 + 4 + 3)  # 1 and 1; 2 and 5; 1 and 3
+
+
 def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeypatch, capsys):
     int8 = script("int8")
     rng = np.random.default_rng(0)

@@ -1,0 +1,96 @@
+"""What continuous batching could save:  python benchmarks/refill.py --workdir=RUN --data=DIR [--rows=64]
+
+Steps of decoding that are computed for the rows of a batch, over those that sentences need, of the test split of DIR:
+for batches that shrink when sentences are done, as `translate` does it, and for rows that take new sentences. Only the
+numbers of steps are counted, from translations of a trained model with fairseq's stop; no time is measured. A file is
+sorted by length, a stream is not. Results are in docs/performance-log.md.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convs2s_jax.data import parallel_text
+from convs2s_jax.search.translate import translate
+from convs2s_jax.translation.translator import load, precomputed
+
+SIZES = ((64,), (64, 32), (64, 32, 16, 8))
+"""Rows that a batch may have, the largest first."""
+EVERY = (1, 4)
+"""Steps after which rows of finished sentences take new ones."""
+
+
+def main() -> None:
+    """Translate, count, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", required=True, type=Path, help="a trained model")
+    parser.add_argument("--data", required=True, help="folder with the test split")
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--sentences", type=int, default=1000)
+    arguments = parser.parse_args()
+    model = precomputed(load(arguments.workdir, tell=print))
+    text = parallel_text.read(dataclasses.replace(model.cfg.data, dir=arguments.data), "test").src
+    sources = [np.asarray(ids) for ids in model.vocabularies.src.encode(text)][: arguments.sentences]
+    sorted_places = np.argsort([-len(source) for source in sources], kind="stable")
+    columns, names = [], []
+    for beam in arguments.beams:
+        search = dataclasses.replace(model.cfg.search, beam_size=beam, stop="fairseq")
+        found = translate(model.params, model.models, search, sources)
+        steps = np.asarray([max(len(one.tokens) + 1 for one in each.candidates) for each in found])
+        columns += [shares(steps[sorted_places]), shares(steps)]
+        names += [f"beam {beam}, file", f"beam {beam}, stream"]
+    print(f"\n| rows of a batch | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+    labels = [", ".join(map(str, sizes)) for sizes in SIZES]
+    labels += [f"{SIZES[0][0]}, new sentences every {every} step(s)" for every in EVERY]
+    for label, values in zip(labels, zip(*columns, strict=True), strict=True):
+        print(f"| {label} | {' | '.join(f'{value:.2f}' for value in values)} |")
+
+
+def shares(steps: np.ndarray) -> list[float]:
+    """Steps of rows over those needed, one number for each row of the table."""
+    computed = [shrinking(steps, sizes) for sizes in SIZES] + [refilled(steps, SIZES[0][0], every) for every in EVERY]
+    return [count / steps.sum() for count in computed]
+
+
+def shrinking(steps: np.ndarray, sizes: Sequence[int]) -> int:
+    """Steps of rows where each batch has the least of the sizes, the largest first, that its unfinished sentences fit.
+
+    Args:
+      steps: [N] of each sentence, in the order of the batches.
+      sizes: the first is that of a new batch.
+    """
+    total = 0
+    for begin in range(0, len(steps), sizes[0]):
+        batch = steps[begin : begin + sizes[0]]
+        for step in range(batch.max()):
+            left = int((batch > step).sum())
+            total += min(size for size in sizes if size >= left)
+    return total
+
+
+def refilled(steps: np.ndarray, rows: int, every: int) -> int:
+    """Steps of rows where, after each so many steps, rows of finished sentences take the next ones.
+
+    Args:
+      steps: [N] of each sentence, in the order in which they are taken.
+      rows: of the batch, which does not shrink at the end.
+      every: steps between two refills.
+    """
+    waiting = list(steps[::-1])
+    left = np.zeros(rows, np.int64)
+    total = 0
+    while True:
+        for row in np.flatnonzero(left <= 0):
+            left[row] = waiting.pop() if waiting else 0
+        if not (left > 0).any():
+            return total
+        ran = every if waiting else min(every, int(left.max()))
+        total += ran * rows
+        left -= ran
+
+
+if __name__ == "__main__":
+    main()
