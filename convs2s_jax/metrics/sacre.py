@@ -47,7 +47,7 @@ def _bleu(tokenize: str) -> "BLEU":
     from sacrebleu.metrics import BLEU
 
     try:
-        return BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize, force=tokenize == "none")  # whoever asks for none knows that words are tokens
     except (ImportError, RuntimeError) as error:
         if tokenize not in PACKAGES:
             raise

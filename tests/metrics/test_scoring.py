@@ -85,6 +85,13 @@ def test_the_order_of_sentences_changes_nothing():
     assert turned == pytest.approx(score(HYPOTHESES, REFERENCES))
 
 
+@pytest.mark.parametrize(("tokenize", "warned"), [("none", False), ("13a", True)])
+def test_sacrebleu_warns_of_tokenised_text_unless_no_tokeniser_is_asked_for(tokenize, warned, caplog):
+    lines = ["a b c d ."] * 100
+    score(lines, lines, metrics=["bleu"], bleu_tokenize=tokenize)
+    assert ("forgot to detokenize" in caplog.text) == warned
+
+
 def test_the_tokeniser_is_used_and_signed():
     hypotheses, references = ["so it is, yes!"], ["so it is , yes !"]
     plain, split = (scoring.score(hypotheses, [references], bleu_tokenize=name)["bleu"] for name in ("none", "13a"))
