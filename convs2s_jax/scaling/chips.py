@@ -34,6 +34,7 @@ class Chip:
       wraps: size from which on an axis of the torus is closed to a ring; 0 for never.
       together: chips that are connected by links; 0 for those of a slice, however many these are.
       network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
+      host: bytes/s between the chip and its host (PCIe), in one direction; 0 if unknown.
       source: where the numbers are published.
     """
 
@@ -46,6 +47,7 @@ class Chip:
     wraps: int = 0
     together: int = 0
     network: float = 0.0
+    host: float = 0.0
     source: str
 
     def peak(self, dtype: str) -> float:
@@ -58,10 +60,12 @@ class Chip:
 
 
 _TPU = "https://docs.cloud.google.com/tpu/docs"
-_BOOK = "https://jax-ml.github.io/scaling-book/tpus (links)"
+_BOOK = "https://jax-ml.github.io/scaling-book/tpus (links, host)"
 
 
-def _tpu(name: str, kind: str, page: str, *, gib: float, hbm: float, link: float, network: float, axes: int) -> Chip:
+def _tpu(
+    name: str, kind: str, page: str, *, gib: float, hbm: float, link: float, network: float, axes: int, host: float = 15
+) -> Chip:
     """A TPU. Its products of float32 are made of one pass of bfloat16 at JAX's default precision."""
     return Chip(
         name=name,
@@ -72,11 +76,14 @@ def _tpu(name: str, kind: str, page: str, *, gib: float, hbm: float, link: float
         axes=axes,
         wraps=16 if axes == 2 else 4,
         network=network * GB,
+        host=host * GB,
         source=f"{_TPU}/{page}; {_BOOK}",
     )
 
 
-def _gpu(name: str, kind: str, page: str, *, memory: float, hbm: float, link: float, network: float) -> Chip:
+def _gpu(
+    name: str, kind: str, page: str, *, memory: float, hbm: float, link: float, network: float, host: float
+) -> Chip:
     """A GPU of a machine with eight on a switch. Its products of float32 are TF32, half as fast as bfloat16."""
     return Chip(
         name=name,
@@ -86,6 +93,7 @@ def _gpu(name: str, kind: str, page: str, *, memory: float, hbm: float, link: fl
         link=link * GB,
         together=8,
         network=network * GB,
+        host=host * GB,
         source=page,
     )
 
@@ -98,17 +106,18 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
             _tpu("v4", "TPU v4", "v4", gib=30.75, hbm=1228, link=45, network=0, axes=3),
             _tpu("v5e", "TPU v5 lite", "v5e", gib=15.75, hbm=819, link=45, network=3.125, axes=2),
             _tpu("v5p", "TPU v5p", "v5p", gib=95.74, hbm=2765, link=90, network=6.25, axes=3),
-            _tpu("v6e", "TPU v6 lite", "v6e", gib=31.25, hbm=1638, link=90, network=12.5, axes=2),
-            _gpu("a100", "NVIDIA A100", f"{_NVIDIA}/a100", memory=80, hbm=2039, link=300, network=25),
-            _gpu("h100", "NVIDIA H100", f"{_NVIDIA}/h100", memory=80, hbm=3350, link=450, network=50),
-            _gpu("h200", "NVIDIA H200", f"{_NVIDIA}/h200", memory=141, hbm=4800, link=450, network=50),
+            _tpu("v6e", "TPU v6 lite", "v6e", gib=31.25, hbm=1638, link=90, network=12.5, axes=2, host=32),
+            _gpu("a100", "NVIDIA A100", f"{_NVIDIA}/a100", memory=80, hbm=2039, link=300, network=25, host=32),
+            _gpu("h100", "NVIDIA H100", f"{_NVIDIA}/h100", memory=80, hbm=3350, link=450, network=50, host=64),
+            _gpu("h200", "NVIDIA H200", f"{_NVIDIA}/h200", memory=141, hbm=4800, link=450, network=50, host=64),
         )
     }
 )
 """Peaks are those of the product pages, without sparsity. The memory of a TPU is what its compiler (libtpu 0.0.42.1)
 takes programs for, that of a GPU the page's times `RESERVED`. A link of a TPU is that of the scaling book, nine
 tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s
-for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100."""
+for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100. The link to the host
+is that of the scaling book for TPUs, and half of both directions of PCIe on the pages of GPUs."""
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {

@@ -9,13 +9,17 @@ BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 """Bits of an element where the name of its type does not tell them."""
 
 
+HOST = 5
+"""Number of the host's memory, as a layout has it: S(5)."""
+
+
 class Buffer(NamedTuple):
     """An array of a program.
 
     Attributes:
       dtype: name of its type, such as "bf16".
       dims: its shape.
-      space: number of its memory; 0 is the device's large one, others are on the chip.
+      space: number of its memory; 0 is the device's large one, `HOST` that of the host, others are on the chip.
     """
 
     dtype: str

@@ -17,6 +17,7 @@ from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.scaling import collectives, hlo, traffic
 from convs2s_jax.scaling.collectives import Collective
+from convs2s_jax.scaling.traffic import Copies
 from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
@@ -39,6 +40,7 @@ class Memory:
       aliased: the part of both that is the same memory.
       temporaries: of intermediate results.
       peak: most at one time; where the compiler does not tell, all of the above.
+      host: temporaries in the memory of the host.
     """
 
     arguments: int
@@ -46,6 +48,7 @@ class Memory:
     aliased: int
     temporaries: int
     peak: int
+    host: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,7 @@ class Compiled:
       flops: of all devices together, from the traced program.
       memory: of one device.
       memory_traffic: bytes from and to the memory of one device.
+      copies: bytes between one device and its host.
       collectives: exchanges of one device.
       seconds: wall-clock time of compilation.
       processor_seconds: processor time of compilation.
@@ -71,6 +75,7 @@ class Compiled:
     flops: Flops
     memory: Memory
     memory_traffic: int
+    copies: Copies
     collectives: tuple[Collective, ...]
     seconds: float
     processor_seconds: float
@@ -193,6 +198,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
         flops=flops.count(function, *args),
         memory=_memory(program.memory_analysis(), planned=mesh.devices.flat[0].platform != "cpu"),
         memory_traffic=traffic.memory_bytes(text),
+        copies=traffic.copies(text),
         collectives=collectives.of_program(text, mesh.shape, _first_of_slices(mesh)),
         seconds=wall,
         processor_seconds=processor,
@@ -217,4 +223,5 @@ def _memory(stats: Any, *, planned: bool) -> Memory:
         aliased=aliased,
         temporaries=temporaries,
         peak=peak or arguments + outputs + temporaries - aliased,
+        host=getattr(stats, "host_temp_size_in_bytes", 0),
     )

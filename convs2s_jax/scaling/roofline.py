@@ -1,13 +1,15 @@
 """The time of an update by a roofline: a bound from rates, not a simulation.
 
-For each program of an update, with FLOPs F, bytes of memory M and exchanges of w_i seconds each on its links:
+For each program of an update, with FLOPs F, bytes of memory M, exchanges of w_i seconds each on its links, and copies
+to the host and back of h_j seconds each:
 
     busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly
-    exposed = sum_sync w_i + max(0, sum_async w_i - busy)
+    exposed = sum_sync (w_i + h_j) + max(0, max(sum_async w_i, sum_async h_j) - busy)
     step = sum over programs (busy + exposed)
 
 An exchange takes its bytes on the wire divided by the links along its mesh axis; latency is left out. An exchange that
-the compiler made asynchronous is hidden as far as there is other work at all. MFU is model FLOPs / (peak * step).
+the compiler made asynchronous is hidden as far as there is other work at all, and so is a copy; copies to the host come
+before those back, so their times add up. MFU is model FLOPs / (peak * step).
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from typing import NamedTuple
 from convs2s_jax.core.config import check
 from convs2s_jax.scaling.chips import Chip
 from convs2s_jax.scaling.collectives import Collective
+from convs2s_jax.scaling.traffic import Copies
 
 Place = tuple[int, tuple[int, ...]]
 """Number of a device's slice or machine, and its coordinates on the torus there."""
@@ -30,6 +33,7 @@ class Work(NamedTuple):
       memory: bytes from and to its memory.
       collectives: its exchanges.
       times: executions in an update.
+      copies: bytes to its host and back.
     """
 
     model: float
@@ -37,6 +41,7 @@ class Work(NamedTuple):
     memory: float
     collectives: tuple[Collective, ...]
     times: int = 1
+    copies: Copies = Copies()
 
 
 class Step(NamedTuple):
@@ -46,7 +51,8 @@ class Step(NamedTuple):
       compute: of arithmetic alone.
       memory: of memory alone.
       links: of all exchanges.
-      exposed: of exchanges that nothing hides.
+      host: of all copies to the host and back.
+      exposed: of exchanges and copies that nothing hides.
       seconds: of the whole update.
       tokens_per_second: target tokens of full batches, all devices together.
       mfu: model FLOPs, as a share of the chip's peak over the whole update.
@@ -55,6 +61,7 @@ class Step(NamedTuple):
     compute: float
     memory: float
     links: float
+    host: float
     exposed: float
     seconds: float
     tokens_per_second: float
@@ -72,24 +79,35 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
       tokens: target tokens of the whole update.
 
     Raises:
-      UserError: the table of chips has no rate for the dtype, or none of a network that is used.
+      UserError: the table of chips has no rate for the dtype, or none of a network or a host's link that is used.
     """
     peak = chip.peak(dtype)
-    compute = memory = links = exposed = seconds = 0.0
+    compute = memory = links = host = exposed = seconds = 0.0
     for each in work:
         arithmetic, traffic = each.executed / peak, each.memory / chip.memory_bandwidth
         waits = {True: 0.0, False: 0.0}
         for collective in each.collectives:
             waits[collective.asynchronous] += exchange_seconds(collective, chip, places)
+        waited, beside = copy_seconds(each.copies, chip)
         busy = max(arithmetic, traffic)
-        open_ = waits[False] + max(0.0, waits[True] - busy)
+        open_ = waits[False] + waited + max(0.0, max(waits[True], beside) - busy)
         compute += each.times * arithmetic
         memory += each.times * traffic
         links += each.times * (waits[True] + waits[False])
+        host += each.times * (waited + beside)
         exposed += each.times * open_
         seconds += each.times * (busy + open_)
     model = sum(each.times * each.model for each in work)
-    return Step(compute, memory, links, exposed, seconds, tokens / seconds, model / (peak * seconds))
+    return Step(compute, memory, links, host, exposed, seconds, tokens / seconds, model / (peak * seconds))
+
+
+def copy_seconds(copies: Copies, chip: Chip) -> tuple[float, float]:
+    """Seconds of copies to the host and back: of those that other operations wait for, and of those beside them."""
+    total = copies.to_host + copies.from_host
+    if not total:
+        return 0.0, 0.0
+    check(chip.host > 0, f"arrays are kept in the host's memory, and the table of chips has no rate for {chip.name}")
+    return copies.synchronous / chip.host, (total - copies.synchronous) / chip.host
 
 
 def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]) -> float:

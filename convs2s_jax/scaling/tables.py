@@ -93,22 +93,40 @@ def _exchanges(plan: Plan) -> list[str]:
         for program in plan.programs
         for each in program.collectives
     ]
-    if not rows:
-        return ["no exchanges"]
-    return table(["exchange", "in", "times", "arrays", "sent by a chip", "asynchronous"], rows)
+    head = ["exchange", "in", "times", "arrays", "sent by a chip", "asynchronous"]
+    return [*(table(head, rows) if rows else ["no exchanges"]), *_copies(plan)]
+
+
+def _copies(plan: Plan) -> list[str]:
+    """A line for each program that keeps arrays in the host's memory."""
+    return [
+        f"memory of the host, {_name(each)}: {_bytes(each.memory.host)} for a chip; copied to it "
+        f"{_bytes(each.copies.to_host)}, back {_bytes(each.copies.from_host)}, and "
+        f"{_bytes(each.copies.synchronous)} of that while nothing else runs"
+        for each in plan.programs
+        if any(each.copies)
+    ]
 
 
 def _steps(plan: Plan) -> list[str]:
+    times = [
+        "compute",
+        "memory",
+        "links",
+        *(["host"] if any(step.host for step in plan.steps) else []),
+        "exposed",
+        "seconds",
+    ]
     rows = [
         [
             f"{shape.rows} x ({shape.src}, {shape.tgt})",
-            *(_seconds(value) for value in (step.compute, step.memory, step.links, step.exposed, step.seconds)),
+            *(_seconds(getattr(step, name)) for name in times),
             f"{step.tokens_per_second:,.0f}",
             f"{100 * step.mfu:.1f} %",
         ]
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
-    head = ["bound of an update", "compute", "memory", "links", "exposed", "step", "target tokens/s", "MFU at most"]
+    head = ["bound of an update", *times[:-1], "step", "target tokens/s", "MFU at most"]
     compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
     return [*table(head, rows), *([f"efficiency against one chip: {compared}"] if compared else [])]
 

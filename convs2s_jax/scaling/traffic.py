@@ -4,13 +4,16 @@ Each operation reads its operands and writes its results once; what is inside a 
 assigns it on TPUs), does not count. Of a slice only the slice is read, and of an array that is updated in place only
 the update is written. A TPU's asynchronous exchange goes on inside the operations beside it, which pass its arrays on:
 they count where it starts. XLA's own `cost_analysis` counts a loop once.
+
+`copies` counts what goes over the link to the host, whose memory keeps what `remat=offload` does not compute again.
 """
 
 import re
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 from convs2s_jax.scaling import hlo
-from convs2s_jax.scaling.hlo import Buffer, Operation, Program
+from convs2s_jax.scaling.hlo import HOST, Buffer, Operation, Program
 
 NOTHING = frozenset(
     {
@@ -22,6 +25,42 @@ NOTHING = frozenset(
 """Operations without traffic of their own; that of a loop is its body's."""
 PARTS = ("dynamic-slice", "slice", "gather")
 """Operations that read a part of their first operand, as large as their result."""
+
+
+COPIES = ("copy", "dynamic-slice", "dynamic-update-slice")
+"""Operations that copy between two memories; those that end in -start go on beside others."""
+
+
+class Copies(NamedTuple):
+    """Bytes between a device and its host in an execution of a program.
+
+    Attributes:
+      to_host: written into the host's memory.
+      from_host: read from it.
+      synchronous: of both, those beside which no other operation runs.
+    """
+
+    to_host: int = 0
+    from_host: int = 0
+    synchronous: int = 0
+
+
+def copies(program: Program) -> Copies:
+    """Bytes copied to the host and back."""
+    found = Copies()
+    for name, how in hlo.runs(program).items():
+        computation = program.computations[name]
+        for operation in () if how.fused else computation.values():
+            copied = _copied(computation, operation)
+            if copied is None:
+                continue
+            source, target, size = copied
+            out = how.times * size * (target.space == HOST)
+            back = how.times * size * (source.space == HOST)
+            waits = 0 if operation.kind.endswith("-start") else out + back
+            if source.space != target.space:
+                found = Copies(found.to_host + out, found.from_host + back, found.synchronous + waits)
+    return found
 
 
 def memory_bytes(program: Program) -> int:
@@ -39,7 +78,11 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
     kind = operation.kind
     if kind in NOTHING or kind.endswith("-done"):
         return 0
-    if kind.endswith("-start") and len(operation.results) > 1:  # (to, from, ...) of a copy, (from, to) of an exchange
+    copied = _copied(computation, operation) if kind.endswith("-start") else None
+    if copied is not None:
+        source, target, size = copied
+        return sum(size for buffer in (source, target) if buffer.space == 0)
+    if kind.endswith("-start") and len(operation.results) > 1:  # (from, to) of an exchange
         size = min(buffer.bytes for buffer in operation.results[:2])
         return sum(size for buffer in operation.results[:2] if buffer.space == 0)
     operands = [computation[name].results if name in computation else () for name in operation.operands]
@@ -58,6 +101,22 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
         if i not in given
     )
     return read + _written(inner, operation.results, made)
+
+
+def _copied(computation: Mapping[str, Operation], operation: Operation) -> tuple[Buffer, Buffer, int] | None:
+    """What a copy reads and writes, and how many bytes of it; None for other operations."""
+    kind, begun = operation.kind.removesuffix("-start"), operation.kind.endswith("-start")
+    if kind not in COPIES:
+        return None
+    results = operation.results
+    if begun and kind == "copy":
+        target, source = results[:2]
+        return source, target, min(source.bytes, target.bytes)
+    number = int(kind == "dynamic-update-slice")  # the operand that is copied
+    operand = computation.get(operation.operands[number])
+    source = results[number] if begun else operand.results[0] if operand else results[0]
+    target = results[-2] if begun else results[0]
+    return source, target, source.bytes if number else target.bytes
 
 
 def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[int], set[int]]:

@@ -195,3 +195,54 @@ def test_an_exchange_beside_operations_is_memory_traffic_once():
     """Where it starts, the part is read and passed on, and the whole is written. The sine reads and writes its own."""
     part, whole, own = 2 * 64, 2 * 4 * 64, 4 * 256
     assert traffic.memory_bytes(hlo.parse(BESIDE)) == 2 * part + whole + 2 * own
+
+
+COPIED = """\
+HloModule test
+
+%condition (c: (s32[], f32[4,64], f32[64])) -> pred[] {
+  %bound = s32[] constant(4)
+  %c = (s32[], KEPT, f32[64]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  ROOT %lt = pred[] compare(%i, %bound), direction=LT
+}
+
+%body (b: (s32[], f32[4,64], f32[64])) -> (s32[], f32[4,64], f32[64]) {
+  %b = (s32[], KEPT, f32[64]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%b), index=0
+  %kept = KEPT get-tuple-element(%b), index=1
+  %x = f32[64]{0} get-tuple-element(%b), index=2
+  %row = f32[1,64]{1,0} bitcast(%x)
+  %zero = s32[] constant(0)
+  %out = ((KEPT, f32[1,64]{1,0}, s32[], s32[]), KEPT, u32[]{:S(2)}) dynamic-update-slice-start(%kept, %row, %n, %zero)
+  %out.done = KEPT dynamic-update-slice-done(%out)
+  %back = ((KEPT, s32[], s32[]), f32[1,64]{1,0}, u32[]{:S(2)}) dynamic-slice-start(%out.done, %n, %zero)
+  %back.done = f32[1,64]{1,0} dynamic-slice-done(%back)
+  %y = f32[64]{0} bitcast(%back.done)
+  %one = s32[] constant(1)
+  %next = s32[] add(%n, %one)
+  ROOT %r = (s32[], KEPT, f32[64]{0}) tuple(%next, %out.done, %y)
+}
+
+ENTRY %main (p: f32[64], q: f32[4,64]) -> f32[64] {
+  %p = f32[64]{0} parameter(0)
+  %q = f32[4,64]{1,0} parameter(1)
+  %start = (KEPT, f32[4,64]{1,0}, u32[]{:S(2)}) copy-start(%q)
+  %host = KEPT copy-done(%start)
+  %near = f32[64]{0:S(1)} copy(%p)
+  %first = s32[] constant(0)
+  %t = (s32[], KEPT, f32[64]{0}) tuple(%first, %host, %p)
+  %w = (s32[], KEPT, f32[64]{0}) while(%t), condition=%condition, body=%body
+  %rows = KEPT get-tuple-element(%w), index=1
+  %all = f32[4,64]{1,0} copy(%rows)
+  ROOT %last = f32[64]{0} get-tuple-element(%w), index=2
+}
+""".replace("KEPT", "f32[4,64]{1,0:S(5)}")
+
+
+def test_copies_to_the_host_and_back_count_by_what_they_move():
+    """Four turns write and read a row of 256 bytes; before them all four rows go out, after them all come back."""
+    program = hlo.parse(COPIED)
+    assert traffic.copies(program) == (4 * 256 + 1024, 4 * 256 + 1024, 1024)
+    own = 256 + 4 * 4 * 3  # p, which is copied to memory on the chip, and what the loop counts and compares
+    assert traffic.memory_bytes(program) - 2 * (4 * 256 + 1024) == own
