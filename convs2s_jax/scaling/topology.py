@@ -158,6 +158,11 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except (RuntimeError, ValueError, NotImplementedError) as error:
+        if "lockfile" in str(error):
+            raise UserError(
+                f"--topology={name}: another process uses libtpu on this machine; wait for its end, or set "
+                "ALLOW_MULTIPLE_LIBTPU_LOAD=1"
+            ) from error
         raise UserError(
             f"--topology={name}: libtpu does not know it ({first_line(error)}); use a shape of {chip.source}"
         ) from error

@@ -36,6 +36,29 @@ def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
         topology.named("v5e:4x4")
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            "ABORTED: libtpu multi-process lockfile",
+            "another process uses libtpu on this machine; wait for its end, or set",
+        ),
+        (
+            "INVALID_ARGUMENT: no such shape\nand more",
+            r"libtpu does not know it \(INVALID_ARGUMENT: no such shape\); use",
+        ),
+    ],
+)
+def test_what_libtpu_refuses_is_told_in_a_sentence(said, message, monkeypatch):
+    def refuse(**_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(topology, "check_compilers", lambda _: None)
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
+    with pytest.raises(UserError, match=f"^--topology=v5e:4x4: {message}"):
+        topology.named("v5e:4x4")
+
+
 def test_gpus_are_planned_on_as_many_virtual_devices():
     found = topology.named("h100:8")
     assert (len(found.devices), found.chip.name, found.exact) == (8, "h100", False)
