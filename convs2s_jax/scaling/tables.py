@@ -136,7 +136,8 @@ def _notes(plan: Plan) -> list[str]:
     if not plan.exact:
         notes.append(
             f"{plan.topology} was planned on virtual CPU devices: exchanges and FLOPs are the model's; memory, memory "
-            "traffic and what is asynchronous are those of XLA's CPU compiler, which exchanges bfloat16 as float32"
+            "traffic and what is asynchronous are those of XLA's CPU compiler, which exchanges bfloat16 as float32 and "
+            "copies nothing to the host"
         )
     unknown = sum(each.flops.unknown for each in plan.programs)
     if unknown:
