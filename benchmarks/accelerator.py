@@ -204,7 +204,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     params = encoder_decoder.init(jax.random.key(1), cfg, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     itemsize = jnp.dtype(arguments.dtype).itemsize
     floats = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg))
-    integers = jax.block_until_ready(jax.jit(quantizing.in_integers)(floats))
+    integers = jax.block_until_ready(jax.jit(quantizing.quantize_kernels)(floats))
     search = SearchConfig(beam_size=5, max_length_a=1.1, max_length_b=0, stop="fairseq")
     drawn = np.random.default_rng(1)
     lengths = source_lengths(sizes, arguments.data)

@@ -100,7 +100,7 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
     )
     before = time.perf_counter()
     params = jax.block_until_ready(jax.jit(encoder_decoder.precompute, static_argnums=1)(params, model))
-    params = jax.jit(quantizing.in_integers)(params) if arguments.int8 else params
+    params = jax.jit(quantizing.quantize_kernels)(params) if arguments.int8 else params
     print(f"\n{shape}: precomputed in {time.perf_counter() - before:.2f} s, compiled", flush=True)
     return Model(shape, params, model, made.tgt.size, learned(arguments, cfg, made)), sources
 

@@ -1,4 +1,4 @@
-"""What continuous batching could save:  python benchmarks/refill.py --workdir=RUN --data=DIR [--rows=64]
+"""What continuous batching could save:  python benchmarks/refill.py --workdir=RUN --data=DIR [--beams 1 5]
 
 Steps of decoding that are computed for the rows of a batch, over those that sentences need, of the test split of DIR:
 for batches that shrink when sentences are done, as `translate` does it, and for rows that take new sentences. Only the

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 import jax
 
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.quantized import Quantized, quantized
+from convs2s_jax.nn.quantized import Quantized, quantize
 from convs2s_jax.nn.trees import path_of
 
 T = TypeVar("T")
 
 
-def in_integers(params: T) -> T:
+def quantize_kernels(params: T) -> T:
     """The parameters with the kernels of convolutions, of the other maps in blocks, and of the softmax in integers.
 
     Attention keeps floats: its maps are small, and ConvS2S applies them to the source (`attention.project_source`). So
@@ -25,12 +25,20 @@ def in_integers(params: T) -> T:
     def each(path: tuple[Any, ...], node: Any) -> Any:
         if not isinstance(node, Affine) or not _chosen(path_of(path)) or isinstance(node.w, Quantized):
             return node
-        return dataclasses.replace(node, w=quantized(node.w))
+        return dataclasses.replace(node, w=quantize(node.w))
 
     made: T = jax.tree_util.tree_map_with_path(each, params, is_leaf=lambda x: isinstance(x, Affine))
     return made
 
 
+def is_quantized(params: Any) -> bool:
+    """Whether any kernel is in integers."""
+    return any(
+        isinstance(leaf, Quantized) for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Quantized))
+    )
+
+
 def _chosen(path: str) -> bool:
     names = path.split("/")
-    return names[-1] == "output" or ("blocks" in names and "attention" not in names)
+    in_block = "blocks" in names and not {"attention", "steps"} & set(names)  # SliceNet's blocks have steps
+    return names[-1] == "output" or in_block

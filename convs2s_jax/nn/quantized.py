@@ -1,4 +1,7 @@
-"""Kernels of 8-bit integers, for decoding on devices whose products of integers are fast.
+"""Kernels quantised to 8-bit integers (int8), for decoding on devices whose products of integers are fast.
+
+Dynamic quantisation with a scale for each row of the activations and for each output of the kernel (vector-wise,
+Dettmers et al. 2022, arXiv:2208.07339, section 3.1), without a separate treatment of outliers.
 
 A kernel w [..., D] becomes integers q and a scale for each of its outputs, w = q s to the nearest step. The rows of the
 other factor are rounded in the same way when they are multiplied, each with a scale r of its own:
@@ -55,7 +58,7 @@ class Quantized:
         return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])
 
 
-def quantized(w: Array) -> Quantized:
+def quantize(w: Array) -> Quantized:
     """A kernel [..., D] in 8-bit integers, each output with the finest step that covers its largest weight."""
     values, scale = _rounded(w.astype(jnp.float32), axes=tuple(range(w.ndim - 1)))
     return Quantized(values=values, scale=scale.reshape(-1), dtype=w.dtype)

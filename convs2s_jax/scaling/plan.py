@@ -72,8 +72,13 @@ class Plan:
         return [*([self.start] if self.start else []), *self.programs]
 
     @property
-    def run_processor_seconds(self) -> float:
-        """What it takes to compile all programs of a run, its shapes like those planned: processor seconds."""
+    def run_processor_seconds(self) -> float | None:
+        """Processor seconds to compile a run's first state and updates, its shapes like those planned; None if refused.
+
+        Validation and search compile programs of their own.
+        """
+        if self.refused:
+            return None
         of_shapes = sum(each.processor_seconds for each in self.programs if each.shape)
         rest = sum(each.processor_seconds for each in self.all_programs if not each.shape)
         return rest + (of_shapes / len(self.shapes) * self.run_shapes if self.shapes else 0)

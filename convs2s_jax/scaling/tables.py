@@ -76,8 +76,12 @@ def _work(plan: Plan) -> list[str]:
     head = ["work of a chip", "model", "executed", "memory traffic", "compiled in", "processor"]
     total = sum(each.seconds for each in plan.all_programs), sum(each.processor_seconds for each in plan.all_programs)
     rows.append(["all", "", "", "", f"{total[0]:.1f} s", f"{total[1]:.1f} s"])
-    run = f"a run has {plan.run_shapes} shapes of batches at most (data.batch.shapes)"
-    return [*table(head, rows), f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile, once"]
+    shapes = f"{plan.run_shapes} shape{'s' if plan.run_shapes > 1 else ''}"
+    run = f"a run has at most {shapes} of batches (data.batch.shapes)"
+    return [
+        *table(head, rows),
+        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its updates, once",
+    ]
 
 
 def _exchanges(plan: Plan) -> list[str]:

@@ -120,8 +120,8 @@ def _jit(
 def _shard_map(
     loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
 ) -> Step[B, S]:
-    if mesh is None:
-        return _jit(loss, finish, None, exchange, rules)
+    if mesh is None or row_shards(mesh) == 1:  # nothing has a name to be exchanged over
+        return _jit(loss, finish, mesh, exchange, rules)
     _check_for_shard_map(mesh, rules)
     if exchange.once and mesh.shape["data"] > 1:
         return _waiting(loss, finish, mesh, exchange, rules)
@@ -138,9 +138,9 @@ def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
         named = [name for axes in rule.axes for name in names_of(axes)]
         check(
             other not in named or mesh.shape[other] == 1,
-            f"mesh.rules[{number}].axes has {other} with parallel=shard_map, which gathers over "
-            f"{sharding.state_axis(mesh)} only (so do updates of several batches on several slices); drop it, or use "
-            "parallel=jit with data.batch.accumulate=1",
+            f"mesh.rules[{number}].axes has {other}, and parallel=shard_map gathers over {sharding.state_axis(mesh)} "
+            "only (so does jit where training.sum_dtype is set, or data.batch.accumulate is above 1 on several "
+            "slices); drop it, or use parallel=jit with training.sum_dtype=auto and data.batch.accumulate=1",
         )
 
 

@@ -148,9 +148,8 @@ def _check_same(output: str, before: MadeOf, now: MadeOf) -> None:
     now = json.loads(json.dumps(now))  # tuples as lists, as they were read
     for name in [*now, *(name for name in before if name not in now)]:
         if before.get(name) != now.get(name):
-            was = (
-                f"{name} was {before.get(name)} and is {now.get(name)}" if name.startswith("--") else f"{name} changed"
-            )
+            was, given = (values.get(name, "not given") for values in (before, now))
+            was = f"{name} was {was} and is {given}" if name.startswith("--") else f"{name} changed"
             raise UserError(
                 f"--resume: {output} is the output of another command: {was}; give the same input, model and flags as "
                 f"before, or {ANEW}"

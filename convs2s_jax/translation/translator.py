@@ -5,9 +5,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
@@ -158,19 +160,28 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
 
     Args:
       translator: a model, or an ensemble.
-      int8: whether convolutions and the softmax compute with 8-bit integers (`quantizing.in_integers`).
+      int8: whether convolutions and the softmax compute with 8-bit integers (`quantizing.quantize_kernels`).
+
+    Raises:
+      UserError: with `int8`, no kernel of any model is one that it replaces.
     """
     models, params = translator.models, translator.params
+    made: Any
     if isinstance(models, ModelConfig) or isinstance(params, Params):
-        return dataclasses.replace(translator, params=_prepared(params, models, int8))
-    members = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
-    return dataclasses.replace(translator, params=members)
+        made = _prepared(params, models, int8)
+    else:
+        made = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
+    check(
+        not int8 or quantizing.is_quantized(made),
+        "--int8: this model has no convolution and no softmax kernel that 8-bit integers could replace; leave it out",
+    )
+    return dataclasses.replace(translator, params=made)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
     made = encoder_decoder.precompute(params, cfg)
-    return quantizing.in_integers(made) if int8 else made
+    return quantizing.quantize_kernels(made) if int8 else made
 
 
 def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:

@@ -6,7 +6,7 @@ import pytest
 
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import dense
-from convs2s_jax.nn.quantized import product, quantized
+from convs2s_jax.nn.quantized import product, quantize
 
 
 def drawn(*shape, seed=0):
@@ -36,12 +36,12 @@ def test_a_product_is_that_of_the_integers(shape):
     rows, inputs, outputs = shape
     x, w = drawn(rows, inputs), 3 * drawn(inputs, outputs, seed=1)
     w[:, 0] *= 1e-3  # each output has a step of its own
-    np.testing.assert_allclose(product(x, quantized(jnp.asarray(w))), by_hand(x, w), rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(product(x, quantize(jnp.asarray(w))), by_hand(x, w), rtol=1e-5, atol=1e-9)
 
 
 def test_weights_are_within_half_a_step():
     w = drawn(3, 16, 8)
-    made = quantized(jnp.asarray(w))
+    made = quantize(jnp.asarray(w))
     assert made.values.dtype == jnp.int8
     assert made.shape == w.shape
     np.testing.assert_allclose(made.scale, np.abs(w).max((0, 1)) / 127, rtol=1e-6)
@@ -51,7 +51,7 @@ def test_weights_are_within_half_a_step():
 def test_zeros_stay_zeros():
     x, w = drawn(2, 4), drawn(4, 3)
     x[0], w[:, 1] = 0.0, 0.0
-    found = np.asarray(product(x, quantized(jnp.asarray(w))))
+    found = np.asarray(product(x, quantize(jnp.asarray(w))))
     assert np.all(found[0] == 0)
     assert np.all(found[:, 1] == 0)
     assert np.all(found[1, [0, 2]] != 0)
@@ -61,14 +61,14 @@ def test_sums_do_not_overflow():
     """The largest integers, more of them than any convolution of the presets has inputs."""
     inputs = 5 * 4096
     x, w = np.ones((1, inputs), np.float32), np.ones((inputs, 1), np.float32)
-    np.testing.assert_allclose(product(x, quantized(jnp.asarray(w))), [[inputs]], rtol=1e-6)
+    np.testing.assert_allclose(product(x, quantize(jnp.asarray(w))), [[inputs]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("length", [3, 9])
 def test_a_convolution_is_the_product_of_its_windows(length):
     """One position, as in decoding, and several."""
     x, w, b = drawn(2, length, 4), drawn(3, 4, 6, seed=1), drawn(6, seed=2)
-    found = dense(Affine(w=quantized(jnp.asarray(w)), b=jnp.asarray(b)), jnp.asarray(x))
+    found = dense(Affine(w=quantize(jnp.asarray(w)), b=jnp.asarray(b)), jnp.asarray(x))
     windows = np.stack([x[:, t : t + 3].reshape(2, -1) for t in range(length - 2)], axis=1)
     expected = by_hand(windows.reshape(-1, 12), w.reshape(12, 6)).reshape(2, length - 2, 6) + b
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -77,13 +77,13 @@ def test_a_convolution_is_the_product_of_its_windows(length):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_results_have_the_dtype_of_the_computation(dtype):
     x, w = jnp.asarray(drawn(2, 3, 4)), jnp.asarray(drawn(4, 6), dtype)
-    found = linear(Affine(w=quantized(w), b=jnp.zeros(6, dtype)), x)
+    found = linear(Affine(w=quantize(w), b=jnp.zeros(6, dtype)), x)
     assert found.dtype == dtype
     assert found.shape == (2, 3, 6)
-    assert product(x, quantized(w), jnp.float32).dtype == jnp.float32
+    assert product(x, quantize(w), jnp.float32).dtype == jnp.float32
 
 
 def test_outputs_are_chosen():
-    x, w = drawn(2, 4), quantized(jnp.asarray(drawn(4, 6)))
+    x, w = drawn(2, 4), quantize(jnp.asarray(drawn(4, 6)))
     chosen = jnp.asarray([5, 0, 0])
     np.testing.assert_array_equal(product(x, w.columns(chosen)), np.asarray(product(x, w))[:, [5, 0, 0]])

@@ -129,6 +129,7 @@ def test_a_compiler_that_refuses_is_a_plan_that_does_not_fit(monkeypatch):
     found = plan.make(CFG, topology.named("h100:8"), lengths=[16])
     assert found.fits is False
     assert "DOES NOT FIT: gradients (16, 16): Used 103.78G of 15.75G hbm" in tables.of_plan(found)
+    assert plan.as_json(found)["run_processor_seconds"] is None
 
 
 def test_pmap_is_refused():
@@ -190,10 +191,27 @@ def test_compiling_a_run_takes_its_shapes_and_the_other_programs_once(made):
     """Twelve shapes by default; the state before the first update and the optimiser's part know none."""
     shape, other = (sum(x.processor_seconds for x in made.programs if bool(x.shape) == has) for has in (True, False))
     assert made.run_processor_seconds == pytest.approx(12 * shape + other + made.start.processor_seconds)
-    assert f"has 12 shapes of batches at most (data.batch.shapes): {made.run_processor_seconds:,.0f} " in (
+    assert f"at most 12 shapes of batches (data.batch.shapes): {made.run_processor_seconds:,.0f} " in (
         tables.of_plan(made)
     )
     assert plan.as_json(made)["run_processor_seconds"] == made.run_processor_seconds
+
+
+def test_compiling_a_run_takes_the_mean_of_the_planned_shapes_for_each(made):
+    gradients, *_, update = made.programs
+    longer = dataclasses.replace(gradients, shape=gradients.shape._replace(src=99), processor_seconds=30.0)
+    two = dataclasses.replace(
+        made,
+        start=dataclasses.replace(made.start, processor_seconds=1.0),
+        programs=(
+            dataclasses.replace(gradients, processor_seconds=10.0),
+            longer,
+            dataclasses.replace(update, processor_seconds=2.0),
+        ),
+        shapes=(gradients.shape, longer.shape),
+    )
+    assert two.run_processor_seconds == 12 * 20.0 + 2.0 + 1.0
+    assert "at most 1 shape of batches" in tables.of_plan(dataclasses.replace(made, run_shapes=1))
 
 
 def test_efficiency_is_against_one_chip_with_the_same_rows(made):

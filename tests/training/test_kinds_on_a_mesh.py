@@ -22,21 +22,24 @@ LEAST = 1e-3
 """What adds the same to all scores of an attention has no gradient but rounding: such a one is compared with all."""
 
 
-def gradients(cfg, mesh=None):
+def gradients(cfg, mesh=None, way="jit"):
     """Of the first part of an update, with dropout."""
     init = partial(fresh_state, model=cfg, training=TRAINING, source=24, target=20)
     params, given = filled(jax.eval_shape(init, jax.random.key(1)).params), BATCH
     if mesh is not None:
         params = jax.device_put(params, sharding.shardings(params, mesh))
         given = jax.device_put(given, sharding.batch_sharding(mesh))
-    return jax.device_get(compile_configured(cfg, TRAINING, mesh).first(params, given, KEY))
+    return jax.device_get(compile_configured(cfg, TRAINING, mesh, parallel=way).first(params, given, KEY))
 
 
-EACH_KIND = [("dynamic", "dynamic")]
+EACH_KIND = [("jit", "dynamic", "dynamic")]
 """Its layers gather their own kernels. `test_laws.py` finds the rules of all kinds."""
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), drills_but(together(), EACH_KIND))
-def test_gradients_on_a_mesh_are_those_of_one_device(encoder, decoder):
+ALL = [(way, *kinds) for way in ("jit", "shard_map", "explicit") for kinds in together()]
+
+
+@pytest.mark.parametrize(("way", "encoder", "decoder"), drills_but(ALL, EACH_KIND))
+def test_gradients_on_a_mesh_are_those_of_one_device(way, encoder, decoder):
     cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair(encoder, decoder)})
-    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2))), gradients(cfg), least=LEAST)
+    assert_equal_each(gradients(cfg, mesh_of((2, 2, 2)), way), gradients(cfg), least=LEAST)

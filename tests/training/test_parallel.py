@@ -42,11 +42,11 @@ WAYS = [
     *[
         (way, mesh)
         for way in ("explicit", "shard_map")
-        for mesh in [(1, 1, 1), (8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 2, 4)]
+        for mesh in [(1, 1, 1), (8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 2, 4), (1, 1, 8)]
     ],
     *[("pmap", mesh) for mesh in [(1, 1, 1), (8, 1, 1)]],
 ]
-EACH = [("jit", (2, 2, 2)), ("shard_map", (2, 2, 2)), ("pmap", (8, 1, 1))]
+EACH = [("jit", (2, 2, 2)), ("shard_map", (2, 2, 2)), ("shard_map", (1, 1, 8)), ("pmap", (8, 1, 1))]
 """Each axis and all ways once, but for explicit; `test_sharding_rules.py` has it with a smaller loss."""
 KEY = jax.random.key(7)
 UPSTREAM = Path(__file__).parents[2] / "benchmarks" / "upstream" / "conv_gradient.py"

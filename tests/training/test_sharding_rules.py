@@ -86,7 +86,7 @@ def test_taps_stay_whole_between_updates():
     [
         ("pmap", ShardingRule("b", ("data",)), r"^mesh\.rules is given with parallel=pmap: each device has all"),
         ("shard_map", ShardingRule("b", ("fsdp",)), None),
-        ("shard_map", ShardingRule("b", ("data",)), r"axes has data with parallel=shard_map, which gathers over fsdp"),
+        ("shard_map", ShardingRule("b", ("data",)), r"axes has data, and parallel=shard_map gathers over fsdp only"),
     ],
 )
 def test_ways_refuse_rules_that_they_cannot_follow(way, rule, message):

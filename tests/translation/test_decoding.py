@@ -257,5 +257,5 @@ def test_integers_are_what_the_flag_asks_for(desk):
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert not np.allclose(found, others, rtol=1e-5)
-    with pytest.raises(UserError, match="another command: --int8 was True"):
+    with pytest.raises(UserError, match="another command: --int8 was True and is not given;"):
         desk.decode(format="json", resume=True)

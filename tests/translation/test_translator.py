@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.words import WordList
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training.run import restoring
@@ -97,6 +100,16 @@ def test_integers_score_nearly_the_same(trained, other, sources):
         whole = {name for name, dtype in found.items() if dtype != jnp.int8}
         assert all("embedding" in name or "attention" in name or "tables" in name or "map_" in name for name in whole)
         assert sum(name.endswith("conv/w/values") or name.endswith("output/w/values") for name in found) >= 3
+
+
+def test_a_model_without_a_kernel_for_integers_is_refused(trained):
+    plain = load(trained, tell=print)
+    cells = {"embedding_dim": 8, "encoder": {"kind": "recurrent", "units": 8}}
+    cells["decoder"] = {"kind": "recurrent", "units": 8, "out_dim": 8, "tied_output": True}
+    cfg = build(ModelConfig, cells)
+    params = encoder_decoder.init(jax.random.key(0), cfg, source_vocabulary=24, target_vocabulary=20)
+    with pytest.raises(UserError, match=r"^--int8: this model has no convolution and no softmax kernel"):
+        precomputed(dataclasses.replace(plain, params=params, models=cfg), int8=True)
 
 
 def test_an_average_has_the_mean_of_the_merged_kernels(trained):
