@@ -2,10 +2,10 @@
 
 LightConv on the Kyoto Free Translation Task, Japanese to English, for one accelerator: in bfloat16, seven encoder and
 six decoder layers with kernels that grow from 3 to 31, 512 channels, as in LightConv's recipe for IWSLT (Wu et al.
-2019; configs/fairseq_lightconv_iwslt_de_en.py). DIR is written by
-`python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. Batches of 16,000 target tokens, 20,000 updates: some 300 M
-target tokens, 35 epochs. A run that was stopped continues with the same command. The last 20
-checkpoints are kept, those at the ends of epochs too; decode with the means of the kernels of ten:
+2019; configs/fairseq_lightconv_iwslt_de_en.py), but with GLU, without weight decay and with a tied softmax. DIR is
+written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. Batches of 16,000 target tokens, 20,000
+updates: about 32 epochs. A run that was stopped continues with the same command. The last 20 checkpoints are kept,
+those at the ends of epochs too; decode with the means of the kernels of ten:
 
     python decode.py --workdir=runs/kftt_large --input=DIR/test.ja.gz --reference=DIR/test.en.gz --output=out \\
         --checkpoint=15500,16000,16500,17000,17500,18000,18500,19000,19500,20000

@@ -34,7 +34,8 @@ class Exchange(NamedTuple):
       dtype: of the sums.
       once: whether devices add up the gradients of several batches, each its own, before they are exchanged.
       early: whether kernels that `fsdp` cuts are made whole once, before the first layer, as those cut by `data` are:
-        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice.
+        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice. The way
+        `explicit` does not read it.
     """
 
     dtype: SumDtype = "auto"
