@@ -152,7 +152,9 @@ def test_when_a_process_is_killed_or_stopped_the_others_say_so_and_end_with_75(c
         found = ended(others, SILENCE + MARGIN)
     why = "its connection closed" if how == signal.SIGKILL else f"silent for {SILENCE} s"
     said = rf"another process of this training was lost \(process {victim}: ({why}|as process 0 says)\): run the same"
-    right = [status == 75 and re.search(said, told) is not None for status, told in found]
+    # where process 0 is killed, JAX's own service may be faster, and aborts (docs/distributed.md); run.sh begins again
+    faster = -signal.SIGABRT if (victim, how) == (0, signal.SIGKILL) else None
+    right = [(status == 75 and re.search(said, told) is not None) or status == faster for status, told in found]
     tally(tries=len(others), losses=right.count(False))
 
 
