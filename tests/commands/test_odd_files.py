@@ -32,11 +32,15 @@ ODD = {
 }
 
 
+STEPS = ("devices: ", "flags of XLA: ", "learning the ")
+"""Beginnings of what a run tells before it refuses."""
+
+
 def refused(program, *arguments, text=""):
     """The one sentence of a refusal; standard error has nothing else."""
     ended = called(program, "program.py", *arguments, text=text)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
-    told = [line for line in ended.stderr.splitlines() if not line.startswith(("devices: ", "learning the "))]
+    told = [line for line in ended.stderr.splitlines() if not line.startswith(STEPS)]
     assert len(told) == 1, ended.stderr
     assert told[0].startswith("program.py: ")
     assert len(told[0]) < 3000
