@@ -78,7 +78,7 @@ def light(convolution: str, count: int) -> Case:
 
 def beam(size: int, words: int = 0) -> Case:
     """Decoding: 1,000 sentences of the test set."""
-    work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS}
+    work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS, "at_least": AT_LEAST}
     few = f", {words} likely words" if words else ""
     return Case(f"decoding, beam {size}, batch 64{few}, sentences/s", "fconv_iwslt_de_en", work, words=words)
 
@@ -201,7 +201,7 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
 
     def repeat() -> float:
         before, passes = time.perf_counter(), 0
-        while time.perf_counter() - before < AT_LEAST:
+        while time.perf_counter() - before < work["at_least"]:
             found = translate(params, cfg.model, search, sources, rows=64, shortlist=few)
             passes += 1
         seconds = time.perf_counter() - before

@@ -32,8 +32,6 @@ from fairseq.sequence_generator import SequenceGenerator
 SIDE = 2048
 SPECIAL = 4
 """Ids below are special symbols, of equal meaning here and there: start, padding, end, unknown."""
-AT_LEAST = 3.0
-"""Seconds of a repeat of decoding, as in peer.py."""
 
 
 @dataclass
@@ -50,6 +48,7 @@ class Work:
       beam: hypotheses of a sentence.
       rows: sentences of a decoding batch.
       symbols: length of every hypothesis, the end symbol counted.
+      at_least: seconds of a repeat of decoding.
       threads: of torch.
     """
 
@@ -62,6 +61,7 @@ class Work:
     beam: int = 5
     rows: int = 64
     symbols: int = 16
+    at_least: float = 3.0
     threads: int = 2
 
 
@@ -171,7 +171,7 @@ def decoding(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: 
 
     def repeat() -> dict:
         before, amount = time.perf_counter(), 0
-        while time.perf_counter() - before < AT_LEAST:
+        while time.perf_counter() - before < work.at_least:
             with torch.autocast("cpu", torch.bfloat16) if work.dtype == "bfloat16" else nullcontext():
                 found = [generator.generate([model], sample) for sample in samples]
             amount += len(src)

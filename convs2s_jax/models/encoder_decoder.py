@@ -27,7 +27,7 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
-from convs2s_jax.nn.quantized import Quantized
+from convs2s_jax.nn.quantized import Quantized, is_quantized
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, wide
 
@@ -126,9 +126,7 @@ def cast(params: T, cfg: Any) -> T:
         leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
         return whole_early(leaf) if "/blocks/" in path_of(path) else whole(leaf)
 
-    converted: T = jax.tree_util.tree_map_with_path(
-        convert, params, is_leaf=lambda x: is_part(x) or isinstance(x, Quantized)
-    )
+    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=lambda x: is_part(x) or is_quantized(x))
     return converted
 
 

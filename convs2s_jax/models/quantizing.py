@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import jax
 
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.quantized import Quantized, quantize
+from convs2s_jax.nn.quantized import is_quantized, quantize
 from convs2s_jax.nn.trees import path_of
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def quantize_kernels(params: T) -> T:
     """
 
     def each(path: tuple[Any, ...], node: Any) -> Any:
-        if not isinstance(node, Affine) or not _chosen(path_of(path)) or isinstance(node.w, Quantized):
+        if not isinstance(node, Affine) or not _chosen(path_of(path)) or is_quantized(node.w):
             return node
         return dataclasses.replace(node, w=quantize(node.w))
 
@@ -31,11 +31,9 @@ def quantize_kernels(params: T) -> T:
     return made
 
 
-def is_quantized(params: Any) -> bool:
+def has_integers(params: Any) -> bool:
     """Whether any kernel is in integers."""
-    return any(
-        isinstance(leaf, Quantized) for leaf in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Quantized))
-    )
+    return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
 
 
 def _chosen(path: str) -> bool:

@@ -58,6 +58,11 @@ class Quantized:
         return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])
 
 
+def is_quantized(x: Any) -> bool:
+    """Whether a node of a tree is a `Quantized`."""
+    return isinstance(x, Quantized)
+
+
 def quantize(w: Array) -> Quantized:
     """A kernel [..., D] in 8-bit integers, each output with the finest step that covers its largest weight."""
     values, scale = _rounded(w.astype(jnp.float32), axes=tuple(range(w.ndim - 1)))

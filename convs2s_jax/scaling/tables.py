@@ -113,14 +113,9 @@ def _copies(plan: Plan) -> list[str]:
 
 
 def _steps(plan: Plan) -> list[str]:
-    times = [
-        "compute",
-        "memory",
-        "links",
-        *(["host"] if any(step.host for step in plan.steps) else []),
-        "exposed",
-        "seconds",
-    ]
+    times = ["compute", "memory", "links", "host", "exposed", "seconds"]
+    if not any(step.host for step in plan.steps):
+        times.remove("host")
     rows = [
         [
             f"{shape.rows} x ({shape.src}, {shape.tgt})",

@@ -9,7 +9,7 @@ they count where it starts. XLA's own `cost_analysis` counts a loop once.
 """
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from convs2s_jax.scaling import hlo
@@ -48,29 +48,30 @@ class Copies(NamedTuple):
 def copies(program: Program) -> Copies:
     """Bytes copied to the host and back."""
     found = Copies()
-    for name, how in hlo.runs(program).items():
-        computation = program.computations[name]
-        for operation in () if how.fused else computation.values():
-            copied = _copied(computation, operation)
-            if copied is None:
-                continue
-            source, target, size = copied
-            out = how.times * size * (target.space == HOST)
-            back = how.times * size * (source.space == HOST)
+    for times, computation, operation in _executed(program):
+        copied = _copied(computation, operation)
+        if copied is None:
+            continue
+        source, target, size = copied
+        if source.space != target.space:
+            out, back = (times * size * (buffer.space == HOST) for buffer in (target, source))
             waits = 0 if operation.kind.endswith("-start") else out + back
-            if source.space != target.space:
-                found = Copies(found.to_host + out, found.from_host + back, found.synchronous + waits)
+            found = Copies(found.to_host + out, found.from_host + back, found.synchronous + waits)
     return found
 
 
 def memory_bytes(program: Program) -> int:
     """Bytes read from and written to the device's memory."""
-    total = 0
+    return sum(times * _bytes(program, computation, operation) for times, computation, operation in _executed(program))
+
+
+def _executed(program: Program) -> Iterator[tuple[int, Mapping[str, Operation], Operation]]:
+    """Each operation that is not inside a fusion: how often it runs, and the computation that it is of."""
     for name, how in hlo.runs(program).items():
         if not how.fused:
             computation = program.computations[name]
-            total += how.times * sum(_bytes(program, computation, operation) for operation in computation.values())
-    return total
+            for operation in computation.values():
+                yield how.times, computation, operation
 
 
 def _bytes(program: Program, computation: Mapping[str, Operation], operation: Operation) -> int:

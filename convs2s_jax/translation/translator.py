@@ -172,7 +172,7 @@ def precomputed(translator: Translator, *, int8: bool = False) -> Translator:
     else:
         made = tuple(_prepared(p, c, int8) for p, c in zip(params, models, strict=True))
     check(
-        not int8 or quantizing.is_quantized(made),
+        not int8 or quantizing.has_integers(made),
         "--int8: this model has no convolution and no softmax kernel that 8-bit integers could replace; leave it out",
     )
     return dataclasses.replace(translator, params=made)

@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.nn.quantized import Quantized
+from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.trees import path_of
 from tests.models.kinds import pair, together
 
@@ -31,8 +31,8 @@ def made(encoder, decoder, **more):
 
 
 def kernels(params):
-    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, Quantized))
-    return {path_of(path): leaf for path, leaf in leaves if isinstance(leaf, Quantized)}
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_quantized)
+    return {path_of(path): leaf for path, leaf in leaves if is_quantized(leaf)}
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), together())
@@ -42,7 +42,7 @@ def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder
     expected = {f"encoder/{name}" for name in ENCODERS.get(encoder, ())}
     expected |= {f"decoder/{name}" for name in DECODERS.get(decoder, ())}
     assert found == expected
-    assert quantizing.is_quantized(params) == bool(expected)
+    assert quantizing.has_integers(params) == bool(expected)
 
 
 def test_integers_stay_integers_where_a_model_is_prepared_again():
