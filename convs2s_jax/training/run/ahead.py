@@ -1,9 +1,13 @@
-"""Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`)."""
+"""Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`).
+
+These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not: the
+first update needs it at once, and of the time until then it takes a few per cent.
+"""
 
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -13,13 +17,25 @@ from convs2s_jax.data.plan import Plan
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run import distributed, validation
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.step import Step
 
 K = TypeVar("K", bound=Hashable)
 Shape = tuple[int, ...]
 """Rows and length of the sources, rows and length of the targets."""
+
+
+class Wanted(NamedTuple):
+    """What is computed of a batch, and the shape of the batch.
+
+    Attributes:
+      gradients: whether gradients are, for an update; else the loss alone, for validation.
+      shape: of the batch.
+    """
+
+    gradients: bool
+    shape: Shape
 
 
 class Ahead(Generic[K]):
@@ -96,11 +112,14 @@ def default_threads(mesh: Mesh) -> int:
     return 0 if platform == "cpu" or (platform != "tpu" and distributed.several()) else 2
 
 
-def compiler(step: Step[Batch, LossSums], params: Tree, mesh: Mesh, *, accumulate: bool) -> Callable[[Shape], object]:
-    """A function that compiles the gradient programs of a batch shape, as the calls of an update would.
+def compiler(
+    step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool
+) -> Callable[[Wanted], object]:
+    """A function that compiles the programs of a batch shape, as the calls of an update or a validation would.
 
     Args:
       step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
+      evaluate: of `validation.evaluator`.
       params: trained parameters; they may be deleted afterwards.
       mesh: the devices.
       accumulate: whether updates have several batches.
@@ -110,20 +129,29 @@ def compiler(step: Step[Batch, LossSums], params: Tree, mesh: Mesh, *, accumulat
     params = placed(params, jax.tree.map(lambda x: x.sharding, params))
     key = abstract_key()
 
-    def compile_shape(shape: Shape) -> None:
+    def compile_gradients(batch: Batch) -> None:
         if not hasattr(first, "lower"):
             return
-        batch = abstract_batch(mesh, rows=shape[0], src=shape[1], tgt=shape[3])
         compiled = first.lower(params, batch, key).compile()
         if accumulate:
             total = placed(jax.eval_shape(step.first, params, batch, key), compiled.output_shardings)
             add.lower(total, params, batch, key).compile()
 
+    def compile_loss(batch: Batch) -> None:
+        merge: Any = validation.merged
+        merged = placed(jax.eval_shape(merge, params), merge.lower(params).compile().output_shardings)
+        evaluate.lower(merged, batch).compile()
+
+    def compile_shape(wanted: Wanted) -> None:
+        rows, src, _, tgt = wanted.shape
+        batch = abstract_batch(mesh, rows=rows, src=src, tgt=tgt)
+        (compile_gradients if wanted.gradients else compile_loss)(batch)
+
     return compile_shape
 
 
-def shapes_of(plan: Plan, mesh: Mesh, start: int) -> list[Shape]:
-    """The shapes of an epoch's batches from `start` on, in the order of their first use."""
+def shapes_of(plan: Plan, mesh: Mesh, start: int = 0) -> list[Shape]:
+    """The shapes of a plan's batches from `start` on, in the order of their first use."""
     shapes = [plan.shapes[planned.shape] for planned in plan.batches[start:]]
     rows = {shape: round_up(shape.rows, row_shards(mesh)) for shape in shapes}
     return [(n, shape.src, n, shape.tgt) for shape, n in rows.items()]

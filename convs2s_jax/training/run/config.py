@@ -57,8 +57,8 @@ class TrainingConfig:
       keep: number of latest checkpoints to keep, besides the best.
       peak_flops: floating-point operations per second that one device can do, for `mfu` in the reports; None for those
         of its kind, where they are known.
-      compile_ahead: number of threads that compile the batch shapes of an epoch before they are needed; None for 2 on
-        accelerators (0 on GPUs of several processes) and 0 on CPUs, where updates use all cores.
+      compile_ahead: number of threads that compile the batch shapes of an epoch and of its validation before they are
+        needed; None for 2 on accelerators (0 on GPUs of several processes) and 0 on CPUs, where updates use all cores.
       profile: STEP:STEPS traces STEPS updates from update STEP on (the first is 1) by JAX's profiler, into the folder
         profile of the workdir; "" for none.
       trackers: services that get the metrics of each report too, from wandb and mlflow (docs/training.md).

@@ -12,8 +12,8 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint
-from convs2s_jax.training.run.ahead import shapes_of
+from convs2s_jax.training.run import checkpoint, validation
+from convs2s_jax.training.run.ahead import Wanted, shapes_of
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.device_memory import device_memory
@@ -112,8 +112,7 @@ def _epoch(
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
 
-    at_once = 1 if run.cfg.data.batch.accumulate == 1 else 0  # a further batch of an update has another program
-    session.ahead.request(shapes_of(epoch, session.mesh, position.batch)[at_once:])
+    _compile_ahead(session, epoch, position.batch)
     _tell_rate(session, position)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
@@ -127,7 +126,7 @@ def _epoch(
         shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
         with window.update_of(shapes):
             for shape in shapes:
-                session.ahead.wait_for(shape)
+                session.ahead.wait_for(Wanted(gradients=True, shape=shape))
             state, sums = update(session.step, state, pending, jnp.float32(rate), key)
             flops = sum(map(session.flops, pending))
         pending = []
@@ -154,6 +153,18 @@ def _epoch(
         if session.interrupts.received or _ended(cfg, position):
             break
     return state, position
+
+
+def _compile_ahead(session: Session, epoch: plan.Plan, start: int) -> None:
+    """Begin with the programs of the epoch's batches from `start` on, and then those of its validation."""
+    cfg, valid = session.run.cfg, session.run.valid
+    at_once = 1 if cfg.data.batch.accumulate == 1 else 0  # a further batch of an update has another program
+    shapes = shapes_of(epoch, session.mesh, start)[at_once:]
+    wanted = [Wanted(gradients=True, shape=shape) for shape in shapes]
+    if valid is not None:
+        held_out = validation.planned(cfg.model, valid, tokens=cfg.data.batch.tokens)
+        wanted += [Wanted(gradients=False, shape=shape) for shape in shapes_of(held_out, session.mesh)]
+    session.ahead.request(wanted)
 
 
 def _tell_rate(session: Session, position: Position) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -22,7 +23,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
 from convs2s_jax.training.run.abstract import places
-from convs2s_jax.training.run.ahead import Ahead, Shape, compiler, default_threads
+from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
@@ -121,7 +122,7 @@ def open_run(
         SaveClock(cfg.training.save_every_minutes),
         compiled,
         clock,
-        stack.enter_context(_ahead(cfg, step, state, mesh)),
+        stack.enter_context(_ahead(cfg, step, evaluate, state, mesh)),
         stack.enter_context(
             Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
         ),
@@ -132,11 +133,11 @@ def open_run(
     return session, state, position
 
 
-def _ahead(cfg: Config, step: Step[Batch, LossSums], state: TrainState, mesh: Mesh) -> Ahead[Shape]:
+def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, state: TrainState, mesh: Mesh) -> Ahead[Wanted]:
     """The threads that compile shapes before they are needed."""
     given = cfg.training.compile_ahead
     threads = default_threads(mesh) if given is None else given
-    work = compiler(step, state.params, mesh, accumulate=cfg.data.batch.accumulate > 1)
+    work = compiler(step, evaluate, state.params, mesh, accumulate=cfg.data.batch.accumulate > 1)
     return Ahead(work, threads=threads)
 
 

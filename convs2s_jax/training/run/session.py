@@ -13,7 +13,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
-from convs2s_jax.training.run.ahead import Ahead, Shape
+from convs2s_jax.training.run.ahead import Ahead, Wanted
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split, check_unchanged
 from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
@@ -81,7 +81,7 @@ class Session:
     save_clock: SaveClock
     compiled: CompileCounter
     clock: WallClock
-    ahead: Ahead[Shape]
+    ahead: Ahead[Wanted]
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
@@ -154,8 +154,13 @@ def measure(session: Session, params: Tree, split: Split, *, name: str) -> tuple
 def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[float, dict[str, float], list[str]]:
     run, cfg = session.run, session.run.cfg
     merged = validation.merged(params)
+
+    def evaluate(params: Tree, batch: Batch) -> LossSums:
+        session.ahead.wait_for(Wanted(gradients=False, shape=batch.src.shape + batch.tgt.shape))
+        return session.evaluate(params, batch)
+
     found = validation.evaluate(
-        session.evaluate,
+        evaluate,
         merged,
         cfg.model,
         session.mesh,

@@ -74,12 +74,10 @@ def evaluate(
       tokens: budget of a batch.
       check: called after each batch; ends the evaluation by an error.
     """
-    src, tgt = split.lengths()
-    src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
-    everything = plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
+    everything = planned(cfg, split, tokens=tokens)
 
-    def make(planned: plan.PlannedBatch) -> Batch:
-        return batch_on(mesh, split, everything, planned)
+    def make(batch: plan.PlannedBatch) -> Batch:
+        return batch_on(mesh, split, everything, batch)
 
     sums: list[LossSums] = []
     for prepared in loader.load(everything, make):
@@ -91,12 +89,15 @@ def evaluate(
     return Evaluation(loss=sum(float(s.nll) for s in fetched) / count, tokens=count)
 
 
-def merged(params: Tree) -> Tree:
-    """Kernels of a training state's parameters."""
-    return _merge(params)
+def planned(cfg: AnyModel, split: Split, *, tokens: int) -> plan.Plan:
+    """The batches of a validation, of at most `tokens` tokens each; lines end where the positions of the model do."""
+    src, tgt = split.lengths()
+    src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
+    return plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
 
 
-_merge = dispatch.jit(weight_norm.merge)
+merged = dispatch.jit(weight_norm.merge)
+"""Kernels of a training state's parameters."""
 
 
 @dispatch.jit

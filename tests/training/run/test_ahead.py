@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import ahead
+from convs2s_jax.training.run import ahead, validation
 from convs2s_jax.training.run.ahead import Ahead
+from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.helpers import drills_but
@@ -67,34 +68,57 @@ def test_without_threads_nothing_is_done():
         one.wait_for("a")
 
 
-@pytest.mark.parametrize("accumulate", drills_but([3, 1], [1]))
-def test_updates_call_what_was_compiled_ahead_and_parameters_are_the_same(tmp_path, monkeypatch, accumulate):
-    """All but the first shape are finished before the first update: afterwards nothing compiles.
-
-    With several batches in an update each shape has two programs, and those of the first are compiled ahead too.
-    """
-    options = {"data__batch__shapes": 2, "data__batch__tokens": 400, "data__batch__accumulate": accumulate}
-    options |= {"training__max_steps": 6, "training__validate_every": 100, "training__report_every": 1}
-    train(tiny.config(**options), tmp_path / "plain")
+@pytest.fixture
+def all_at_once(monkeypatch):
+    """Each request is done before the program goes on."""
     request = Ahead.request
 
-    def all_at_once(self, names):
-        names = list(names)
+    def then_wait(self, names):
         request(self, names)
-        for event in list(self._running.values()):
-            event.wait(120)
         while self._waiting or self._running:
             threading.Event().wait(0.01)
 
-    monkeypatch.setattr(ahead.Ahead, "request", all_at_once)
+    return lambda: monkeypatch.setattr(ahead.Ahead, "request", then_wait)
+
+
+ACCUMULATED = {"data__batch__accumulate": 3}
+ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+
+
+@pytest.mark.parametrize(
+    "more", drills_but([ACCUMULATED, {}, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED], [{}])
+)
+def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
+    tmp_path, monkeypatch, all_at_once, more
+):
+    """All but the first shape are finished before the first update: afterwards no update or validation compiles.
+
+    With several batches in an update each shape has two programs, and those of the first are compiled ahead too.
+    """
+    options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
+    options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
+    evaluate, validations = validation.evaluate, []
+
+    def counted(*args, **kwargs):
+        with CompileCounter() as compiled:
+            found = evaluate(*args, **kwargs)
+        validations.append(compiled.count)
+        return found
+
+    monkeypatch.setattr(validation, "evaluate", counted)
+    train(tiny.config(**options), tmp_path / "plain")
+    all_at_once()
     train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
     counts = {
-        name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"]
+        name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"][:7]
         for name in ("plain", "ahead")
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
     assert counts["ahead"][-1] == counts["ahead"][0]
-    assert tiny.digests(tmp_path / "plain", 6)["params"] == tiny.digests(tmp_path / "ahead", 6)["params"]
+    plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set
+    assert plain[0] > 0
+    assert ahead_of_them[:2] == [0, 0]
+    assert tiny.digests(tmp_path / "plain", 8)["params"] == tiny.digests(tmp_path / "ahead", 8)["params"]
 
 
 @pytest.mark.parametrize(
