@@ -33,7 +33,7 @@ import int8
 import jax
 import jax.numpy as jnp
 import numpy as np
-from machine import decoder_flops, describe, encoder_flops
+from machine import decoder_flops, describe, encoder_flops, run_script
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
@@ -289,4 +289,4 @@ def digits(value: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

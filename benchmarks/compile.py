@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import Mesh
-from machine import decoder_flops, describe, encoder_flops, product_rate
+from machine import decoder_flops, describe, encoder_flops, product_rate, run_script
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
@@ -186,4 +186,4 @@ def run(programs: dict, finish, init, shape: jax.ShapeDtypeStruct, size: int, re
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from likely_words import learner
-from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
+from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate, run_script
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
@@ -185,4 +185,4 @@ def natural(workdir: Path, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

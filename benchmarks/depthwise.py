@@ -12,7 +12,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from machine import describe, product_rate
+from machine import describe, product_rate, run_script
 
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, depthwise
 
@@ -99,4 +99,4 @@ def measure(operation: str, w, x, dy, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

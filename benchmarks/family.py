@@ -23,7 +23,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from machine import describe, product_rate
+from machine import describe, product_rate, run_script
 from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
@@ -219,4 +219,4 @@ def mean(found: list[dict], name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

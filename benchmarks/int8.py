@@ -13,7 +13,7 @@ import time
 import jax
 import jax.numpy as jnp
 from jax import Array
-from machine import describe
+from machine import describe, run_script
 
 SHAPES = ((64, 256, 7000), (64, 768, 512), (320, 256, 7000), (320, 768, 512), (2048, 2048, 2048))
 LEAST_FLOPS = 2e9
@@ -62,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

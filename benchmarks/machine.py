@@ -3,15 +3,24 @@
 import os
 import platform
 import resource
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 
+from convs2s_jax.core.command_line import guard
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.layers import sizes
 from convs2s_jax.models.light.layers import LightConfig
 
 SIDE = 2048
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a benchmark. A mistake of the user ends in one sentence and status 2."""
+    guard(main, program=Path(sys.argv[0]).name)
 
 
 def product_rate(dtype: str = "float32") -> float:

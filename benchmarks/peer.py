@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from likely_words import learner
-from machine import describe, product_rate
+from machine import describe, product_rate, run_script
 from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
@@ -201,7 +201,7 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
 
     def repeat() -> float:
         before, passes = time.perf_counter(), 0
-        while time.perf_counter() - before < work["at_least"]:
+        while not passes or time.perf_counter() - before < work["at_least"]:
             found = translate(params, cfg.model, search, sources, rows=64, shortlist=few)
             passes += 1
         seconds = time.perf_counter() - before
@@ -212,4 +212,4 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

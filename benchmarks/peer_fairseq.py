@@ -48,7 +48,7 @@ class Work:
       beam: hypotheses of a sentence.
       rows: sentences of a decoding batch.
       symbols: length of every hypothesis, the end symbol counted.
-      at_least: seconds of a repeat of decoding.
+      at_least: seconds that a repeat of decoding takes at the least; it makes one pass or more.
       threads: of torch.
     """
 
@@ -61,7 +61,7 @@ class Work:
     beam: int = 5
     rows: int = 64
     symbols: int = 16
-    at_least: float = 3.0
+    at_least: float = 0.0
     threads: int = 2
 
 
@@ -171,7 +171,7 @@ def decoding(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: 
 
     def repeat() -> dict:
         before, amount = time.perf_counter(), 0
-        while time.perf_counter() - before < work.at_least:
+        while not amount or time.perf_counter() - before < work.at_least:
             with torch.autocast("cpu", torch.bfloat16) if work.dtype == "bfloat16" else nullcontext():
                 found = [generator.generate([model], sample) for sample in samples]
             amount += len(src)

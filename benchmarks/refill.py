@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from machine import run_script
 
 from convs2s_jax.data import parallel_text
 from convs2s_jax.search.translate import translate
@@ -19,7 +20,7 @@ from convs2s_jax.translation.translator import load, precomputed
 
 SIZES = ((64,), (64, 32), (64, 32, 16, 8))
 """Rows that a batch may have, the largest first."""
-EVERY = (1, 4)
+REFILL_INTERVALS = (1, 4)
 """Steps after which rows of finished sentences take new ones."""
 
 
@@ -31,6 +32,8 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--sentences", type=int, default=1000)
     arguments = parser.parse_args()
+    if arguments.sentences < 1:
+        parser.error(f"--sentences is {arguments.sentences}: use 1 or more")
     model = precomputed(load(arguments.workdir, tell=print))
     text = parallel_text.read(dataclasses.replace(model.cfg.data, dir=arguments.data), "test").src
     sources = [np.asarray(ids) for ids in model.vocabularies.src.encode(text)][: arguments.sentences]
@@ -40,23 +43,25 @@ def main() -> None:
         search = dataclasses.replace(model.cfg.search, beam_size=beam, stop="fairseq")
         found = translate(model.params, model.models, search, sources)
         steps = np.asarray([max(len(one.tokens) + 1 for one in each.candidates) for each in found])
-        columns += [shares(steps[sorted_places]), shares(steps)]
+        columns += [overheads(steps[sorted_places]), overheads(steps)]
         names += [f"beam {beam}, file", f"beam {beam}, stream"]
     print(f"\n| rows of a batch | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
     labels = [", ".join(map(str, sizes)) for sizes in SIZES]
-    labels += [f"{SIZES[0][0]}, new sentences every {every} step(s)" for every in EVERY]
+    labels += [f"{SIZES[0][0]}, new sentences every {every} step(s)" for every in REFILL_INTERVALS]
     for label, values in zip(labels, zip(*columns, strict=True), strict=True):
         print(f"| {label} | {' | '.join(f'{value:.2f}' for value in values)} |")
 
 
-def shares(steps: np.ndarray) -> list[float]:
-    """Steps of rows over those needed, one number for each row of the table."""
-    computed = [shrinking(steps, sizes) for sizes in SIZES] + [refilled(steps, SIZES[0][0], every) for every in EVERY]
+def overheads(steps: np.ndarray) -> list[float]:
+    """Row steps computed, over row steps needed: one number for each row of the table."""
+    computed = [shrinking(steps, sizes) for sizes in SIZES] + [
+        refilled(steps, SIZES[0][0], every) for every in REFILL_INTERVALS
+    ]
     return [count / steps.sum() for count in computed]
 
 
 def shrinking(steps: np.ndarray, sizes: Sequence[int]) -> int:
-    """Steps of rows where each batch has the least of the sizes, the largest first, that its unfinished sentences fit.
+    """Row steps (one step of one row) where each batch has the least of the sizes that its unfinished sentences fit.
 
     Args:
       steps: [N] of each sentence, in the order of the batches.
@@ -72,7 +77,7 @@ def shrinking(steps: np.ndarray, sizes: Sequence[int]) -> int:
 
 
 def refilled(steps: np.ndarray, rows: int, every: int) -> int:
-    """Steps of rows where, after each so many steps, rows of finished sentences take the next ones.
+    """Row steps where, after each so many steps, rows of finished sentences take the next ones.
 
     Args:
       steps: [N] of each sentence, in the order in which they are taken.
@@ -87,10 +92,10 @@ def refilled(steps: np.ndarray, rows: int, every: int) -> int:
             left[row] = waiting.pop() if waiting else 0
         if not (left > 0).any():
             return total
-        ran = every if waiting else min(every, int(left.max()))
-        total += ran * rows
-        left -= ran
+        steps_run = every if waiting else min(every, int(left.max()))
+        total += steps_run * rows
+        left -= steps_run
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

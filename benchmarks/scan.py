@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from machine import describe
+from machine import describe, run_script
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,4 +57,4 @@ def cell(scores: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
-from machine import describe
+from machine import describe, run_script
 
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.search.config import SearchConfig
@@ -221,4 +221,4 @@ def low_middle_high(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

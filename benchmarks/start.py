@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import describe
+from machine import describe, run_script
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
@@ -132,4 +132,4 @@ def spread(times: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate
+from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate, run_script
 from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
@@ -65,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from machine import run_script
+
 from convs2s_jax.core import xla_flags
 
 MODEL = (
@@ -68,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -1,6 +1,7 @@
 """What `convs2s scale plan` and `check` share: the batches of an update, and the plan as a file of JSON."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from convs2s_jax.core import files
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.scaling import plan
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training.run.config import Config
@@ -19,19 +20,23 @@ class Batches:
     """The batches of an update, and the vocabularies that decide about its softmax layer.
 
     Attributes:
-      lengths: tokens of sources and targets; each length is one shape of a batch.
+      lengths: tokens of sources and targets, one number for both or as in 24x32; each is one shape of a batch. The log
+        of a run has its shapes.
       tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
       tokens_per_chip: the budget for each part of the rows, in place of one for all.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
     """
 
-    lengths: tuple[int, ...] = (64,)
+    lengths: tuple[str, ...] = ("64",)
     tokens: int | None = None
     tokens_per_chip: int | None = None
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         check(len(self.lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
+        for each in self.lengths:
+            readable = re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})?", each) is not None
+            check(readable, f"--lengths has {shown(each)}: write a number of tokens, or sources x targets as in 24x32")
         check(
             self.tokens is None or self.tokens_per_chip is None,
             "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
@@ -41,13 +46,19 @@ class Batches:
             check(value is None or value >= least, f"--{name}={value}: use {least} or more")
             check(value is None or value < 2**31, f"--{name}={value}: use less than {2**31}")
 
+    @property
+    def pairs(self) -> list[int | tuple[int, int]]:
+        """`lengths` as numbers."""
+        split = [tuple(map(int, each.split("x"))) for each in self.lengths]
+        return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
+
 
 def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
     """`plan.make` of these batches."""
     return plan.make(
         cfg,
         devices,
-        lengths=batches.lengths,
+        lengths=batches.pairs,
         tokens=batches.tokens,
         tokens_per_chip=batches.tokens_per_chip,
         vocabulary=batches.vocabulary,

@@ -70,8 +70,8 @@ def add(name: Name, environment: MutableMapping[str, str]) -> None:
         environment[variable] = " ".join([*given.split(), *added])
 
 
-def described(environment: Mapping[str, str]) -> str:
-    """The flags that XLA reads, whoever set them, as they are written before a command; "" where there are none."""
+def describe(environment: Mapping[str, str]) -> str:
+    """The variables with flags of XLA, whoever set them, as they are written before a command; "" where none is set."""
     variables = dict.fromkeys(flags.variable for flags in SETS.values())
     return " ".join(
         f"{name}={shlex.quote(environment[name])}" for name in variables if environment.get(name, "").strip()

@@ -46,7 +46,10 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         ),
         "memory": Figure("Memory of a chip, at most", "GB", lambda row: row["resident_bytes"] / 1e9, "", True),
         "communication": Figure(
-            "Communication that nothing hides", "% of the step", lambda row: 100 * row["exposed_s"] / row["step_s"], ""
+            "Exchanges and copies to the host that nothing hides",
+            "% of the step",
+            lambda row: 100 * row["exposed_s"] / row["step_s"],
+            "",
         ),
     }
 )

@@ -100,7 +100,7 @@ def make(
     cfg: Config,
     topology: Topology,
     *,
-    lengths: Sequence[int],
+    lengths: Sequence[int | tuple[int, int]],
     tokens: int | None = None,
     tokens_per_chip: int | None = None,
     vocabulary: int | None = None,
@@ -110,7 +110,7 @@ def make(
     Args:
       cfg: the configuration, whose mesh takes all devices of the topology, or as many as it names.
       topology: devices.
-      lengths: of the batches' sources and targets; each makes one shape.
+      lengths: of the batches' sources and targets, one number for both or two; shapes that come out equal are one.
       tokens: budget of a batch on all chips together; None for the configuration's.
       tokens_per_chip: the same for each part of the rows, in place of `tokens`.
       vocabulary: entries of both vocabularies; None for those that the configuration asks for.
@@ -122,8 +122,8 @@ def make(
     check_rules(cfg)
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
-    shapes = [programs.shape_of(cfg, length, tokens or cfg.data.batch.tokens, mesh) for length in lengths]
-    return _of_shapes(cfg, topology, mesh, shapes, vocabulary)
+    shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens, mesh) for each in lengths]
+    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), vocabulary)
 
 
 def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], vocabulary: int | None) -> Plan:

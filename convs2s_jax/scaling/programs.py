@@ -81,6 +81,11 @@ class Compiled:
     processor_seconds: float
     program: Any = field(repr=False)
 
+    @property
+    def label(self) -> str:
+        """What the program is called in tables: its name, and the lengths of its batch."""
+        return _label(self.name, self.shape)
+
 
 class TooLargeError(Exception):
     """The compiler refused a program that does not fit into the device's memory.
@@ -89,26 +94,38 @@ class TooLargeError(Exception):
     """
 
 
-def shape_of(cfg: Config, length: int, tokens: int, mesh: Mesh) -> Shape:
-    """The batch of this length on both sides, as training makes it; a text to label has the length of a label.
+def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mesh) -> Shape:
+    """The batch of these lengths, as training makes it.
+
+    Args:
+      cfg: the configuration.
+      lengths: of sources and targets; one number is for both, and leaves the side that is an empty line or a label as
+        long as that is.
+      tokens: budget of the batch.
+      mesh: over which its rows are spread.
 
     Raises:
-      UserError: the length is more than the model's positions allow.
+      UserError: a length is more than the model's positions allow.
     """
-    labelled, one_sided = cfg.data.labelled, cfg.data.one_sided
-    most = min(
-        cfg.data.batch.max_length, cfg.model.max_source, cfg.data.batch.max_length if labelled else cfg.model.max_target
-    )
-    check(1 <= length <= most, f"--lengths={length}: this configuration trains on 1 to {most} tokens")
-    source = 1 if one_sided else length  # the end symbol of an empty line
-    target = cfg.model.max_target if labelled else length
-    batch = cfg.data.batch
+    batch, labelled, one_sided = cfg.data.batch, cfg.data.labelled, cfg.data.one_sided
+    longest_source = min(batch.max_length, cfg.model.max_source)
+    longest_target = batch.max_length if labelled else min(batch.max_length, cfg.model.max_target)
+    if isinstance(lengths, tuple):
+        source, target = lengths
+        fits = 1 <= source <= longest_source and 1 <= target <= longest_target
+        trains_on = f"sources of 1 to {longest_source} and targets of 1 to {longest_target} tokens"
+        check(fits, f"--lengths={source}x{target}: this configuration trains on {trains_on}")
+    else:
+        most = min(longest_source, longest_target)
+        check(1 <= lengths <= most, f"--lengths={lengths}: this configuration trains on 1 to {most} tokens")
+        source = 1 if one_sided else lengths  # the end symbol of an empty line
+        target = cfg.model.max_target if labelled else lengths
     [shape] = rounded(
-        (Shape(source, target, rows_within(tokens, length)),),
+        (Shape(source, target, rows_within(tokens, max(source, target))),),
         tokens=tokens,
         rows=batch.row_multiple,
         length=batch.length_multiple,
-        most=(1 if one_sided else most, target if labelled else most),
+        most=(1 if one_sided else longest_source, target if labelled else longest_target),
     )
     return shape._replace(rows=round_up(shape.rows, row_shards(mesh)))
 
@@ -165,8 +182,7 @@ def compile_update(
     return [*found, _compiled("update", None, 1, mesh, steps.finish, state, total, rate)]
 
 
-def label(name: str, shape: Shape | None) -> str:
-    """What a program is called in tables: its name, and the lengths of its batch."""
+def _label(name: str, shape: Shape | None) -> str:
     return name if shape is None else f"{name} ({shape.src}, {shape.tgt})"
 
 
@@ -188,7 +204,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise TooLargeError(f"{label(name, shape)}: {_reason(str(error))}") from error
+        raise TooLargeError(f"{_label(name, shape)}: {_reason(str(error))}") from error
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     text = hlo.parse(program.as_text())
     return Compiled(

@@ -4,7 +4,7 @@ For each program of an update, with FLOPs F, bytes of memory M, exchanges of w_i
 to the host and back of h_j seconds each:
 
     busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly
-    exposed = sum_sync (w_i + h_j) + max(0, max(sum_async w_i, sum_async h_j) - busy)
+    exposed = sum_sync w_i + sum_sync h_j + max(0, max(sum_async w_i, sum_async h_j) - busy)
     step = sum over programs (busy + exposed)
 
 An exchange takes its bytes on the wire divided by the links along its mesh axis; latency is left out. An exchange that
@@ -85,18 +85,19 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
     compute = memory = links = host = exposed = seconds = 0.0
     for each in work:
         arithmetic, traffic = each.executed / peak, each.memory / chip.memory_bandwidth
-        waits = {True: 0.0, False: 0.0}
+        link_seconds = {True: 0.0, False: 0.0}
         for collective in each.collectives:
-            waits[collective.asynchronous] += exchange_seconds(collective, chip, places)
-        waited, beside = copy_seconds(each.copies, chip)
+            link_seconds[collective.asynchronous] += exchange_seconds(collective, chip, places)
+        links_sync, links_async = link_seconds[False], link_seconds[True]
+        host_sync, host_async = copy_seconds(each.copies, chip)
         busy = max(arithmetic, traffic)
-        open_ = waits[False] + waited + max(0.0, max(waits[True], beside) - busy)
+        not_hidden = links_sync + host_sync + max(0.0, max(links_async, host_async) - busy)
         compute += each.times * arithmetic
         memory += each.times * traffic
-        links += each.times * (waits[True] + waits[False])
-        host += each.times * (waited + beside)
-        exposed += each.times * open_
-        seconds += each.times * (busy + open_)
+        links += each.times * (links_sync + links_async)
+        host += each.times * (host_sync + host_async)
+        exposed += each.times * not_hidden
+        seconds += each.times * (busy + not_hidden)
     model = sum(each.times * each.model for each in work)
     return Step(compute, memory, links, host, exposed, seconds, tokens / seconds, model / (peak * seconds))
 

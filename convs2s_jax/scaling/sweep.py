@@ -27,8 +27,8 @@ CASES = "cases"
 ABOUT = "sweep.json"
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
-    *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "exposed_s", "resident_bytes"),
-    *("state_bytes", "sent_bytes", "fits", "compile_s", "compile_processor_s", "refused"),
+    *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "host_s", "exposed_s"),
+    *("resident_bytes", "state_bytes", "sent_bytes", "fits", "compile_s", "compile_processor_s", "refused"),
 )
 
 
@@ -158,6 +158,7 @@ def row_of(case: Case, made: Row) -> Row:
         "compute_s": bound["compute"],
         "memory_s": bound["memory"],
         "links_s": bound["links"],
+        "host_s": bound.get("host", 0.0),  # plans of earlier versions have none
         "exposed_s": bound["exposed"],
         "resident_bytes": made["resident"],
         "state_bytes": made["state_bytes"],

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from convs2s_jax.scaling.check import Measured
 from convs2s_jax.scaling.plan import Plan
-from convs2s_jax.scaling.programs import Compiled, label
 
 
 def of_plan(plan: Plan) -> str:
@@ -45,7 +44,7 @@ def of_check(found: Sequence[Measured], steps: int) -> str:
 def _memory(plan: Plan) -> list[str]:
     rows = [
         [
-            _name(each),
+            each.label,
             *(
                 _bytes(size)
                 for size in (each.memory.arguments, each.memory.temporaries, each.memory.outputs, each.memory.peak)
@@ -64,7 +63,7 @@ def _memory(plan: Plan) -> list[str]:
 def _work(plan: Plan) -> list[str]:
     rows = [
         [
-            _name(each),
+            each.label,
             _flops(each.flops.model / plan.devices),
             _flops(each.flops.executed / plan.devices),
             _bytes(each.memory_traffic),
@@ -80,7 +79,7 @@ def _work(plan: Plan) -> list[str]:
     run = f"a run has at most {shapes} of batches (data.batch.shapes)"
     return [
         *table(head, rows),
-        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its updates, once",
+        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its first state and updates, once",
     ]
 
 
@@ -88,7 +87,7 @@ def _exchanges(plan: Plan) -> list[str]:
     rows = [
         [
             f"{each.kind} over {each.axis}",
-            _name(program),
+            program.label,
             f"{each.times}",
             _bytes(each.size),
             _bytes(each.wire),
@@ -104,7 +103,7 @@ def _exchanges(plan: Plan) -> list[str]:
 def _copies(plan: Plan) -> list[str]:
     """A line for each program that keeps arrays in the host's memory."""
     return [
-        f"memory of the host, {_name(each)}: {_bytes(each.memory.host)} for a chip; copied to it "
+        f"memory of the host, {each.label}: {_bytes(each.memory.host)} for a chip; copied to it "
         f"{_bytes(each.copies.to_host)}, back {_bytes(each.copies.from_host)}, and "
         f"{_bytes(each.copies.synchronous)} of that while nothing else runs"
         for each in plan.programs
@@ -154,10 +153,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in [head, *rows]
     ]
-
-
-def _name(each: Compiled) -> str:
-    return label(each.name, each.shape)
 
 
 def _bytes(size: float) -> str:

@@ -160,8 +160,8 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
     except (RuntimeError, ValueError, NotImplementedError) as error:
         if "lockfile" in str(error):
             raise UserError(
-                f"--topology={name}: another process uses libtpu on this machine; wait for its end, or set "
-                "ALLOW_MULTIPLE_LIBTPU_LOAD=1"
+                f"--topology={name}: libtpu is in use on this machine, or its lock /tmp/libtpu_lockfile is another "
+                "user's; wait, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
             ) from error
         raise UserError(
             f"--topology={name}: libtpu does not know it ({first_line(error)}); use a shape of {chip.source}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from convs2s_jax.scaling import hlo
-from convs2s_jax.scaling.hlo import HOST, Buffer, Operation, Program
+from convs2s_jax.scaling.hlo import HOST, Buffer, Operation, Program, Runs
 
 NOTHING = frozenset(
     {
@@ -48,30 +48,30 @@ class Copies(NamedTuple):
 def copies(program: Program) -> Copies:
     """Bytes copied to the host and back."""
     found = Copies()
-    for times, computation, operation in _executed(program):
+    for how, computation, operation in _executed(program):
         copied = _copied(computation, operation)
         if copied is None:
             continue
         source, target, size = copied
         if source.space != target.space:
-            out, back = (times * size * (buffer.space == HOST) for buffer in (target, source))
-            waits = 0 if operation.kind.endswith("-start") else out + back
+            out, back = (how.times * size * (buffer.space == HOST) for buffer in (target, source))
+            waits = 0 if how.asynchronous or operation.kind.endswith("-start") else out + back
             found = Copies(found.to_host + out, found.from_host + back, found.synchronous + waits)
     return found
 
 
 def memory_bytes(program: Program) -> int:
     """Bytes read from and written to the device's memory."""
-    return sum(times * _bytes(program, computation, operation) for times, computation, operation in _executed(program))
+    return sum(how.times * _bytes(program, inside, operation) for how, inside, operation in _executed(program))
 
 
-def _executed(program: Program) -> Iterator[tuple[int, Mapping[str, Operation], Operation]]:
-    """Each operation that is not inside a fusion: how often it runs, and the computation that it is of."""
+def _executed(program: Program) -> Iterator[tuple[Runs, Mapping[str, Operation], Operation]]:
+    """Each operation that is not inside a fusion: how its computation is run, and that computation."""
     for name, how in hlo.runs(program).items():
         if not how.fused:
             computation = program.computations[name]
             for operation in computation.values():
-                yield how.times, computation, operation
+                yield how, computation, operation
 
 
 def _bytes(program: Program, computation: Mapping[str, Operation], operation: Operation) -> int:

@@ -70,9 +70,9 @@ def test_commands_set_them_before_they_use_a_device(name, more, tmp_path, monkey
 
 def test_flags_are_described_as_they_stand_before_a_command():
     environment = {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS": "--xla_c=1", "HOME": "/home"}
-    text = xla_flags.described(environment)
+    text = xla_flags.describe(environment)
     assert shlex.split(text) == ["XLA_FLAGS=--xla_a=1 --xla_b=2", "LIBTPU_INIT_ARGS=--xla_c=1"]
-    assert xla_flags.described({"XLA_FLAGS": " ", "HOME": "/home"}) == ""
+    assert xla_flags.describe({"XLA_FLAGS": " ", "HOME": "/home"}) == ""
 
 
 def test_another_name_is_refused():

@@ -246,3 +246,21 @@ def test_copies_to_the_host_and_back_count_by_what_they_move():
     assert traffic.copies(program) == (4 * 256 + 1024, 4 * 256 + 1024, 1024)
     own = 256 + 4 * 4 * 3  # p, which is copied to memory on the chip, and what the loop counts and compares
     assert traffic.memory_bytes(program) - 2 * (4 * 256 + 1024) == own
+
+
+def test_a_copy_within_a_computation_that_runs_beside_others_is_asynchronous():
+    program = hlo.parse(
+        """
+%away (q: f32[4,64]) -> f32[4,64] {
+  %q = f32[4,64]{1,0} parameter(0)
+  ROOT %host = f32[4,64]{1,0:S(5)} copy(%q)
+}
+
+ENTRY %main (p: f32[4,64]) -> f32[4,64] {
+  %p = f32[4,64]{1,0} parameter(0)
+  %begun = ((f32[4,64]{1,0}), f32[4,64]{1,0:S(5)}) async-start(%p), calls=%away
+  ROOT %done = f32[4,64]{1,0:S(5)} async-done(%begun)
+}
+"""
+    )
+    assert traffic.copies(program) == (1024, 0, 0)

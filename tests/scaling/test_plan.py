@@ -143,14 +143,35 @@ def test_a_length_without_positions_is_refused():
         plan.make(CFG, topology.named("h100:8"), lengths=[63])
 
 
+@pytest.mark.parametrize(("pair", "fits"), [((62, 8), True), ((63, 8), False), ((8, 63), False), ((0, 8), False)])
+def test_sources_and_targets_may_have_lengths_of_their_own(pair, fits):
+    mesh = meshes.make(CFG.mesh)
+    if fits:
+        assert programs.shape_of(CFG, pair, 256, mesh) == Shape(*pair, 8)  # four rows of 62 on a mesh of eight
+        return
+    with pytest.raises(UserError, match=r"--lengths=\d+x\d+: .* sources of 1 to 62 and targets of 1 to 62"):
+        programs.shape_of(CFG, pair, 256, mesh)
+
+
+def test_shapes_that_come_out_equal_are_planned_once():
+    """10 is raised to a multiple of 16 here; each shape would have counted the programs of both."""
+    cfg = tiny.config(data__batch={"tokens": 256, "length_multiple": 16})
+    found = plan.make(cfg, topology.named("h100:1"), lengths=[10, 16, 16])
+    alone = plan.make(cfg, topology.named("h100:1"), lengths=[16])
+    assert found.shapes == alone.shapes
+    assert found.steps == alone.steps
+    assert [each.name for each in found.programs] == ["gradients", "update"]
+
+
 @pytest.mark.parametrize(
     ("lengths", "tokens", "each", "vocabulary", "message"),
     [
+        (("8x",), None, None, None, "--lengths has '8x': write a number of tokens, or sources x targets as in 24x32"),
         ((), None, None, None, "--lengths is empty"),
-        ((8,), 9, 9, None, "--tokens with --tokens_per_chip"),
-        ((8,), 1, None, None, "--tokens=1: use 2 or more"),
-        ((8,), None, 0, None, "--tokens_per_chip=0: use 2 or more"),
-        ((8,), None, None, 4, "--vocabulary=4: use 5 or more"),
+        (("8",), 9, 9, None, "--tokens with --tokens_per_chip"),
+        (("8",), 1, None, None, "--tokens=1: use 2 or more"),
+        (("8",), None, 0, None, "--tokens_per_chip=0: use 2 or more"),
+        (("8",), None, None, 4, "--vocabulary=4: use 5 or more"),
     ],
 )
 def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, message):

@@ -40,8 +40,8 @@ def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
     ("said", "message"),
     [
         (
-            "ABORTED: libtpu multi-process lockfile",
-            "another process uses libtpu on this machine; wait for its end, or set",
+            "ABORTED: Internal error when accessing libtpu multi-process lockfile.",
+            "libtpu is in use on this machine, or its lock .* is another user's; wait, or set",
         ),
         (
             "INVALID_ARGUMENT: no such shape\nand more",

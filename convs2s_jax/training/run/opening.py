@@ -86,7 +86,7 @@ def open_run(
             told.append(show(sentence))
 
     tell(_devices(cfg, mesh))
-    if flags := xla_flags.described(os.environ):
+    if flags := xla_flags.describe(os.environ):
         tell(f"flags of XLA: {flags}")
     run = distributed.primary_first("prepared", lambda: prepare(cfg, workdir, tell, learn=primary or not place.shared))
     distributed.agree("training corpus", run.fingerprint)
