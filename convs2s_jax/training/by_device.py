@@ -48,8 +48,8 @@ def summed(
       exchange: the dtype of sums of gradients over devices, and when kernels are gathered.
       rules: of `sharding.shardings`.
     """
-    specs = sharding.row_specs(merged, mesh, rules)
     ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
+    specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
         def in_parts(params: Tree, batch: B, key: Key | None) -> S:
@@ -62,8 +62,8 @@ def summed(
     each = jax.shard_map(
         local, mesh=mesh, axis_names=_named(mesh), in_specs=places, out_specs=(specs, P()), check_vma=False
     )
-    found: tuple[Tree, S] = each(merged, batch, key, _first_rows(batch, mesh))
-    return found
+    grads, sums = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
+    return exchanges.joined(grads, ways), sums
 
 
 def waiting(
@@ -75,10 +75,13 @@ def waiting(
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
 ) -> tuple[Tree, S]:
-    """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it."""
-    specs = sharding.row_specs(merged, mesh, rules)
+    """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it.
+
+    Gradients are `exchanges.grouped`, so that they lie over `tensor` and over `fsdp` alike.
+    """
     at_once = tuple(axis for axis in ROWS if axis != LATE)
     ways = exchanges.of_parameters(merged, mesh, exchange, at_once, rules=rules)
+    specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
         def in_parts(slots: Tree, batch: B, key: Key | None) -> S:
@@ -96,7 +99,7 @@ def waiting(
         out_specs=(_waiting_specs(specs, mesh), P(LATE)),
         check_vma=False,
     )
-    found: tuple[Tree, S] = each(merged, batch, key, _first_rows(batch, mesh))
+    found: tuple[Tree, S] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
     return found
 
 
@@ -104,12 +107,12 @@ def arrived(
     total: tuple[Tree, S], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, S]:
     """The sum over `data` of what `waiting` returned, or of several of those added up; `merged` for its shapes."""
-    specs = sharding.row_specs(merged, mesh, rules)
     ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
+    specs = exchanges.specs(ways)
 
     def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        return jax.tree.map(lambda way, grad: way.scatter(grad), ways, grads), lax.psum(sums, LATE)
+        return jax.tree.map(lambda way, grad: way.sum(grad), ways, grads), lax.psum(sums, LATE)
 
     each = jax.shard_map(
         local,
@@ -119,8 +122,8 @@ def arrived(
         out_specs=(specs, P()),
         check_vma=False,
     )
-    found: tuple[Tree, S] = each(total)
-    return found
+    grads, sums = each(total)
+    return exchanges.joined(grads, ways), sums
 
 
 def _waiting_specs(specs: Tree, mesh: Mesh) -> Tree:

@@ -1,7 +1,10 @@
 """Parameters as parts that layers make whole by named exchanges: within a `jax.shard_map` over the axes of rows.
 
 The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
-lie over it as the layer uses them. As in `training.gathering`, the gradient of a whole kernel comes back as that of the
+lie over it as the layer uses them. An axis of D columns that `tensor` cuts into n parts, and the state's axis each of
+them again, is two axes here, [n, D / n], so that an exchange of the latter is within the parts of `tensor`: named
+axes of one array axis come first for `shard_map`, and the partitioner would exchange the parts of `tensor` before and
+after. As in `training.gathering`, the gradient of a whole kernel comes back as that of the
 part, summed over the rows of all devices, or it stays on each device until those of several batches are added up.
 """
 
@@ -37,6 +40,7 @@ class Exchanged:
       use: how `tensor` cuts the array in use; None where it has one device.
       halves: the mesh, for a kernel whose halves layers want side by side (`training.halves`).
       early: whether it is made whole once, before the first layer.
+      groups: parts that `tensor` makes of the axis `dim`, if they have an axis of their own, before it.
       promoted: whether sums in bfloat16 are of float32 in transit, as XLA's CPU compiler makes all of them. It does so
         by itself, but ends the process where a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
     """
@@ -48,6 +52,7 @@ class Exchanged:
     use: P | None = None
     halves: Mesh | None = None
     early: bool = False
+    groups: int = 1
     promoted: bool = False
 
     def __call__(self, value: Array, dtype: Any) -> Array:
@@ -56,19 +61,56 @@ class Exchanged:
 
     def gather(self, value: Array) -> Array:
         """All parts."""
-        return in_use(
-            value if self.dim is None else lax.all_gather(value, self.axis, axis=self.dim, tiled=True), self.use
-        )
+        if self.cut is None:
+            return in_use(value, self.use)
+        gather = partial(lax.all_gather, axis_name=self.axis, axis=self.cut, tiled=True)
+        return in_use(self.joined(on_each_part(gather, value, self.grouped_use)), self.use)
 
     def scatter(self, gradient: Array) -> Array:
         """This device's part of the sum over devices, in the dtype of the gradient."""
+        return self.sum(self.grouped(in_use(gradient, self.use)))
+
+    def sum(self, gradient: Array) -> Array:
+        """As `scatter`, of a gradient that is `grouped`."""
         dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
-        part = in_use(gradient, self.use).astype(dtype)
+        part = in_use(gradient, self.grouped_use).astype(dtype)
         part = part.astype(wide(dtype)) if self.promoted else part
-        if self.dim is not None and self.axis in axes:
-            part = lax.psum_scatter(part, self.axis, scatter_dimension=self.dim, tiled=True)
+        if self.cut is not None and self.axis in axes:
+            scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.cut, tiled=True)
+            part = on_each_part(scatter, part, self.grouped_use)
             axes = tuple(axis for axis in axes if axis != self.axis)
         return (lax.psum(part, axes) if axes else part).astype(dtype).astype(gradient.dtype)
+
+    @property
+    def cut(self) -> int | None:
+        """The axis of the grouped array that `axis` cuts."""
+        return None if self.dim is None else self.dim + (self.groups > 1)
+
+    @property
+    def spec(self) -> P:
+        """How `axis` cuts the grouped array."""
+        return P() if self.cut is None else P(*[None] * self.cut, self.axis)
+
+    @property
+    def grouped_use(self) -> P | None:
+        """How `tensor` cuts the grouped array in use."""
+        if self.use is None or self.dim is None or self.groups == 1:
+            return self.use
+        return P(*self.use[: self.dim + 1], None, *self.use[self.dim + 1 :])
+
+    def grouped(self, value: Array) -> Array:
+        """The array with an axis for the parts that `tensor` makes of the axis `dim`."""
+        if self.dim is None or self.groups == 1:
+            return value
+        before, length, after = value.shape[: self.dim], value.shape[self.dim], value.shape[self.dim + 1 :]
+        return value.reshape(*before, self.groups, length // self.groups, *after)
+
+    def joined(self, value: Array) -> Array:
+        """The array of a `grouped` one."""
+        if self.dim is None or self.groups == 1:
+            return value
+        before, after = value.shape[: self.dim], value.shape[self.dim + 2 :]
+        return value.reshape(*before, self.groups * value.shape[self.dim + 1], *after)
 
     def for_layers(self, made: Callable[["Exchanged"], Gather]) -> Gather:
         """What `made` makes of this, with halves side by side where layers want them so."""
@@ -92,6 +134,21 @@ class Waiting:
         return _gathered_beside(*value, self.exchange, dtype)
 
 
+def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | None) -> Array:
+    """An exchange over rows of an array that `tensor` cuts by this spec, on each of these parts alone.
+
+    The partitioner would make the array whole before an exchange by name, and cut it afterwards.
+    """
+    if spec is None:
+        return function(value)
+    mesh = jax.sharding.get_abstract_mesh()
+    inner = jax.shard_map(
+        function, mesh=mesh, in_specs=(spec,), out_specs=spec, axis_names={"tensor"}, check_vma=False
+    )
+    result: Array = inner(value)
+    return result
+
+
 def of_parameters(
     merged: Tree, mesh: Mesh, exchange: Exchange, over: tuple[str, ...] = ROWS, *, rules: Sequence[ShardingRule] = ()
 ) -> Tree:
@@ -113,13 +170,31 @@ def of_parameters(
         halves = mesh if sharding.in_halves(name, value.shape, mesh, rules) else None
         lies = use if mesh.shape["tensor"] > 1 else None
         promoted = lies is not None and mesh.devices.flat[0].platform == "cpu"
-        return Exchanged(axis, places[0] if places else None, exchange.dtype, over, lies, halves, early, promoted)
+        dim = places[0] if places else None
+        both = dim is not None and halves is None and "tensor" in sharding.axes_of(own[dim])
+        groups = mesh.shape["tensor"] if both else 1
+        return Exchanged(axis, dim, exchange.dtype, over, lies, halves, early, groups, promoted)
 
     return jax.tree_util.tree_map_with_path(way, merged)
 
 
+def grouped(params: Tree, ways: Tree) -> Tree:
+    """Merged parameters as they are given to the `shard_map`; `ways` as `of_parameters` returns them."""
+    return jax.tree.map(lambda way, value: way.grouped(value), ways, params)
+
+
+def joined(grads: Tree, ways: Tree) -> Tree:
+    """Gradients of merged parameters, of those that are `grouped`."""
+    return jax.tree.map(lambda way, value: way.joined(value), ways, grads)
+
+
+def specs(ways: Tree) -> Tree:
+    """How the axis of rows that cuts the state cuts `grouped` parameters."""
+    return jax.tree.map(lambda way: way.spec, ways)
+
+
 def exchanged(params: Tree, ways: Tree) -> Tree:
-    """Merged parameters as parts; `ways` as `of_parameters` returns them."""
+    """Grouped parameters as parts."""
 
     def part(value: Array, way: Exchanged) -> Part:
         return Part(value, way.for_layers(lambda own: own), value.dtype, way.early)
@@ -141,8 +216,8 @@ def slots(params: Tree, ways: Tree) -> Tree:
 
     def zeros(value: Array, way: Exchanged) -> Array:
         shape = list(value.shape)
-        if way.dim is not None and way.axis not in way.over:
-            shape[way.dim] *= lax.axis_size(way.axis)
+        if way.cut is not None and way.axis not in way.over:
+            shape[way.cut] *= lax.axis_size(way.axis)
         return jnp.zeros(shape, value.dtype)
 
     return jax.tree.map(zeros, params, ways)

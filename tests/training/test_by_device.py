@@ -114,6 +114,21 @@ def test_fsdp_scatters_each_batch_and_sums_over_data_once():
     assert grads["upper"].w.addressable_shards[0].data.shape == (1, 16, 8)
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_exchanges_over_rows_are_of_one_part_of_tensor(once):
+    """Kernels and gradients are not made whole over `tensor` for them, and totals that wait lie over it too."""
+    state, steps, given = laid_out("shard_map", (2, 2, 2), Exchange(once=once))
+    first, _, finish = exchanged(steps, state, given[0], {"data": 2, "fsdp": 2, "tensor": 2})
+    half = 4 * KERNELS // 2
+    gathered = sum(each.size for each in first if each.kind == "all-gather" and each.axis == "fsdp")
+    assert gathered == half
+    assert half <= summed_bytes(first, "fsdp") < 1.5 * half
+    grads, _ = steps.first(state.params, given[0], KEY)
+    if once:
+        assert half / 2 <= summed_bytes(finish, "data") < half
+        assert grads["upper"].w.addressable_shards[0].data.size == 16 * 32 // 4
+
+
 DTYPES = [(asked, other, once) for asked, other in (("float32", "bf16"), ("bfloat16", "f32")) for once in (False, True)]
 
 
