@@ -19,7 +19,7 @@ from convs2s_jax.training.step import init_state, update
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, mesh_of
 
-WAYS = [("jit", (8, 1, 1)), ("jit", (2, 2, 2)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))]
+WAYS = [("jit", (8, 1, 1)), ("jit", (4, 1, 2)), ("jit", (2, 2, 2)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))]
 SUMS = ("all-reduce", "reduce-scatter")
 KERNELS = 8 * 16 + 16 * 32
 KEY = jax.random.key(3)
@@ -92,15 +92,17 @@ def test_updates_of_several_batches_are_those_of_one_device(way, sizes):
     assert_equal_each(updated(way, sizes, Exchange(once=True)), updated("jit", None, Exchange()))
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("way", drills_but(["jit", "shard_map"], ["jit"]))
-def test_batches_of_an_update_are_exchanged_once(way):
-    sizes = {"data": 8, "fsdp": 1, "tensor": 1}
-    state, steps, given = laid_out(way, (8, 1, 1), Exchange(once=True))
+def test_batches_of_an_update_are_exchanged_once(way, tensor):
+    sizes = {"data": 8 // tensor, "fsdp": 1, "tensor": tensor}
+    mesh = tuple(sizes.values())
+    state, steps, given = laid_out(way, mesh, Exchange(once=True))
     first, add, finish = exchanged(steps, state, given[0], sizes)
     assert summed_bytes(first, "data") == summed_bytes(add, "data") == 0
-    assert summed_bytes(finish, "data") >= 4 * KERNELS
-    each = exchanged(*laid_out(way, (8, 1, 1), Exchange())[1::-1], given[0], sizes)
-    assert [summed_bytes(found, "data") >= 4 * KERNELS for found in each] == [True, True, False]
+    assert summed_bytes(finish, "data") >= 4 * KERNELS // tensor
+    each = exchanged(*laid_out(way, mesh, Exchange())[1::-1], given[0], sizes)
+    assert [summed_bytes(found, "data") >= 4 * KERNELS // tensor for found in each] == [True, True, False]
 
 
 def test_fsdp_scatters_each_batch_and_sums_over_data_once():
