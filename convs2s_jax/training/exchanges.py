@@ -142,9 +142,7 @@ def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | Non
     if spec is None:
         return function(value)
     mesh = jax.sharding.get_abstract_mesh()
-    inner = jax.shard_map(
-        function, mesh=mesh, in_specs=(spec,), out_specs=spec, axis_names={"tensor"}, check_vma=False
-    )
+    inner = jax.shard_map(function, mesh=mesh, in_specs=(spec,), out_specs=spec, axis_names={"tensor"}, check_vma=False)
     result: Array = inner(value)
     return result
 
