@@ -98,7 +98,9 @@ class Constrained:
 
 @dataclass(frozen=True)
 class ConstrainedRows:
-    """For `jit`: rows of a table [V, E] that is cut along E. It sends rows, where `Constrained` sends the table.
+    """For `jit`: rows of a table [V, E] that is cut along E, and perhaps over `tensor` along V.
+
+    It sends rows, where `Constrained` sends the table.
 
     Attributes:
       table: how the table and its gradient lie.
@@ -117,6 +119,7 @@ class ConstrainedRows:
             return self.table(value, dtype).astype(value.dtype)[indices]
         rest = tuple(axis for axis in ROWS if axis != cut)
         indices = lax.with_sharding_constraint(indices, NamedSharding(mesh, P(rest)))
+        value = lax.with_sharding_constraint(value, self.table.part)  # and with it the gradient
         found = value[indices].astype(dtype)
         for spec in (P(rest, None, cut), P(ROWS)):
             found = lax.with_sharding_constraint(found, NamedSharding(mesh, spec))
@@ -142,7 +145,8 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
         way = placed(whole, own, last if narrow else None)
-        looked_up = name.endswith("embedding/table") and own == P(None, cut) and not narrow and mesh.size > 1
+        columns = own in (P(None, cut), P("tensor", cut)) and not narrow and mesh.size > 1
+        looked_up = name.endswith("embedding/table") and columns
         return Part(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:
