@@ -50,7 +50,7 @@ of taps/scores that were cut over `fsdp` and `tensor` (jax 0.10, mesh 2 x 2 x 2)
 
 HALVES = ("blocks/*/conv/w", "blocks/*/conv/b")
 """Ends of paths of arrays [..., 2D] for a gated linear unit. On a mesh with `tensor` their halves are brought together
-for use (`training.halves`), and the state's axis cuts C, so that this is done with parts."""
+for use (`training.halves`). The state's axis cuts C, so that this is done with parts, or the taps: never the halves."""
 
 
 def state_axis(mesh: Mesh | AbstractMesh) -> str:
@@ -97,7 +97,7 @@ def spec(
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        order = (1, 2, 0) if len(shape) == 3 and in_halves(name, shape, mesh) else reversed(range(len(shape)))
+        order = (1, 0) if len(shape) == 3 and in_halves(name, shape, mesh) else reversed(range(len(shape)))
         for i in order:
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:

@@ -56,17 +56,17 @@ BATCHES = [batch(0, 8, 7, 9), batch(1, 8, 7, 9)]
 """Few rows and many channels: only there does XLA move the parts of a batch and not of a kernel, and go wrong."""
 
 
-def on_one_device():
-    state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
-    return state, compile_configured(MODEL, TRAINING), BATCHES
+def on_one_device(model=MODEL):
+    state = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
+    return state, compile_configured(model, TRAINING), BATCHES
 
 
-def laid_out(way, sizes, *, once=False):
+def laid_out(way, sizes, *, once=False, model=MODEL):
     mesh = mesh_of(sizes)
-    state = fresh_state(jax.random.key(1), MODEL, TRAINING, **VOCABULARIES)
+    state = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
-    return state, compile_configured(MODEL, TRAINING, mesh, parallel=way, accumulates=once), batches
+    return state, compile_configured(model, TRAINING, mesh, parallel=way, accumulates=once), batches
 
 
 def three_updates(state, steps, batches):
@@ -94,6 +94,22 @@ def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
     after, reports = three_updates(state, steps, batches)
     assert_equal_each((after, reports), expected[1])
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
+
+
+NARROW = dataclasses.replace(
+    MODEL,
+    encoder=ConvEncoderConfig(layers=(ConvLayer(7, 3), ConvLayer(8, 3)), max_positions=32),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(7, 3), ConvLayer(8, 3)), out_dim=8, max_positions=32),
+)
+ODD = [("jit", (2, 2, 2), False), ("explicit", (2, 2, 2), False), ("shard_map", (2, 2, 2), False)]
+ODD += [("shard_map", (4, 1, 2), True), ("jit", (4, 1, 2), True)]
+
+
+@pytest.mark.parametrize(("way", "sizes", "once"), drills_but(ODD, ODD[2:3] + ODD[4:]), ids=str)
+def test_widths_that_only_tensor_divides_give_the_updates_of_one_device(way, sizes, once):
+    """Seven channels into eight: the axis that cuts the state divides the output of that kernel and not its input."""
+    expected = jax.device_get(three_updates(*on_one_device(NARROW)))
+    assert_equal_each(three_updates(*laid_out(way, sizes, once=once, model=NARROW)), expected)
 
 
 @pytest.mark.drill
