@@ -23,14 +23,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 from jax.sharding import Mesh
-from machine import decoder_flops, describe, encoder_flops, product_rate, run_script
+from machine import decoder_flops, describe, encoder_flops, positive, product_rate, run_script
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.scaling import topology
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
@@ -61,14 +61,14 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="*", default=[w for w in WAYS if w not in ("products", "default")], choices=WAYS
     )
-    parser.add_argument("--layers", type=int, help="as many layers of 256 on each side, in place of the preset's")
-    parser.add_argument("--vocabulary", type=int, default=40_000, help="entries of both vocabularies")
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--length", type=int, default=64, help="of sources and targets")
+    parser.add_argument("--layers", type=positive, help="as many layers of 256 on each side, in place of the preset's")
+    parser.add_argument("--vocabulary", type=positive, default=40_000, help="entries of both vocabularies")
+    parser.add_argument("--rows", type=positive, default=64)
+    parser.add_argument("--length", type=positive, default=64, help="of sources and targets")
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="rows for these too")
     parser.add_argument("--repeats", type=int, default=0, help="steps to run and time")
     parser.add_argument("--topology", help="of a TPU, such as v5e:4x4")
-    parser.add_argument("--slices", type=int, help="so many of them")
+    parser.add_argument("--slices", type=positive, help="so many of them")
     parser.add_argument("--mesh", type=int, nargs=3, metavar=("DATA", "FSDP", "TENSOR"), help="of the chips")
     arguments = parser.parse_args()
     for flag in ("mesh", "slices"):
@@ -149,10 +149,9 @@ def pod(arguments: argparse.Namespace) -> Mesh | None:
     """The mesh of the --topology, whose devices need not be attached; None without the flag."""
     if arguments.topology is None:
         return None
-    several = {} if (arguments.slices or 1) == 1 else {"num_slices": arguments.slices}
-    described = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology, **several)
+    found = topology.named(arguments.topology, slices=arguments.slices or 1)
     sizes = dict(zip(meshes.AXES, arguments.mesh or [-1, 1, 1], strict=True))
-    return meshes.make(MeshConfig(**sizes), described.devices)
+    return meshes.make(MeshConfig(**sizes), found.devices)
 
 
 def placed(tree, places):

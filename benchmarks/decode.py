@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from likely_words import learner
-from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate, run_script
+from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script
 
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
@@ -62,10 +62,10 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
     parser.add_argument("--workdir", help="a trained model of the same data, for natural lengths")
     parser.add_argument("--shortlist", type=int, nargs="*", default=[], help="likely words of each source word")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 128], help="sentences in a batch")
-    parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5])
+    parser.add_argument("--rows", type=positive, nargs="+", default=[1, 64, 128], help="sentences in a batch")
+    parser.add_argument("--sentences", type=positive, default=1000)
+    parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--int8", action="store_true", help="kernels of 8-bit integers, as decode.py --int8")
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from machine import describe, product_rate, run_script
+from machine import describe, positive, product_rate, run_script
 
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, depthwise
 
@@ -56,13 +56,13 @@ def seconds(function, *arguments) -> float:
 def main() -> None:
     """Run the measurements and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--length", type=int, default=32)
-    parser.add_argument("--channels", type=int, nargs="+", default=[256, 512])
-    parser.add_argument("--widths", type=int, nargs="+", default=[3, 7, 15, 31])
-    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--rows", type=positive, default=64)
+    parser.add_argument("--length", type=positive, default=32)
+    parser.add_argument("--channels", type=positive, nargs="+", default=[256, 512])
+    parser.add_argument("--widths", type=positive, nargs="+", default=[3, 7, 15, 31])
+    parser.add_argument("--heads", type=positive, default=4)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=positive, default=9)
     arguments = parser.parse_args()
     print(describe())
     print(f"product {product_rate(arguments.dtype) / 1e9:.0f} GFLOP/s, copy {copy_rate() / 1e9:.1f} GB/s")

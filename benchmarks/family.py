@@ -23,7 +23,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from machine import describe, product_rate, run_script
+from machine import describe, positive, product_rate, run_script
 from updates import compiled
 
 from convs2s_jax.core.command_line import read_config
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names behind configs/multi30k_")
     parser.add_argument("--minutes", type=float, default=14.0, help="time of updates of each model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--repeats", type=int, default=3, help="of the speeds")
+    parser.add_argument("--repeats", type=positive, default=3, help="of the speeds")
     arguments = parser.parse_args()
     print(describe(), flush=True)
     kinds = [kind(name, arguments) for name in arguments.configs]

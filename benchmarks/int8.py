@@ -13,7 +13,7 @@ import time
 import jax
 import jax.numpy as jnp
 from jax import Array
-from machine import describe, run_script
+from machine import describe, positive, run_script
 
 SHAPES = ((64, 256, 7000), (64, 768, 512), (320, 256, 7000), (320, 768, 512), (2048, 2048, 2048))
 LEAST_FLOPS = 2e9
@@ -33,7 +33,7 @@ def floats(x: Array, w: Array) -> Array:
 def main() -> None:
     """Measure all forms of each shape in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=positive, default=7)
     arguments = parser.parse_args()
     print(
         f"{describe()}\n\n| rows, inputs, outputs | int8, GOP/s | float32, GOP/s | bfloat16, GOP/s |\n|---|---|---|---|"

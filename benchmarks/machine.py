@@ -1,5 +1,6 @@
 """Peak rates of the machine, measured in the same run as the benchmark, and FLOP counts of a model."""
 
+import argparse
 import os
 import platform
 import resource
@@ -16,6 +17,14 @@ from convs2s_jax.models.convs2s.layers import sizes
 from convs2s_jax.models.light.layers import LightConfig
 
 SIDE = 2048
+
+
+def positive(text: str) -> int:
+    """A count, for `argparse`."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no count: use 1 or more")
+    return number
 
 
 def run_script(main: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from likely_words import learner
-from machine import describe, product_rate, run_script
+from machine import describe, positive, product_rate, run_script
 from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
@@ -107,8 +107,8 @@ def main() -> None:
     parser.add_argument("--fairseq", required=True, help="a Python that has fairseq and torch")
     parser.add_argument("--workdir", required=True, type=Path, help="folder for sub-words and compiled programs")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    parser.add_argument("--repeats", type=positive, default=3)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="of torch")
     arguments = parser.parse_args()
     keep_freed_memory()  # as the command `train` does
     jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))

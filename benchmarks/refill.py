@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from machine import run_script
+from machine import positive, run_script
 
 from convs2s_jax.data import parallel_text
 from convs2s_jax.search.translate import translate
@@ -29,11 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", required=True, type=Path, help="a trained model")
     parser.add_argument("--data", required=True, help="folder with the test split")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5])
+    parser.add_argument("--sentences", type=positive, default=1000)
     arguments = parser.parse_args()
-    if arguments.sentences < 1:
-        parser.error(f"--sentences is {arguments.sentences}: use 1 or more")
     model = precomputed(load(arguments.workdir, tell=print))
     text = parallel_text.read(dataclasses.replace(model.cfg.data, dir=arguments.data), "test").src
     sources = [np.asarray(ids) for ids in model.vocabularies.src.encode(text)][: arguments.sentences]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from machine import describe, run_script
 
+from convs2s_jax.core.errors import UserError
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,7 +47,9 @@ def exact_match(name: str, data: Path, seed: int, workdir: Path) -> float:
     command = [sys.executable, str(ROOT / "train.py"), f"--config={ROOT / 'configs' / f'scan_{name}.py'}"]
     command += [f"--config.data.dir={data}", f"--config.seed={seed}", f"--workdir={workdir}"]
     with (workdir.parent / f"{workdir.name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log)
+        status = subprocess.run(command, stdout=log, stderr=log).returncode
+    if status:
+        raise UserError(f"train.py ended with status {status}: {workdir.parent / workdir.name}.log says why")
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["split"] == "test"][-1]["exact_match"]
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
-from machine import describe, run_script
+from machine import describe, positive, run_script
 
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.search.config import SearchConfig
@@ -53,9 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", required=True, help="a trained model")
     parser.add_argument("--input", required=True, help="source lines")
-    parser.add_argument("--lines", type=int, default=512, help="lines of it to translate")
-    parser.add_argument("--max_length", type=int, help="most tokens of a translation, for a model of a few updates")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lines", type=positive, default=512, help="lines of it to translate")
+    parser.add_argument(
+        "--max_length", type=positive, help="most tokens of a translation, for a model of a few updates"
+    )
+    parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--minutes", type=float, default=0.0, help="length of the mixed load; 0 for none")
     options = parser.parse_args()
     print(describe(), flush=True)

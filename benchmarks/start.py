@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import describe, run_script
+from machine import describe, positive, run_script
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--line", default="5 kilowatts", help="what is translated")
     parser.add_argument("--train", help="flags of train.py that continue the run in the workdir")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=positive, default=5)
     arguments, flags = parser.parse_known_args()
     print(describe())
     for what in (["-c", "pass"], ["-c", "import jax"], ["-c", "import convs2s_jax"], ["decode.py", "--help"]):

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from machine import decoder_flops, describe, encoder_flops, peak_memory, product_rate, run_script
+from machine import decoder_flops, describe, encoder_flops, peak_memory, positive, product_rate, run_script
 from updates import MULTI30K, compiled
 
 from convs2s_jax.core.allocator import keep_freed_memory
@@ -28,8 +28,8 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder with train.de and train.en")
     parser.add_argument("--config", default=str(CONFIG))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--steps", type=int, default=48, help="updates of one repeat")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=positive, default=48, help="updates of one repeat")
+    parser.add_argument("--repeats", type=positive, default=3)
     arguments = parser.parse_args()
     keep_freed_memory()  # as the command `train` does
 

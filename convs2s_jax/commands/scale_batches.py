@@ -20,8 +20,8 @@ class Batches:
     """The batches of an update, and the vocabularies that decide about its softmax layer.
 
     Attributes:
-      lengths: tokens of sources and targets, one number for both or as in 24x32; each is one shape of a batch. The log
-        of a run has its shapes.
+      lengths: tokens of sources and targets, one number for both or two as in 24x32; each is one shape of a batch. A
+        shape that the log of a run writes as 64 x (24, 32), 64 rows, is 24x32 here.
       tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
       tokens_per_chip: the budget for each part of the rows, in place of one for all.
       vocabulary: entries of both vocabularies, in place of those of the configuration.

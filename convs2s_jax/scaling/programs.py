@@ -111,6 +111,10 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
     longest_source = min(batch.max_length, cfg.model.max_source)
     longest_target = batch.max_length if labelled else min(batch.max_length, cfg.model.max_target)
     if isinstance(lengths, tuple):
+        check(
+            not labelled and not one_sided,
+            f"--lengths={lengths[0]}x{lengths[1]}: this configuration has one side of text; give its length alone",
+        )
         source, target = lengths
         fits = 1 <= source <= longest_source and 1 <= target <= longest_target
         trains_on = f"sources of 1 to {longest_source} and targets of 1 to {longest_target} tokens"

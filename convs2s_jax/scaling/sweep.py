@@ -158,7 +158,7 @@ def row_of(case: Case, made: Row) -> Row:
         "compute_s": bound["compute"],
         "memory_s": bound["memory"],
         "links_s": bound["links"],
-        "host_s": bound.get("host", 0.0),  # plans of earlier versions have none
+        "host_s": bound["host"],
         "exposed_s": bound["exposed"],
         "resident_bytes": made["resident"],
         "state_bytes": made["state_bytes"],

@@ -112,7 +112,7 @@ def arrived(
 
     def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
-        return jax.tree.map(lambda way, grad: way.sum(grad), ways, grads), lax.psum(sums, LATE)
+        return jax.tree.map(lambda way, grad: way.scatter_grouped(grad), ways, grads), lax.psum(sums, LATE)
 
     each = jax.shard_map(
         local,

@@ -1,11 +1,12 @@
 """Parameters as parts that layers make whole by named exchanges: within a `jax.shard_map` over the axes of rows.
 
 The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
-lie over it as the layer uses them. An axis of D columns that `tensor` cuts into n parts, and the state's axis each of
-them again, is two axes here, [n, D / n], so that an exchange of the latter is within the parts of `tensor`: named
-axes of one array axis come first for `shard_map`, and the partitioner would exchange the parts of `tensor` before and
-after. As in `training.gathering`, the gradient of a whole kernel comes back as that of the
-part, summed over the rows of all devices, or it stays on each device until those of several batches are added up.
+lie over it as the layer uses them. Where both `tensor` and the axis of rows cut an array axis of D columns, it is two
+axes here, [n, D / n], with the n parts of `tensor` first: an exchange over rows is then within each of these parts.
+(For a `shard_map` the named axis would come first, and parts would change devices before and after each exchange.)
+
+As in `training.gathering`, the gradient of a whole kernel comes back as that of the part, summed over the rows of all
+devices, or it stays on each device until those of several batches are added up.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Exchanged:
       use: how `tensor` cuts the array in use; None where it has one device.
       halves: the mesh, for a kernel whose halves layers want side by side (`training.halves`).
       early: whether it is made whole once, before the first layer.
-      groups: parts that `tensor` makes of the axis `dim`, if they have an axis of their own, before it.
+      groups: number of parts along `tensor` that get an array axis of their own before `dim`; 1 for none.
       promoted: whether sums in bfloat16 are of float32 in transit, as XLA's CPU compiler makes all of them. It does so
         by itself, but ends the process where a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
     """
@@ -61,35 +62,35 @@ class Exchanged:
 
     def gather(self, value: Array) -> Array:
         """All parts."""
-        if self.cut is None:
+        if self.grouped_dim is None:
             return in_use(value, self.use)
-        gather = partial(lax.all_gather, axis_name=self.axis, axis=self.cut, tiled=True)
+        gather = partial(lax.all_gather, axis_name=self.axis, axis=self.grouped_dim, tiled=True)
         return in_use(self.joined(on_each_part(gather, value, self.grouped_use)), self.use)
 
     def scatter(self, gradient: Array) -> Array:
         """This device's part of the sum over devices, in the dtype of the gradient."""
-        return self.sum(self.grouped(in_use(gradient, self.use)))
+        return self.scatter_grouped(self.grouped(in_use(gradient, self.use)))
 
-    def sum(self, gradient: Array) -> Array:
+    def scatter_grouped(self, gradient: Array) -> Array:
         """As `scatter`, of a gradient that is `grouped`."""
         dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
         part = in_use(gradient, self.grouped_use).astype(dtype)
         part = part.astype(wide(dtype)) if self.promoted else part
-        if self.cut is not None and self.axis in axes:
-            scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.cut, tiled=True)
+        if self.grouped_dim is not None and self.axis in axes:
+            scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.grouped_dim, tiled=True)
             part = on_each_part(scatter, part, self.grouped_use)
             axes = tuple(axis for axis in axes if axis != self.axis)
         return (lax.psum(part, axes) if axes else part).astype(dtype).astype(gradient.dtype)
 
     @property
-    def cut(self) -> int | None:
+    def grouped_dim(self) -> int | None:
         """The axis of the grouped array that `axis` cuts."""
         return None if self.dim is None else self.dim + (self.groups > 1)
 
     @property
     def spec(self) -> P:
         """How `axis` cuts the grouped array."""
-        return P() if self.cut is None else P(*[None] * self.cut, self.axis)
+        return P() if self.grouped_dim is None else P(*[None] * self.grouped_dim, self.axis)
 
     @property
     def grouped_use(self) -> P | None:
@@ -214,8 +215,8 @@ def slots(params: Tree, ways: Tree) -> Tree:
 
     def zeros(value: Array, way: Exchanged) -> Array:
         shape = list(value.shape)
-        if way.cut is not None and way.axis not in way.over:
-            shape[way.cut] *= lax.axis_size(way.axis)
+        if way.grouped_dim is not None and way.axis not in way.over:
+            shape[way.grouped_dim] *= lax.axis_size(way.axis)
         return jnp.zeros(shape, value.dtype)
 
     return jax.tree.map(zeros, params, ways)

@@ -89,7 +89,7 @@ def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
 
     A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums. They wait
     where a device has those of all its rows, and where the sum over `data` takes the network between slices. With
-    `fsdp` an exchange of each batch takes less time on TPUs, and less memory (decision 0041).
+    `fsdp` an exchange of each batch mostly takes less time on TPUs, and always less memory (decision 0041).
     """
     waits = exchange.once and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
     return parallel == "jit" and row_shards(mesh) > 1 and (waits or exchange.dtype != "auto")

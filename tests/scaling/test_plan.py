@@ -23,6 +23,17 @@ from tests.helpers import drills_but
 CFG = tiny.config(mesh={"data": 2, "fsdp": 4}, data__batch={"tokens": 256, "accumulate": 3})
 
 
+def of_kind(kind):
+    """The configuration of a language model or a classifier."""
+    if kind == "language":
+        values = tiny.values(model__encoder={"kind": "none"}, model__decoder__attention_layers=[], data__src="")
+        values["data"]["tgt"] = "de"
+    else:
+        values = tiny.values(data__corpus="cldr_kinds", data__tgt="")
+        values["model"] = {"kind": "classifier", "embedding_dim": 8}
+    return values
+
+
 @pytest.fixture(scope="module")
 def made():
     return plan.make(CFG, topology.named("h100:8"), lengths=[16])
@@ -153,6 +164,13 @@ def test_sources_and_targets_may_have_lengths_of_their_own(pair, fits):
         programs.shape_of(CFG, pair, 256, mesh)
 
 
+@pytest.mark.parametrize("kind", ["language", "classifier"])
+def test_where_one_side_is_text_only_its_length_is_given(kind):
+    cfg = build(Config, of_kind(kind))
+    with pytest.raises(UserError, match="--lengths=24x32: this configuration has one side of text; give its length"):
+        programs.shape_of(cfg, (24, 32), 256, meshes.make(meshes.MeshConfig(data=1)))
+
+
 def test_shapes_that_come_out_equal_are_planned_once():
     """10 is raised to a multiple of 16 here; each shape would have counted the programs of both."""
     cfg = tiny.config(data__batch={"tokens": 256, "length_multiple": 16})
@@ -181,13 +199,7 @@ def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, m
 
 @pytest.mark.parametrize("kind", drills_but(["language", "classifier"], ["classifier"]))
 def test_other_tasks_have_plans(kind):
-    if kind == "language":
-        values = tiny.values(model__encoder={"kind": "none"}, model__decoder__attention_layers=[], data__src="")
-        values["data"]["tgt"] = "de"
-    else:
-        values = tiny.values(data__corpus="cldr_kinds", data__tgt="")
-        values["model"] = {"kind": "classifier", "embedding_dim": 8}
-    found = plan.make(build(Config, values), topology.named("h100:1"), lengths=[16], vocabulary=40)
+    found = plan.make(build(Config, of_kind(kind)), topology.named("h100:1"), lengths=[16], vocabulary=40)
     assert found.programs[0].flops.model > 0
     assert found.steps[0].seconds > 0
     assert isinstance(found.programs[0].flops, flops.Flops)

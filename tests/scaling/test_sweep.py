@@ -57,7 +57,7 @@ def test_what_makes_no_cases_is_refused_before_anything_is_written(wrong, messag
 def planned(case, *, step=1.0):
     """A plan as JSON, with what a row needs."""
     tokens = case.tokens * (case.mesh[0] * case.mesh[1] if case.each else 1)
-    bound = dict.fromkeys(("compute", "memory", "links", "exposed", "mfu"), 0.25)
+    bound = dict.fromkeys(("compute", "memory", "links", "host", "exposed", "mfu"), 0.25)
     program = {"times": 1, "seconds": 2.0, "processor_seconds": 1.0, "collectives": [{"wire": 100.0}]}
     return {
         "fits": True,

@@ -1,7 +1,7 @@
 """Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`).
 
-These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not: the
-first update needs it at once, and of the time until then it takes a few per cent.
+These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not compiled
+ahead: the first update needs it at once, and it takes a few per cent of that update's compilation.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     """What is computed of a batch, and the shape of the batch.
 
     Attributes:
-      gradients: whether gradients are, for an update; else the loss alone, for validation.
+      gradients: True for the gradient program of an update, False for the validation loss.
       shape: of the batch.
     """
 
@@ -48,7 +48,7 @@ class Ahead(Generic[K]):
           work: is done once for a name. Its errors are ignored: whoever needs the result meets them again.
           threads: how many at a time; with 0 nothing is done.
         """
-        self._work, self._free = work, threads
+        self._work, self._threads, self._free = work, threads, threads
         self._waiting: list[K] = []
         self._running: dict[K, threading.Event] = {}
         self._seen: set[K] = set()
@@ -56,6 +56,11 @@ class Ahead(Generic[K]):
 
     def __enter__(self) -> "Ahead[K]":
         return self
+
+    @property
+    def works(self) -> bool:
+        """Whether there are threads."""
+        return self._threads > 0
 
     def request(self, names: Iterable[K]) -> None:
         """Begin with those that were not asked for before."""

@@ -82,11 +82,16 @@ def all_at_once(monkeypatch):
 
 
 ACCUMULATED = {"data__batch__accumulate": 3}
+WITH_PMAP = {"mesh__data": 2, "parallel": "pmap"}
 ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
 
 
 @pytest.mark.parametrize(
-    "more", drills_but([ACCUMULATED, {}, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED], [{}])
+    "more",
+    drills_but(
+        [{}, ACCUMULATED, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED, WITH_PMAP],
+        [{}],
+    ),
 )
 def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
     tmp_path, monkeypatch, all_at_once, more
@@ -114,7 +119,8 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         for name in ("plain", "ahead")
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
-    assert counts["ahead"][-1] == counts["ahead"][0]
+    if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
+        assert counts["ahead"][-1] == counts["ahead"][0]
     plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set
     assert plain[0] > 0
     assert ahead_of_them[:2] == [0, 0]
