@@ -58,7 +58,7 @@ class Ahead(Generic[K]):
         return self
 
     @property
-    def works(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there are threads."""
         return self._threads > 0
 

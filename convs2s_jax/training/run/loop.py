@@ -158,7 +158,7 @@ def _epoch(
 def _compile_ahead(session: Session, epoch: plan.Plan, start: int) -> None:
     """Begin with the programs of the epoch's batches from `start` on, and then those of its validation."""
     cfg, valid = session.run.cfg, session.run.valid
-    if not session.ahead.works:
+    if not session.ahead.enabled:
         return
     at_once = 1 if cfg.data.batch.accumulate == 1 else 0  # a further batch of an update has another program
     shapes = shapes_of(epoch, session.mesh, start)[at_once:]
