@@ -97,7 +97,8 @@ def spec(
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        order = (1, 0) if len(shape) == 3 and in_halves(name, shape, mesh) else reversed(range(len(shape)))
+        halved = len(shape) == 3 and in_halves(name, shape, mesh) and not name.endswith("/g")  # lengths are in no layer
+        order = (1, 0) if halved else reversed(range(len(shape)))
         for i in order:
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:
