@@ -55,7 +55,7 @@ def statements(text: str) -> Iterator[str]:
             end = found[1] or "done"
         elif end and re.match(rf"{end}\b", line):
             end = None
-        if end is None and not line.endswith("\\\n"):
+        if end is None and not line.endswith(("\\\n", "|\n")):
             yield whole
             whole = ""
     if whole:

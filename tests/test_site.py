@@ -211,9 +211,10 @@ def test_commands_that_are_run_are_scripts_and_are_shortened():
 
 
 def test_lines_that_belong_together_are_one_command():
-    text = "a \\\n  b\nfor i in 1; do\n  c\ndone\nwait\npython - <<'END'\nfor x in y:\n    d\nEND\ne\n"
+    text = "a \\\n  b\nc |\n  d\nfor i in 1; do\n  c\ndone\nwait\npython - <<'END'\nfor x in y:\n    d\nEND\ne\n"
     found = [
         "a \\\n  b\n",
+        "c |\n  d\n",
         "for i in 1; do\n  c\ndone\n",
         "wait\n",
         "python - <<'END'\nfor x in y:\n    d\nEND\n",
