@@ -36,6 +36,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
+from convs2s_jax.training.run.abstract import placed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 
@@ -152,13 +153,6 @@ def pod(arguments: argparse.Namespace) -> Mesh | None:
     found = topology.named(arguments.topology, slices=arguments.slices or 1)
     sizes = dict(zip(meshes.AXES, arguments.mesh or [-1, 1, 1], strict=True))
     return meshes.make(MeshConfig(**sizes), found.devices)
-
-
-def placed(tree, places):
-    """Abstract arrays with shardings."""
-    if isinstance(places, jax.sharding.Sharding):
-        places = jax.tree.map(lambda _: places, tree)
-    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
 
 
 def exchanges(program: str) -> str:

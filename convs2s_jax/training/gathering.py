@@ -145,8 +145,8 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
         way = placed(whole, own, last if narrow else None)
-        columns = own in (P(None, cut), P("tensor", cut)) and not narrow and mesh.size > 1
-        looked_up = name.endswith("embedding/table") and columns
+        by_columns = own in (P(None, cut), P("tensor", cut))
+        looked_up = name.endswith("embedding/table") and by_columns and not narrow and mesh.size > 1
         return Part(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:

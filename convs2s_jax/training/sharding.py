@@ -97,8 +97,7 @@ def spec(
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]
     if cut is not None and len(shape) > 1 and not stem.endswith(WHOLE):
-        halved = len(shape) == 3 and in_halves(name, shape, mesh) and not name.endswith("/g")  # lengths are in no layer
-        order = (1, 0) if halved else reversed(range(len(shape)))
+        order = (1, 0) if in_halves(name, shape, mesh) else reversed(range(len(shape)))
         for i in order:
             count = mesh.shape[cut] * (mesh.shape["tensor"] if axes[i] else 1)
             if shape[i] % count == 0:
@@ -122,11 +121,14 @@ def row_specs(merged: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> T
 
 
 def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rules: Sequence[ShardingRule] = ()) -> bool:
-    """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both."""
+    """Whether the halves of an array are brought together for use: by the built-in rules, where `tensor` cuts both.
+
+    Those of a kernel's lengths are not: layers use kernels.
+    """
     size, stem = mesh.shape["tensor"], stem_of(name)
     both = (f"{stem[:-1]}{end}" for end in "wb")  # a kernel and its bias lie alike
     named = any(_ends(stem, path) for path in HALVES) and all(given(each, rules) is None for each in both)
-    return named and size > 1 and halves.fits(shape[-1], size)
+    return named and not name.endswith("/g") and size > 1 and halves.fits(shape[-1], size)
 
 
 def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
