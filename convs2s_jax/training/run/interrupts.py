@@ -6,7 +6,6 @@ turned into SIGTERM.
 """
 
 import ctypes
-import gc
 import os
 import signal
 import socket
@@ -54,12 +53,15 @@ class Interrupts:
         self._own_process, self._peers = own_process, peers
         self._begun, self._told, self._sent = False, False, False
         self._asked = 0
+        self._last = 0
         self._before: dict[signal.Signals, Any] = {}
+        self._hook_before: Any = None
         self._of_jax: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._fd_before = -1
 
     def __enter__(self) -> "Interrupts":
+        self._hook_before, sys.unraisablehook = sys.unraisablehook, self._once_more
         if not distributed.several():
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         else:
@@ -95,6 +97,7 @@ class Interrupts:
         self.begin()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._hook_before
         if self._wake is not None:
             signal.set_wakeup_fd(self._fd_before)
             self._wake[1].close()
@@ -112,10 +115,8 @@ class Interrupts:
         self.ask()
         self.check()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if not self._begun and _collecting(frame):
-            threading.Timer(0.02, os.kill, (os.getpid(), number)).start()  # once more, a little later
-            return
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._last = number
         if self.received:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
@@ -124,7 +125,20 @@ class Interrupts:
             raise StoppedBeforeUpdateError
         sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")
 
+    def _once_more(self, unraisable: Any) -> None:
+        """Send a signal again, a little later, where Python ignored what its handler raised.
+
+        It does so within finalisers and callbacks of weak references and of the garbage collector (JAX has some).
+        """
+        if self._last and issubclass(unraisable.exc_type, KeyboardInterrupt):
+            if issubclass(unraisable.exc_type, StoppedBeforeUpdateError):
+                self.received = ""
+            threading.Timer(0.02, os.kill, (os.getpid(), self._last)).start()
+        else:
+            self._hook_before(unraisable)
+
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._last = number
         if self._sent:
             raise KeyboardInterrupt
         self._sent = True
@@ -161,14 +175,6 @@ class Interrupts:
         if not self._told:
             self._told = True
             sys.stderr.write(f"{name}: stopped before the first update; there was nothing to save\n")
-
-
-def _collecting(frame: FrameType | None) -> bool:
-    """Whether Python ignores what is raised: in callbacks of its garbage collector (JAX has one) and in finalisers."""
-    codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None and frame.f_code not in codes and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None
 
 
 def _end() -> NoReturn:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -41,40 +42,76 @@ def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
 
 
-def test_a_signal_within_a_finaliser_is_not_lost():
-    class Dying:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGTERM)
-            sum(range(1000))  # the handler is called here, and what it raises is ignored
-
-    def drop_and_wait():
-        Dying()
-        time.sleep(5)
-
-    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
-        drop_and_wait()
-    assert interrupts.received == "SIGTERM"
+class Dying:
+    def __del__(self):
+        signal_here()
 
 
-def test_a_signal_within_a_garbage_collection_is_not_lost(request):
-    """Python ignores what a callback of the collector raises, and JAX has such a callback."""
-    sent = []
+class Loop:
+    """Only the garbage collector finds that nothing refers to it."""
 
+    def __init__(self):
+        self.itself = self
+
+
+def signal_here(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    sum(range(1000))  # the handler is called here
+
+
+def in_a_finaliser():
+    Dying()
+
+
+def in_a_callback_of_the_collector():
     def callback(*_):
-        if not sent:
-            sent.append(True)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def collect_and_wait():
-        gc.collect()  # with many objects it ends after the signal has come again
-        time.sleep(5)
+        gc.callbacks.remove(callback)
+        signal_here()
 
     gc.callbacks.append(callback)
-    request.addfinalizer(lambda: gc.callbacks.remove(callback))
-    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
-        collect_and_wait()
-    assert sent
+    gc.collect()
+
+
+def in_a_callback_of_a_weak_reference():
+    loop = Loop()
+    reference = weakref.ref(loop, signal_here)
+    del loop
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize(
+    "somewhere", [in_a_finaliser, in_a_callback_of_a_weak_reference, in_a_callback_of_the_collector]
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_a_signal_is_not_lost_where_python_ignores_exceptions(somewhere, second):
+    """JAX has callbacks of the collector and of weak references."""
+
+    def signal_and_wait():
+        somewhere()
+        time.sleep(5)
+
+    with Interrupts() as interrupts:
+        if second:
+            interrupts.begin()
+            signal_here()
+        with pytest.raises(KeyboardInterrupt if second else StoppedBeforeUpdateError):
+            signal_and_wait()
     assert interrupts.received == "SIGTERM"
+
+
+def test_other_exceptions_that_python_ignores_are_told_as_before(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Failing:
+        def __del__(self):
+            raise ValueError
+
+    with Interrupts():
+        Failing()
+    Failing()
+    assert [each.exc_type for each in told] == [ValueError, ValueError]
 
 
 STUCK = """
