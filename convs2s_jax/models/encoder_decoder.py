@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -23,7 +22,7 @@ from convs2s_jax.models.execution import products_at
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderSteps
 from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
-from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
@@ -34,7 +33,7 @@ from convs2s_jax.nn.types import Array, Key, Tree, wide
 T = TypeVar("T")
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Params:
     """Parameters of both sides.
 
@@ -47,7 +46,7 @@ class Params:
     decoder: Any
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class PrecomputedParams(Params):
     """Parameters for decoding token by token, with what the decoder computes once for all steps (`precompute`)."""
 

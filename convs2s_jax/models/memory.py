@@ -1,11 +1,10 @@
 """The memory: the output of an encoder, which a decoder reads."""
 
-import flax.struct
-
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Memory:
     """The encoded source.
 

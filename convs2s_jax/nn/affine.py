@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Affine:
     """Parameters of y = x w + b.
 
@@ -24,7 +24,7 @@ class Affine:
     b: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Kernel:
     """A kernel without a bias.
 

@@ -5,16 +5,15 @@ multiplies them with the source. `attend_projected` applies the same maps to the
 they run once per sentence rather than once per hypothesis and step, which makes decoding token by token fast.
 """
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine, placing
+from convs2s_jax.nn import affine, placing, struct
 from convs2s_jax.nn.affine import Affine, bias, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, wide
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class MultiStepAttention:
     """Parameters of the attention of one layer.
 
@@ -62,7 +61,7 @@ def attend(
     return placing.cut((linear(params.context, c) + h) * SQRT_HALF), a
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ProjectedSource:
     """A source for `attend_projected`: scores  h . keys_j + g . z_j + offset_j,  context  sum_j a_j values_j.
 

@@ -1,11 +1,11 @@
 """Token and position embeddings (section 3.1): e = w + p."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
@@ -13,7 +13,7 @@ STD = 0.1
 """Standard deviation of newly initialised embeddings (section 4.2 of the paper)."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Embedding:
     """Tables of an input embedding, in fairseq's layout.
 

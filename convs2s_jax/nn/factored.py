@@ -7,11 +7,10 @@ K C + C D weights (separable), K H + C D (lightweight) or C K H + C D (dynamic) 
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import Valid
 from convs2s_jax.nn.depthwise import depthwise
@@ -19,7 +18,7 @@ from convs2s_jax.nn.taps import Draw, TapKind
 from convs2s_jax.nn.types import Array, Key
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Factored:
     """Parameters of both factors.
 

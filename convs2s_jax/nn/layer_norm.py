@@ -2,10 +2,10 @@
 
 from functools import partial
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import bias
 from convs2s_jax.nn.types import Array, wide
 
@@ -13,7 +13,7 @@ EPSILON = 1e-5
 """Added to the variance; the default of PyTorch, which fairseq uses."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LayerNorm:
     """Parameters of a layer normalisation.
 

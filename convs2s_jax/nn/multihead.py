@@ -1,10 +1,9 @@
 """Multi-head attention over the source (Vaswani et al. 2017, section 3.2.2)."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import softmax
 from convs2s_jax.nn.dropout import dropout
@@ -12,7 +11,7 @@ from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, wide
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Multihead:
     """Parameters of one attention: four maps [E -> E]. Each head has a block of E / H channels.
 
@@ -29,7 +28,7 @@ class Multihead:
     out: Affine
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SourceHeads:
     """Keys and values of a source, mapped for the heads of one attention.
 

@@ -14,6 +14,7 @@ import flax.struct
 import jax
 from jax.typing import DTypeLike
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ LookUp = Callable[[Any, Array, Any], Array]
 not sent."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Part:
     """A part of an array, and how the whole is made of it.
 

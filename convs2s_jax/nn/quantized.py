@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array, wide
 
 LARGEST = 127
 """Integers are symmetric: -128 is not used."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Quantized:
     """A kernel in place of an array of floats.
 

@@ -7,11 +7,10 @@ G gates side by side. W x_t + b does not depend on the state, so one product out
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -20,7 +19,7 @@ CellState = tuple[Array, ...]
 """The state of a cell: (h,) or (h, c), each [N, U] in float32 or better, since it accumulates small changes."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Cell:
     """Kernels of one cell, gates side by side as in cuDNN.
 

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.types import Array, Key, wide
@@ -25,7 +24,7 @@ CHUNK = 8
 """Queries of a sentence scored at once: tanh(W_s s + W_h h) takes A numbers per query and source position."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class MappedMemory:
     """A memory as one attention reads it.
 
@@ -42,7 +41,7 @@ class MappedMemory:
     summary: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Additive:
     """Parameters of additive attention.
 
@@ -57,7 +56,7 @@ class Additive:
     score: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class General:
     """Parameters of Luong's general attention.
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.reshape import reshape
@@ -25,7 +25,7 @@ Draw = Callable[[Key, tuple[int, ...]], Array]
 """An initialiser, (key, shape) -> array: `normal(deviation)` or `uniform(bound)`, depending on the family."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SharedTaps:
     """Parameters of lightweight convolutions.
 
@@ -36,7 +36,7 @@ class SharedTaps:
     scores: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class PredictedTaps:
     """Parameters of dynamic convolutions.
 

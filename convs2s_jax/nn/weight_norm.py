@@ -9,15 +9,15 @@ biases and a tied output are left as they are.
 
 import dataclasses
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, Kernel
 from convs2s_jax.nn.types import Array, Tree
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Normed:
     """A kernel as direction and length.
 

@@ -1,15 +1,15 @@
 """The finished hypotheses of each sentence, and when its search is over."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from convs2s_jax.nn import struct
 from convs2s_jax.search.numbers import Numbers
 from convs2s_jax.search.structure import Structure
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Finished:
     """The W best finished hypotheses so far, best first; free places have score -inf.
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -18,6 +17,7 @@ from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models import output
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search
@@ -36,7 +36,7 @@ FLOOR = 1e-9
 """Least coverage of a source position in a score, so that a word that got no attention costs 21 nats, not infinity."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class EnsembleCache:
     """What decoding carries from symbol to symbol.
 

@@ -1,15 +1,15 @@
 """The result of a search, and how it is reconstructed from back-pointers."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.nn import struct
 from convs2s_jax.search.finished import Finished
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Hypotheses:
     """The W best finished hypotheses of each sentence, best first; or W samples.
 
@@ -29,7 +29,7 @@ class Hypotheses:
     token_scores: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Trail:
     """What each step chose for W live hypotheses of B sentences; stacked over steps, a leading axis is added.
 

@@ -1,15 +1,15 @@
 """The traced options of a search: a new value does not recompile, and they can be mapped and differentiated."""
 
-import flax.struct
 import numpy as np
 from jax import Array
 
+from convs2s_jax.nn import struct
 from convs2s_jax.search.config import SearchConfig
 
 Scalar = Array | np.float32 | np.int32
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Numbers:
     """The traced part of a search's options, scalars; their meanings are those of `SearchConfig`.
 

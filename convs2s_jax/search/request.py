@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
+from convs2s_jax.nn import struct
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Request:
     """The requests for B sentences.
 

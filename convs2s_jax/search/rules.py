@@ -1,18 +1,18 @@
 """Scores of the next symbol: log-probabilities, penalties, forbidden symbols. B sentences, W hypotheses, V symbols."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
+from convs2s_jax.nn import struct
 from convs2s_jax.search.numbers import Numbers, Scalar
 
 SPECIAL = UNK + 1
 """Ids below this are special symbols."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Fused:
     """Logits of a model beside those of a language model.
 
@@ -64,7 +64,7 @@ def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Arra
     return tempered(logits, temperature), (tangents[0] - finite / temperature * tangents[1]) / temperature
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Prices:
     """The number added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf if forbidden.
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import flax.struct
 import numpy as np
 
 from convs2s_jax.core.rows import Tokens, round_up
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.nn import struct
 from convs2s_jax.search.buckets import Bucket
 from convs2s_jax.search.rules import SPECIAL
 
@@ -54,7 +54,7 @@ class Shortlist:
         return np.unique(np.concatenate([np.arange(SPECIAL, dtype=np.int32), self.always, *likely, *given]))
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Selection:
     """The words of a batch; each of D devices has its own for its share of the sentences.
 

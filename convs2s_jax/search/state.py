@@ -7,11 +7,11 @@ N = R * W rows, those of a sentence side by side.
 from dataclasses import replace
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from convs2s_jax.nn import struct
 from convs2s_jax.search.finished import Finished, nothing
 from convs2s_jax.search.hypotheses import Trail
 from convs2s_jax.search.request import Request
@@ -24,7 +24,7 @@ StepCache = Any
 """A pytree whose leaves have the N rows on axis 0."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Beams:
     """The state between two steps.
 
@@ -47,7 +47,7 @@ class Beams:
     state: State
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SearchBatch:
     """Sentences that are searched together.
 

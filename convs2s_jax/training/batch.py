@@ -1,11 +1,10 @@
 """The input and the output of a loss."""
 
-import flax.struct
-
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.types import Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Batch:
     """Sentence pairs.
 
@@ -18,7 +17,7 @@ class Batch:
     tgt: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LossSums:
     """Sums over target tokens. They are added over batches and devices, and divided once.
 

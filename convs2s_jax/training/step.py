@@ -7,12 +7,11 @@ The loss and the optimiser are arguments. Nothing here knows what is trained, on
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 
-from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training.optimizer import clip_gradients
@@ -38,7 +37,7 @@ Loss = Callable[[Tree, B, Key | None], S]
 """loss(params, batch, key) -> sums. params: merged kernels; key: [B], one key for each row, or None without dropout."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class TrainState:
     """State of training, which an update replaces.
 
@@ -53,7 +52,7 @@ class TrainState:
     step: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class StepSums(Generic[S]):
     """The report of an update.
 

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -10,7 +9,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.protocols import FeaturesConfig
-from convs2s_jax.nn import convolution, embedding, pooling
+from convs2s_jax.nn import convolution, embedding, pooling, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.padding import zero_padding
@@ -45,7 +44,7 @@ class KimConfig(FeaturesConfig):
         return self.maps * len(self.widths)
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Bank:
     """The convolutions of one width.
 
@@ -56,7 +55,7 @@ class Bank:
     conv: Affine
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class KimParams:
     """Parameters of Kim's features.
 

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -15,7 +14,7 @@ from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
 from convs2s_jax.models.protocols import Features, FeaturesC, P
-from convs2s_jax.nn import affine, weight_norm
+from convs2s_jax.nn import affine, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.types import Array, Key, wide
@@ -72,7 +71,7 @@ class ClassifierConfig:
         return 2
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ClassifierParams:
     """Parameters of a classifier.
 

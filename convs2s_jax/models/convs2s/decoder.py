@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -30,7 +29,7 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import affine, attention, convolution, embedding, placing
+from convs2s_jax.nn import affine, attention, convolution, embedding, placing, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
 from convs2s_jax.nn.convolution import DenseForm
@@ -120,7 +119,7 @@ class ConvDecoderConfig(DecoderConfig):
         return 1.0 / (2 * count) if count else 1.0
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ConvDecoderBlock:
     """Parameters of one layer.
 
@@ -135,7 +134,7 @@ class ConvDecoderBlock:
     attention: MultiStepAttention | None
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ConvDecoderParams:
     """Parameters of the decoder.
 
@@ -154,7 +153,7 @@ class ConvDecoderParams:
     output: Affine | Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ConvDecoderCache:
     """The decoder state after the target tokens read so far.
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -25,7 +24,7 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import affine, convolution, embedding, placing
+from convs2s_jax.nn import affine, convolution, embedding, placing, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -73,7 +72,7 @@ class ConvEncoderConfig(EncoderConfig):
         return receptive_fields(self.layers, self.convolution)
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ConvEncoderBlock:
     """Parameters of one layer.
 
@@ -86,7 +85,7 @@ class ConvEncoderBlock:
     projection: Affine | None
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class ConvEncoderParams:
     """Parameters of the encoder.
 

@@ -5,15 +5,15 @@ The input of the first convolution is linear in the embedding, x = (w + p) W + b
     y_t = b' + sum_j x_{t-K+1+j} w'_j = b' + sum_j (word_j[token_{t-K+1+j}] + position_j[place_{t-K+1+j}])
 """
 
-import flax.struct
 import jax.numpy as jnp
 
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.types import Array, wide
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Table:
     """A table with one row per word or position. The last row stands for the zeros before the first word.
 
@@ -26,7 +26,7 @@ class Table:
     products: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Tables:
     """The tables of a first layer.
 
@@ -41,7 +41,7 @@ class Tables:
     bias: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Words:
     """Words of N hypotheses, T of each.
 

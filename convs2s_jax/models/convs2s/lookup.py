@@ -26,7 +26,7 @@ from convs2s_jax.models.convs2s.decoder import (
 from convs2s_jax.models.convs2s.first_layer import Tables, Words
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
-from convs2s_jax.nn import attention, convolution
+from convs2s_jax.nn import attention, convolution, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention, ProjectedSource
 from convs2s_jax.nn.embedding import embed, places
@@ -36,7 +36,7 @@ MOST_BYTES = 2**27
 """Largest size of the tables in bytes. Larger ones are not built, and the first layer is computed at each step."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LookupParams:
     """Parameters and what was computed of them.
 
@@ -52,7 +52,7 @@ class LookupParams:
     maps_source: bool = flax.struct.field(pytree_node=False, default=True)
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LookupMemory:
     """A memory as the layers read it.
 
@@ -67,7 +67,7 @@ class LookupMemory:
     mask: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class UnmappedMemory:
     """A memory as the encoder returns it; the maps of each layer are applied to the hypotheses.
 
@@ -82,7 +82,7 @@ class UnmappedMemory:
     mask: Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LookupCache:
     """What the decoder remembers of the target so far.
 

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any, ClassVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -15,7 +14,7 @@ from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import convolution, layer_norm, multihead
+from convs2s_jax.nn import convolution, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -61,7 +60,7 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
         return tuple(f"layer {i + 1}" for i in range(len(self.layers)))
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SourceAttention:
     """Parameters of the source attention, the second sublayer.
 
@@ -74,7 +73,7 @@ class SourceAttention:
     norm: LayerNorm
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightDecoderBlock:
     """Parameters of one layer: its three sublayers.
 
@@ -89,7 +88,7 @@ class LightDecoderBlock:
     feed_forward: FeedForward
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightDecoderParams:
     """Parameters of the decoder.
 
@@ -106,7 +105,7 @@ class LightDecoderParams:
     output_kernel: Array | None
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightDecoderCache:
     """The decoder state after the target tokens read so far.
 
@@ -119,7 +118,7 @@ class LightDecoderCache:
     histories: tuple[Array, ...]
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightMemory:
     """The memory, projected for the attention of each layer.
 

@@ -1,6 +1,5 @@
 """The encoder of lightweight or dynamic convolutions (Wu et al. 2019)."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +10,7 @@ from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
+from convs2s_jax.nn import struct
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding
@@ -27,7 +27,7 @@ class LightEncoderConfig(LightConfig, EncoderConfig):
     """Encoder of lightweight or dynamic convolutions; seven layers in the paper."""
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightEncoderBlock:
     """Parameters of one layer: its two parts.
 
@@ -40,7 +40,7 @@ class LightEncoderBlock:
     feed_forward: FeedForward
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightEncoderParams:
     """Parameters of the encoder.
 

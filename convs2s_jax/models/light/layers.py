@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.protocols import fields_after
-from convs2s_jax.nn import affine, embedding, layer_norm
+from convs2s_jax.nn import affine, embedding, layer_norm, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, places
@@ -91,7 +90,7 @@ class LightConfig:
         )
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class LightConvolution:
     """Parameters of the convolution sublayer, the first of a layer.
 
@@ -108,7 +107,7 @@ class LightConvolution:
     norm: LayerNorm
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class FeedForward:
     """Parameters of the feed-forward sublayer, the last of a layer.
 

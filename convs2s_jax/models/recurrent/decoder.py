@@ -5,7 +5,6 @@
 
 from typing import Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -18,7 +17,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
 from convs2s_jax.models.recurrent.encoder import check_stack
 from convs2s_jax.models.recurrent.wirings import WIRINGS, RecurrentDecoderCache, RecurrentLayers, TargetWords
-from convs2s_jax.nn import affine, embedding, recurrent
+from convs2s_jax.nn import affine, embedding, recurrent, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -91,7 +90,7 @@ class RecurrentDecoderConfig(DecoderConfig):
         return () if self.attention == "none" else ("attention",)
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class RecurrentDecoderParams:
     """Parameters of the recurrent decoder.
 

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +10,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import affine, embedding, recurrent
+from convs2s_jax.nn import affine, embedding, recurrent, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -82,7 +81,7 @@ def check_stack(layers: int, units: int, residual: int | None, max_length: int) 
     check(max_length >= 2, f"max_length is {max_length}: a word and its end symbol need two; use 2 or more")
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class EncoderLayer:
     """One layer.
 
@@ -95,7 +94,7 @@ class EncoderLayer:
     backward: Cell | None
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class RecurrentEncoderParams:
     """Parameters of the recurrent encoder.
 

@@ -21,12 +21,11 @@ feeding (their section 3.3): the same, but  s^1_t = cell([e_t; o_{t-1}], s^1_{t-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.models.execution import ExecutionConfig
-from convs2s_jax.nn import recurrent
+from convs2s_jax.nn import recurrent, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.recurrent import Cell, CellKind, CellState
@@ -38,7 +37,7 @@ Item = TypeVar("Item")
 Output = TypeVar("Output")
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class RecurrentDecoderCache:
     """The decoder state after the target tokens read so far.
 

@@ -7,7 +7,6 @@ Here g are the embedded target tokens and m is the memory.
 
 from typing import Any, Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -20,7 +19,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig, fields_after
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import ATTENTION, MERGE, SliceNetAttention, SliceNetConfig, SliceNetStep
-from convs2s_jax.nn import embedding
+from convs2s_jax.nn import embedding, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
@@ -52,7 +51,7 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
         return fields_after(reaches)
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetBlock:
     """Parameters of one module and of the attention after it.
 
@@ -65,7 +64,7 @@ class SliceNetBlock:
     attention: SliceNetAttention
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetDecoderParams:
     """Parameters of the decoder.
 
@@ -84,7 +83,7 @@ class SliceNetDecoderParams:
     output: Affine | Array
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetBlockCache:
     """Histories of one module, or of the mixer.
 
@@ -97,7 +96,7 @@ class SliceNetBlockCache:
     attention: tuple[Array, ...]
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetDecoderCache:
     """The decoder state after the target tokens read so far.
 

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -13,7 +12,7 @@ from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
 from convs2s_jax.models.slicenet import layers
 from convs2s_jax.models.slicenet.layers import SliceNetConfig, SliceNetStep
-from convs2s_jax.nn import embedding
+from convs2s_jax.nn import embedding, struct
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
 from convs2s_jax.nn.gradient import scale_gradient
@@ -40,7 +39,7 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
         return tuple(1 + layers.reach_of(self.shapes) * (i + 1) for i in range(self.modules))
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetEncoderParams:
     """Parameters of the encoder.
 

@@ -10,13 +10,12 @@ and from its published code are listed in docs/models.md.
 
 from collections.abc import Sequence
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn import convolution, factored, layer_norm
+from convs2s_jax.nn import convolution, factored, layer_norm, struct
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import places, rows
@@ -81,7 +80,7 @@ class SliceNetConfig:
         )
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetStep:
     """Parameters of one step.
 
@@ -94,7 +93,7 @@ class SliceNetStep:
     norm: LayerNorm
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SliceNetAttention:
     """Parameters of one attention.
 

@@ -7,17 +7,17 @@ candidate of each bank first, so that a bank with few candidates leaves its plac
 R sentences, W hypotheses of each, C phrases of at most K tokens.
 """
 
-import flax.struct
 import jax.numpy as jnp
 from jax import Array
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.nn import struct
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.strategies.base import Candidates, Strategy, View
 from convs2s_jax.search.top import top
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class Progress:
     """The progress of hypotheses in their phrases.
 

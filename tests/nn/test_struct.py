@@ -1,0 +1,80 @@
+"""No jitted function runs the program of another class."""
+
+import dataclasses
+import importlib
+import itertools
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import pytest
+
+import convs2s_jax
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.nn import struct
+from tests.models.laws import config, parameters
+from tests.models.test_decoder_laws import memory
+
+UPSTREAM = Path(__file__).parents[2] / "benchmarks" / "upstream" / "dataclass_structures.py"
+
+
+def adding(number):
+    def result(self):
+        return self.x + number
+
+    return struct.dataclass(type(f"Adds{number}", (), {"__annotations__": {"x": int}, "result": result}))
+
+
+def test_a_jitted_function_gives_each_class_its_own_result():
+    """With `flax.struct.dataclass` some 17 of 100 classes get the result of another one in jax 0.10."""
+    function = jax.jit(lambda node: node.result())
+    assert [int(function(adding(number)(0))) for number in range(100)] == list(range(100))
+
+
+def test_all_dataclasses_of_the_package_have_structures_of_their_own():
+    found = set()
+    for module in pkgutil.walk_packages(convs2s_jax.__path__, "convs2s_jax."):
+        try:
+            members = vars(importlib.import_module(module.name)).values()
+        except ImportError:  # an extra that is not installed
+            continue
+        found |= {each for each in members if isinstance(each, type) and "_flax_dataclass" in vars(each)}
+    assert len(found) > 60
+    nodes = [cls(**{field.name: 0 for field in dataclasses.fields(cls) if field.name != "class_name"}) for cls in found]
+    structures = [jax.tree.structure(node) for node in nodes]
+    assert all(a != b for a, b in itertools.combinations(structures, 2))
+
+
+def test_a_memory_and_what_a_decoder_makes_of_it_have_different_structures():
+    """With additive attention both have the same arrays: only the class differs."""
+    cfg = config(decoder="bahdanau")
+    source = memory()
+    prepared = encoder_decoder.prepare(parameters(cfg), cfg, source)
+    assert jax.tree.map(jnp.shape, jax.tree.leaves(prepared)) == jax.tree.map(jnp.shape, jax.tree.leaves(source))
+    assert jax.tree.structure(prepared) != jax.tree.structure(source)
+
+
+def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_down():
+    @struct.dataclass
+    class Node:
+        x: int
+        y: int = flax.struct.field(pytree_node=False, default=3)
+
+    node = Node(1)
+    assert repr(node).endswith("Node(x=1, y=3)")
+    assert node == Node(1, 3) == node.replace(x=2).replace(x=1)
+    assert [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(node)] == [".x"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        node.x = 2
+
+
+def test_structures_of_two_dataclasses_are_still_equal_in_jax():
+    """When this fails on all versions that are supported, delete the script, `nn.struct` and this file."""
+    run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stderr
+    assert "Adds0" in run.stdout
+    assert "True, hashes equal: False" in run.stdout
