@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from convs2s_jax.core.command_line import guard
+from convs2s_jax.core.guard import guard
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.layers import sizes
 from convs2s_jax.models.light.layers import LightConfig

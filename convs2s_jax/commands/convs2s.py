@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from convs2s_jax.core import command_line
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.guard import guard
 
 
 class Entry(NamedTuple):
@@ -51,10 +51,10 @@ def console() -> None:
     program, *arguments = sys.argv
     program = Path(program).name
     if not arguments or arguments[0] in ("-h", "-help", "--help", "help"):
-        command_line.guard(lambda: print(help_text()), program=program)  # noqa: T201
+        guard(lambda: print(help_text()), program=program)  # noqa: T201
         return
     name, *rest = arguments
-    command_line.guard(lambda: _check(name), program=program)
+    guard(lambda: _check(name), program=program)
     importlib.import_module(f"convs2s_jax.commands.{COMMANDS[name].module}").console([f"{program} {name}", *rest])
 
 

@@ -9,6 +9,7 @@ from convs2s_jax.commands.decode import SEARCH, search_options, tell
 from convs2s_jax.core import command_line, extras
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
+from convs2s_jax.core.guard import guard
 from convs2s_jax.interop.fairseq.command import COMMANDS
 
 ABOUT = """
@@ -93,7 +94,7 @@ def console(arguments: Sequence[str]) -> None:
     ]
     fairseq = any(output.endswith(FAIRSEQ) for output in outputs)
     own, other = (COMMANDS["export"], COMMAND) if fairseq else (COMMAND, COMMANDS["export"])
-    command_line.guard(lambda: _check_own(own, other, flags), program=arguments[0])
+    guard(lambda: _check_own(own, other, flags), program=arguments[0])
     command_line.run(own, arguments=arguments)
 
 

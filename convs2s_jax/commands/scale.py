@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from convs2s_jax.core import command_line
 from convs2s_jax.core.errors import UserError, did_you_mean
+from convs2s_jax.core.guard import guard
 
 ACTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -32,9 +32,9 @@ def console(arguments: Sequence[str] | None = None) -> None:
     program, *rest = sys.argv if arguments is None else arguments
     program = Path(program).name
     if not rest or rest[0] in ("-h", "-help", "--help", "help"):
-        command_line.guard(lambda: print(help_text()), program=program)  # noqa: T201
+        guard(lambda: print(help_text()), program=program)  # noqa: T201
         return
-    command_line.guard(lambda: _check(rest[0]), program=program)
+    guard(lambda: _check(rest[0]), program=program)
     importlib.import_module(f"convs2s_jax.commands.scale_{rest[0]}").console([f"{program} {rest[0]}", *rest[1:]])
 
 

@@ -1,10 +1,6 @@
-"""Command lines: flags from the fields of records, configuration files, overrides, and error messages."""
+"""Command lines: flags from the fields of records, help, configuration files and overrides."""
 
-import contextlib
-import errno
 import faulthandler
-import logging as standard_logging
-import os
 import runpy
 import sys
 import textwrap
@@ -15,25 +11,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from absl import flags, logging
+from absl import flags
 
-from convs2s_jax.core import checksums, places, presets, streams
+from convs2s_jax.core import checksums, places, presets
 from convs2s_jax.core.config import override, read_text
-from convs2s_jax.core.errors import UserError, did_you_mean, one_line
+from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import Field, fields_of, type_text
+from convs2s_jax.core.guard import guard, silence_libraries
 
 T = TypeVar("T")
 
 PREFIX = "--config."
-INTERRUPTED = 130
-"""Exit status after an interrupt: 128 plus the number of SIGINT, as in shells."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers for a full disk, an exceeded quota and a file that is too large."""
-NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
-"""What XLA says where memory is missing: on accelerators, and in a program that runs on CPUs."""
-NO_MEMORY = (
-    "there is not enough memory: use smaller batches (--config.data.batch.tokens, --batch_tokens) or a smaller model"
-)
 
 Overrides = list[tuple[str, str]]
 """(path.to.field, text) for each --config.path.to.field=text."""
@@ -101,61 +89,10 @@ def run(
         if not faulthandler.is_enabled():
             faulthandler.enable()
         flags.FLAGS.mark_as_parsed()  # flags of libraries keep their defaults
-        _silence_libraries()
+        silence_libraries()
         command.main(values, overrides)
 
     guard(main, program=program, leave=leave)
-
-
-def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
-    """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130."""
-    streams.open_missing()
-    try:
-        action()
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        leave(INTERRUPTED)
-    except BrokenPipeError:
-        streams.discard_unwritable()
-        sys.exit(141)  # the reader of our output has exited, for example `head`
-    except Exception as error:
-        sentence = explained(error)
-        if sentence is None:
-            raise
-        with contextlib.suppress(OSError):
-            print(f"{program}: {one_line(sentence)}", file=sys.stderr)  # noqa: T201
-        streams.discard_unwritable()
-        leave(2)
-
-
-def _silence_libraries() -> None:
-    """Show no logs of libraries: real problems are raised, and end in our sentence.
-
-    On a full disk, Orbax raises the first error of its tasks, and asyncio logs each of the others with its traceback.
-    What finalisers raise at the end of the program, such as that an event loop is closed, has no consequence.
-    """
-    logging.set_verbosity(logging.FATAL)
-    standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL + 1)
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = lambda _: None
-
-
-def explained(error: Exception) -> str | None:
-    """The sentence for a mistake of the user, a file that cannot be used, or no room in memory or on a disk.
-
-    None for an error of the program, whose traceback is of use.
-    """
-    if isinstance(error, UserError | flags.Error):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{error}: make room and run the same command again"
-    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
-        return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; give another file or folder"
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(said in str(error) for said in NO_MEMORY_IN)
-    ):
-        return NO_MEMORY
-    return None
 
 
 def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:

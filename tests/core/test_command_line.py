@@ -1,10 +1,8 @@
 """Command lines: what is an override, and what a user is told of a configuration file."""
 
-import errno
-
 import pytest
 
-from convs2s_jax.core.command_line import NO_MEMORY, guard, read_config, split_overrides
+from convs2s_jax.core.command_line import read_config, split_overrides
 from convs2s_jax.core.errors import UserError
 
 
@@ -87,42 +85,3 @@ def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
 def test_an_override_of_what_is_no_mapping_is_refused(write):
     with pytest.raises(UserError, match=r"^config\.seed: config is 5, a value without fields"):
         read_config(write("def get_config():\n    return 5\n"), [("seed", "1")])
-
-
-def of_program(error):
-    def action():
-        raise error
-
-    return action
-
-
-NO_FILE = "x cannot be used: File name too long; give another file or folder"
-
-
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), NO_FILE),
-        (OSError(errno.ENAMETOOLONG, "File name too long", b"x"), NO_FILE),
-        (
-            OSError(errno.ENOSPC, "No space left", "x"),
-            "[Errno 28] No space left: 'x': make room and run the same command again",
-        ),
-        (MemoryError(), NO_MEMORY),
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),
-        (RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 3 bytes."), NO_MEMORY),
-        (UserError("two\nlines \x1b[31m"), "two\\nlines \\x1b[31m"),
-        (UserError("x" * 10_000), f"{'x' * 1000} ... (8000 more characters) ... {'x' * 1000}"),
-    ],
-    ids=lambda x: type(x).__name__,
-)
-def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
-    with pytest.raises(SystemExit) as end:
-        guard(of_program(error), program="p")
-    assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
-
-
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError(), OSError("a bug"), KeyError("x")], ids=repr)
-def test_an_error_of_the_program_keeps_its_traceback(error):
-    with pytest.raises(type(error)):
-        guard(of_program(error), program="p")

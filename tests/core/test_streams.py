@@ -12,7 +12,7 @@ from tests import tiny
 
 PROGRAM = """
 import os, sys
-from convs2s_jax.core.command_line import guard
+from convs2s_jax.core.guard import guard
 from convs2s_jax.core.errors import UserError
 
 def mistake():

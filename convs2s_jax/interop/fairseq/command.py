@@ -12,6 +12,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
+from convs2s_jax.core.guard import guard
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 
@@ -149,7 +150,7 @@ def run(program: str, arguments: Sequence[str]) -> None:
         raise UserError(f"the command is '{command}'{hint}, as in: python -m {program} import ...")
 
     if command or "--help" not in rest:
-        command_line.guard(refuse, program=program)
+        guard(refuse, program=program)
         command_line.run(COMMANDS[command], arguments=[program, *rest])
         return
 
@@ -157,7 +158,7 @@ def run(program: str, arguments: Sequence[str]) -> None:
         for name, about in COMMANDS.items():
             print(command_line.help_text(about, f"{program} {name}"), end="\n\n")  # noqa: T201
 
-    command_line.guard(help_of_all, program=program)
+    guard(help_of_all, program=program)
 
 
 def _check_own(command: str, arguments: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 
-from convs2s_jax.core.command_line import NO_ROOM
 from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run import distributed, position_file
 from convs2s_jax.training.run.run_folder import BEFORE, finished
 from convs2s_jax.training.step import TrainState

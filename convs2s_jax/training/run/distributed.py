@@ -18,9 +18,9 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from convs2s_jax.core.command_line import INTERRUPTED, explained
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.guard import INTERRUPTED, explained
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.run.holder import LOST

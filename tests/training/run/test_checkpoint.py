@@ -69,7 +69,7 @@ FULL_DISK = """
     import resource, signal, sys
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
-    from convs2s_jax.core.command_line import guard
+    from convs2s_jax.core.guard import guard
     from convs2s_jax.training.run import checkpoint
     from tests.checkpoints import position, state
 

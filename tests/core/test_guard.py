@@ -1,0 +1,47 @@
+"""How programs end."""
+
+import errno
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.guard import NO_MEMORY, guard
+
+
+def of_program(error):
+    def action():
+        raise error
+
+    return action
+
+
+NO_FILE = "x cannot be used: File name too long; give another file or folder"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), NO_FILE),
+        (OSError(errno.ENAMETOOLONG, "File name too long", b"x"), NO_FILE),
+        (
+            OSError(errno.ENOSPC, "No space left", "x"),
+            "[Errno 28] No space left: 'x': make room and run the same command again",
+        ),
+        (MemoryError(), NO_MEMORY),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),
+        (RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 3 bytes."), NO_MEMORY),
+        (UserError("two\nlines \x1b[31m"), "two\\nlines \\x1b[31m"),
+        (UserError("x" * 10_000), f"{'x' * 1000} ... (8000 more characters) ... {'x' * 1000}"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
+    with pytest.raises(SystemExit) as end:
+        guard(of_program(error), program="p")
+    assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError(), OSError("a bug"), KeyError("x")], ids=repr)
+def test_an_error_of_the_program_keeps_its_traceback(error):
+    with pytest.raises(type(error)):
+        guard(of_program(error), program="p")
