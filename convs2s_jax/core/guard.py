@@ -4,9 +4,11 @@ import contextlib
 import errno
 import logging as standard_logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags, logging
 
@@ -49,12 +51,28 @@ def silence_libraries() -> None:
     """Show no logs of libraries: real problems are raised, and end in our sentence.
 
     On a full disk, Orbax raises the first error of its tasks, and asyncio logs each of the others with its traceback.
-    What finalisers raise at the end of the program, such as that an event loop is closed, has no consequence.
+    What finalisers raise at the end of the program, such as that an event loop is closed, has no consequence; an
+    interrupt has.
     """
     logging.set_verbosity(logging.FATAL)
     standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL + 1)
     if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = lambda _: None
+        sys.unraisablehook = _ignored
+
+
+def _ignored(unraisable: Any) -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        send_again(signal.SIGINT)
+
+
+def send_again(number: int) -> None:
+    """Send this process a signal a little later, since Python ignored what the handler raised.
+
+    It does so where the handler runs within a finaliser, or a callback of a weak reference or of the garbage collector;
+    JAX has some of these.
+    """
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
 
 
 def explained(error: Exception) -> str | None:

@@ -1,11 +1,15 @@
 """How programs end."""
 
 import errno
+import os
+import signal
+import sys
+import time
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import NO_MEMORY, guard
+from convs2s_jax.core.guard import INTERRUPTED, NO_MEMORY, guard, silence_libraries
 
 
 def of_program(error):
@@ -45,3 +49,24 @@ def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
 def test_an_error_of_the_program_keeps_its_traceback(error):
     with pytest.raises(type(error)):
         guard(of_program(error), program="p")
+
+
+def test_an_interrupt_within_a_finaliser_ends_the_program(monkeypatch, request):
+    """Python ignores what a finaliser raises."""
+
+    class Dying:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            sum(range(1000))  # the handler is called here
+
+    def action():
+        silence_libraries()
+        Dying()
+        time.sleep(5)
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    with pytest.raises(SystemExit) as end:
+        guard(action, program="p")
+    assert end.value.code == INTERRUPTED

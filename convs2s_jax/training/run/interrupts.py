@@ -15,6 +15,7 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
+from convs2s_jax.core.guard import send_again
 from convs2s_jax.training.run import distributed
 from convs2s_jax.training.run.peers import Peers
 
@@ -126,14 +127,11 @@ class Interrupts:
         sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")
 
     def _once_more(self, unraisable: Any) -> None:
-        """Send a signal again, a little later, where Python ignored what its handler raised.
-
-        It does so within finalisers and callbacks of weak references and of the garbage collector (JAX has some).
-        """
+        """Send a signal again where Python ignored what its handler raised."""
         if self._last and issubclass(unraisable.exc_type, KeyboardInterrupt):
             if issubclass(unraisable.exc_type, StoppedBeforeUpdateError):
                 self.received = ""
-            threading.Timer(0.02, os.kill, (os.getpid(), self._last)).start()
+            send_again(self._last)
         else:
             self._hook_before(unraisable)
 
