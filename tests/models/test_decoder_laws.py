@@ -227,5 +227,6 @@ def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
     listed = np.asarray(scores(params))
     order = np.argsort(-listed)
     assert len(found.candidates) == 80
-    np.testing.assert_allclose([c.score for c in found.candidates], listed[order[:80]], rtol=1e-5, atol=1e-5)
+    # Logits reach 89, where float32 has steps of 8e-6: of "separable" both are up to 1.2e-4 from their float64.
+    np.testing.assert_allclose([c.score for c in found.candidates], listed[order[:80]], rtol=1e-5, atol=1e-4)
     assert [tuple(c.tokens) for c in found.candidates[:10]] == [every[i][:-1] for i in order[:10]]
