@@ -71,8 +71,10 @@ def send_again(number: int) -> None:
     It does so where the handler runs within a finaliser, or a callback of a weak reference or of the garbage collector;
     JAX has some of these.
     """
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending
-        threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
+    timer.daemon = True  # Python's list of other threads may be locked just now
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there is no room for a thread
+        timer.start()
 
 
 def explained(error: Exception) -> str | None:

@@ -10,15 +10,14 @@ T = TypeVar("T")
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(flax.struct.field,))
 def dataclass(cls: type[T]) -> type[T]:
-    """Class decorator: `flax.struct.dataclass`, with the name of the class as a static field of the tree structure.
+    """Class decorator: `flax.struct.dataclass`, with the class itself as a static field of the structure.
 
     To JAX 0.10 to 0.12, structures of two dataclasses with equally many fields are equal, though their hashes differ
     (`benchmarks/upstream/dataclass_structures.py`). In jax 0.10 a jitted function then runs for one class the program
     of the other wherever both hashes happen to fall into one bucket of a cache. A decoder that was compiled for a
     `Memory` was called so for a `MappedMemory` of the same shapes in 1 of 50 processes, and gave wrong numbers.
     """
-    name = f"{cls.__module__}.{cls.__qualname__}"
     made: Any = cls
-    made.__annotations__["class_name"] = str
-    made.class_name = flax.struct.field(pytree_node=False, default=name, repr=False, compare=False, kw_only=True)
+    made.__annotations__["node_class"] = type
+    made.node_class = flax.struct.field(pytree_node=False, default=cls, repr=False, compare=False, kw_only=True)
     return flax.struct.dataclass(cls)
