@@ -51,8 +51,7 @@ def silence_libraries() -> None:
     """Show no logs of libraries: real problems are raised, and end in our sentence.
 
     On a full disk, Orbax raises the first error of its tasks, and asyncio logs each of the others with its traceback.
-    What finalisers raise at the end of the program, such as that an event loop is closed, has no consequence; an
-    interrupt has.
+    What finalisers raise, such as that an event loop is closed, is dropped; only an interrupt is sent again.
     """
     logging.set_verbosity(logging.FATAL)
     standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL + 1)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from convs2s_jax.nn import struct
 from convs2s_jax.training import sharding
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.step import init_state, update
@@ -23,7 +23,7 @@ OPTIMIZERS = {
 }
 
 
-@flax.struct.dataclass
+@struct.dataclass
 class SquaredSums:
     loss: Any
     tokens: Any
