@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import flax.struct
 import jax
 from jax.typing import DTypeLike
 
@@ -39,10 +38,10 @@ class Part:
     """
 
     value: Any
-    gather: Gather = flax.struct.field(pytree_node=False)
-    dtype: DTypeLike = flax.struct.field(pytree_node=False)
-    early: bool = flax.struct.field(pytree_node=False, default=False)
-    look_up: LookUp | None = flax.struct.field(pytree_node=False, default=None)
+    gather: Gather = struct.field(pytree_node=False)
+    dtype: DTypeLike = struct.field(pytree_node=False)
+    early: bool = struct.field(pytree_node=False, default=False)
+    look_up: LookUp | None = struct.field(pytree_node=False, default=None)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ The sums p q are exact in 32 bits: 127^2 K C is below 2^31 up to K C = 133,000 i
 import dataclasses
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -38,7 +37,7 @@ class Quantized:
 
     values: Array
     scale: Array
-    dtype: Any = flax.struct.field(pytree_node=False)
+    dtype: Any = struct.field(pytree_node=False)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,12 +1,14 @@
 """How programs end."""
 
 import errno
+import logging as standard_logging
 import os
 import signal
 import sys
 import time
 
 import pytest
+from absl import logging
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.guard import INTERRUPTED, NO_MEMORY, guard, silence_libraries
@@ -65,6 +67,8 @@ def test_an_interrupt_within_a_finaliser_ends_the_program(monkeypatch, request):
         time.sleep(5)
 
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    monkeypatch.setattr(logging.get_absl_logger(), "level", logging.get_absl_logger().level)
+    monkeypatch.setattr(standard_logging.getLogger("asyncio"), "level", standard_logging.getLogger("asyncio").level)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(SystemExit) as end:

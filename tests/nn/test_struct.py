@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import pytest
@@ -63,7 +62,7 @@ def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_d
     @struct.dataclass
     class Node:
         x: int
-        y: int = flax.struct.field(pytree_node=False, default=3)
+        y: int = struct.field(pytree_node=False, default=3)
 
     node = Node(1)
     assert repr(node).endswith("Node(x=1, y=3)")
@@ -74,8 +73,10 @@ def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_d
 
 
 def test_structures_of_two_dataclasses_are_still_equal_in_jax():
-    """When this fails on all versions that are supported, delete the script, `nn.struct` and this file."""
+    """When this is skipped on all versions that are supported, delete the script, `nn.struct` and this file."""
     run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
+    if run.returncode == 0:
+        pytest.skip("mended in this version of JAX")
     assert run.returncode == 1, run.stderr
     assert "Adds0" in run.stdout
     assert "True, hashes equal: False" in run.stdout

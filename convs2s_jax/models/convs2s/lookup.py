@@ -11,7 +11,6 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-import flax.struct
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
@@ -49,7 +48,7 @@ class LookupParams:
 
     plain: ConvDecoderParams
     tables: Tables | None
-    maps_source: bool = flax.struct.field(pytree_node=False, default=True)
+    maps_source: bool = struct.field(pytree_node=False, default=True)
 
 
 @struct.dataclass

@@ -94,7 +94,9 @@ class Interrupts:
         if distributed.reached_signal(self._asked):
             self.received = signal.SIGTERM.name
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is StoppedBeforeUpdateError:
+            self._tell_stop(self.received)
         self.begin()
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -122,7 +124,6 @@ class Interrupts:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
         if not self._begun:
-            self._tell_stop(self.received)
             raise StoppedBeforeUpdateError
         sys.stderr.write(f"{self.received}: saving before the end; once more to end at once\n")
 

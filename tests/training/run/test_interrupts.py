@@ -36,7 +36,7 @@ def test_second_signal_ends_the_program(first, second):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
-    with Interrupts() as interrupts, pytest.raises(StoppedBeforeUpdateError):
+    with pytest.raises(StoppedBeforeUpdateError), Interrupts() as interrupts:
         os.kill(os.getpid(), number)
     assert interrupts.received == number.name
     assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
@@ -98,6 +98,15 @@ def test_a_signal_is_not_lost_where_python_ignores_exceptions(somewhere, second)
         with pytest.raises(KeyboardInterrupt if second else StoppedBeforeUpdateError):
             signal_and_wait()
     assert interrupts.received == "SIGTERM"
+
+
+def test_a_signal_that_comes_again_after_the_first_update_saves_and_says_nothing_else(capsys):
+    with Interrupts() as interrupts:
+        in_a_finaliser()
+        interrupts.begin()
+        while not interrupts.received:
+            time.sleep(0.01)
+    assert capsys.readouterr().err == "SIGTERM: saving before the end; once more to end at once\n"
 
 
 def test_other_exceptions_that_python_ignores_are_told_as_before(monkeypatch):
