@@ -9,6 +9,8 @@ FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Python compiles what it imports; to compile all that is installed takes half of an installation.
 INSTALL := $(PIP) install --quiet --no-compile
+# Where this is set, each of the hundreds of processes of the tests compiles all that it imports: 4 s in place of 1.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: browser demo docs links test drills lint types floors install clean
 
