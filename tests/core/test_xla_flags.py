@@ -13,6 +13,7 @@ import pytest
 from convs2s_jax.core import xla_flags
 from convs2s_jax.core.errors import UserError
 from tests import tiny
+from tests.helpers import drills_but
 from tests.processes import called
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -39,7 +40,7 @@ def test_none_adds_nothing():
     assert environment == {}
 
 
-@pytest.mark.parametrize("name", ["tpu", "gpu"])
+@pytest.mark.parametrize("name", drills_but(["tpu", "gpu"], ["tpu"]))
 def test_a_process_on_a_cpu_does_not_mind(name):
     """XLA ends a process with an unknown flag in XLA_FLAGS at its first use of a device."""
     program = (

@@ -36,7 +36,7 @@ every_line = pytest.mark.parametrize(("encoder", "decoder"), together())
     ("length", "encoder", "decoder"),
     drills_but(
         [(length, *pair) for length in (1, 1000) for pair in together()],
-        kept=[(1, "gru", "bahdanau"), *((length, name, name) for length in (1, 1000) for name in ("conv", "slicenet"))],
+        kept=[(1, "gru", "bahdanau"), (1, "slicenet", "slicenet"), (1000, "conv", "conv")],
     ),
 )
 def test_gradients_are_finite_at_any_length(length, encoder, decoder):

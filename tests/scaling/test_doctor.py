@@ -183,7 +183,11 @@ def test_process_0_knows_whether_the_folder_was_there():
 @pytest.mark.parametrize(
     ("folders", "told"),
     [
-        (("a/run", "a/run"), "\nworkdir: {}/a/run is not there yet, a run would make it, "),
+        pytest.param(
+            ("a/run", "a/run"),
+            "\nworkdir: {}/a/run is not there yet, a run would make it, ",
+            marks=pytest.mark.drill,
+        ),
         (("a/run", "b/run"), "\nWRONG: process 0: --workdir={}/a/run is not one folder for all processes: it has to"),
     ],
     ids=["one folder", "two folders"],

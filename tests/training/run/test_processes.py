@@ -76,7 +76,7 @@ def test_what_lies_over_the_mesh_is_put_together():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--distributed"], "train.py: --distributed: "),
+        pytest.param(["--distributed"], "train.py: --distributed: ", marks=pytest.mark.drill),
         (
             ["--coordinator_address=127.0.0.1:{port}", "--num_processes=2", "--process_id=1"],
             "train.py: nobody answers at --coordinator_address=127.0.0.1:{port} ([Errno 111] Connection refused): ",
