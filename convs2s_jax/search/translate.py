@@ -226,6 +226,10 @@ def _members(
         raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
     if cfg.lm_weight and len(members) == 1:
         raise ValueError(f"lm_weight is {cfg.lm_weight}, and there is one model: give the language model as the last")
+    if cfg.lm_weight and cfgs[-1].reads_source:
+        raise ValueError(
+            f"lm_weight is {cfg.lm_weight}, and the last model reads a source: give a language model there"
+        )
     if not cfg.lm_weight and len({c.reads_source for c in cfgs}) > 1:
         raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
     return members, cfgs

@@ -28,13 +28,20 @@ POLICY = "default-src 'self'; img-src 'self' data:"
 """Content security policy of the page: nothing is loaded from elsewhere."""
 
 
-def make(engine: Engine, options: ServeOptions, *, ready: Callable[[], None] = lambda: None) -> FastAPI:
+def make(
+    engine: Engine,
+    options: ServeOptions,
+    *,
+    ready: Callable[[], None] = lambda: None,
+    failed: Callable[[BaseException], None] = lambda _: None,
+) -> FastAPI:
     """The application of an engine.
 
     Args:
       engine: the model.
       options: limits.
       ready: called once all programs are compiled.
+      failed: called with the error where a program cannot be compiled, or where batches are no longer translated.
     """
 
     @contextlib.asynccontextmanager
@@ -45,7 +52,13 @@ def make(engine: Engine, options: ServeOptions, *, ready: Callable[[], None] = l
             await asyncio.to_thread(service.compile)
             ready()
 
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                failed(error)
+
         tasks = [asyncio.create_task(service.batcher.work()), asyncio.create_task(warm())]
+        for task in tasks:
+            task.add_done_callback(ended)
         yield
         service.closing = True
         for task in tasks:

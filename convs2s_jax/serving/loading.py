@@ -31,6 +31,10 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         "--nosampling",
     )
     check(
+        search.lm_weight == 0,
+        f"search.lm_weight is {search.lm_weight}: a server has no language model; use --lm_weight=0, or decode.py --lm",
+    )
+    check(
         model.attends or search.coverage_penalty == 0,
         f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
         "--coverage_penalty=0",

@@ -22,6 +22,7 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
 
     Raises:
       UserError: the address or the model cannot be used.
+      Exception: a program could not be compiled, for example for want of memory.
     """
     with contextlib.closing(bound(options.host, options.port)) as listener:
         model = loading.load(options, tell=tell)
@@ -30,7 +31,13 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         def ready() -> None:
             tell(f"ready after {time.monotonic() - begun:.0f} s")
 
-        inner = app.make(model, options, ready=ready)
+        failures: list[BaseException] = []
+
+        def failed(error: BaseException) -> None:
+            failures.append(error)
+            server.should_exit = True
+
+        inner = app.make(model, options, ready=ready, failed=failed)
         count = functools.partial(app.count, inner)
         made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
         tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
@@ -45,6 +52,8 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         server.run(sockets=[listener])  # with uvloop, which `asyncio.run` would not take
         if not server.started:
             raise UserError("the server could not start: see the message above")
+        if failures:
+            raise failures[0]
         tell("stopped")
 
 

@@ -154,6 +154,14 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
     assert (tmp_path / "mine").read_text() == "kept"
 
 
+def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path):
+    with pytest.raises(
+        UserError, match=r"^search.lm_weight is 0\.2: one model is exported, without a language model; "
+    ):
+        exported(convs2s[0], tmp_path / "model", search={"lm_weight": 0.2})
+    assert not (tmp_path / "model").exists()
+
+
 def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
     for flags, sentence in (
         (["--output=a.pt"], "export needs --workdir, --output"),

@@ -138,6 +138,10 @@ def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm)
 def test_a_weight_without_a_language_model_is_refused(lm):
     with pytest.raises(ValueError, match=r"lm_weight is 0\.5, and there is one model: give the language model as the"):
         translate(lm, LM, dataclasses.replace(SEARCH, lm_weight=0.5), [()])
+    with pytest.raises(
+        ValueError, match=r"lm_weight is 0\.5, and the last model reads a source: give a language model"
+    ):
+        translate((lm, fresh(1)), (LM, MODEL), dataclasses.replace(SEARCH, lm_weight=0.5), [()])
     with pytest.raises(UserError, match=r"^lm_weight is -0\.1: .*use 0 \(none\) or more"):
         SearchConfig(lm_weight=-0.1)
 

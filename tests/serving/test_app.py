@@ -6,7 +6,7 @@ import json
 import pytest
 
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.serving import app
+from convs2s_jax.serving import app, server
 from convs2s_jax.serving.options import ServeOptions
 from tests.serving.reversing import Model, Reversing, talk
 
@@ -148,6 +148,20 @@ def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
     at_the_end = asyncio.run(main())  # it joins the threads of the event loop
     assert len(engine.compiled) <= at_the_end + 1
     assert not ready
+
+
+def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypatch):
+    class Large(Reversing):
+        def compile(self):
+            yield
+            raise MemoryError
+
+    engine = Large(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+    monkeypatch.setattr(server.loading, "load", lambda *_, **__: engine)
+    told = []
+    with pytest.raises(MemoryError):
+        server.serve(ServeOptions(workdir=("w",), port=0), tell=told.append)
+    assert not any(line.startswith(("ready", "stopped")) for line in told)
 
 
 def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():

@@ -205,6 +205,15 @@ def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
         ServeOptions(workdir=(str(workdir),), **more)
 
 
+def test_a_weight_of_a_language_model_is_refused(workdir):
+    """Of an ensemble the last model would count as one."""
+    options = ServeOptions(workdir=(str(workdir), str(workdir)), search={"lm_weight": 0.2})
+    with pytest.raises(
+        UserError, match=r"^search.lm_weight is 0\.2: a server has no language model; use --lm_weight=0"
+    ):
+        load(options, tell=lambda _: None)
+
+
 def test_translations_are_those_of_decoding(workdir):
     options = ServeOptions(workdir=(str(workdir),), batch_size=8, max_tokens=32)
     engine = load(options, tell=pytest.fail)

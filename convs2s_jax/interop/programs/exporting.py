@@ -78,6 +78,15 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     )
     search = build(SearchConfig, to_dict(model.cfg.search) | order.search, "search")
     check(not search.sampling, "--sampling: exported models search for the best translation; use --nosampling")
+    check(
+        search.lm_weight == 0,
+        f"search.lm_weight is {search.lm_weight}: one model is exported, without a language model; use --lm_weight=0",
+    )
+    check(
+        model.attends or search.coverage_penalty == 0,
+        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )
     with new_folder(order.output) as folder:
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

@@ -78,9 +78,10 @@ class _Claim:
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):  # a failing network does not end a run; others see the silence
                 began = time.monotonic()
-                for text in _claims(self._workdir).values():
-                    if self._name in _record(text).get("over", ()):
-                        end_lost(self._workdir, _holder(text), SILENCE)
+                claims = _claims(self._workdir)
+                takers = [text for text in claims.values() if self._name in _record(text).get("over", ())]
+                if takers or self._name not in claims:  # who took it may have gone since, and another one come
+                    end_lost(self._workdir, _holder(next(iter(takers or claims.values()), b"")), SILENCE)
                 self._count += 1
                 self._write()
                 self._written = began

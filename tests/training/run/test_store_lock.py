@@ -63,6 +63,22 @@ def test_a_silent_claim_of_another_machine_is_over_and_its_holder_ends(bucket, c
     assert "has taken its place; it ends here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("third", [False, True])
+def test_a_silent_holder_ends_too_when_who_took_its_place_has_gone(bucket, capsys, monkeypatch, third):  # noqa: F811
+    """Without a claim of its own it would take the workdir a second time, beside a third process."""
+    with store_lock.held(RUN):
+        old = store_lock._Claim.__new__(store_lock._Claim)
+        old._workdir, old._name, old._count, old._over, old._written = RUN, "lock-0", 0, {}, 0.0
+    if third:
+        claim("lock-3", machine="another")
+    ended = []
+    monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
+    stop = threading.Event()
+    old.beat(stop)
+    assert ended == [holder.LOST]
+    assert ("another process has taken its place" in capsys.readouterr().err) is not third
+
+
 def test_a_beating_claim_of_another_machine_is_respected(bucket):  # noqa: F811
     claim(machine="another")
     stop = threading.Event()
