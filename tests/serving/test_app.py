@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import threading
 
 import pytest
 
@@ -159,8 +161,11 @@ def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypa
     engine = Large(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
     monkeypatch.setattr(server.loading, "load", lambda *_, **__: engine)
     told = []
+    unnoticed = threading.Timer(10, signal.raise_signal, (signal.SIGTERM,))
+    unnoticed.start()
     with pytest.raises(MemoryError):
         server.serve(ServeOptions(workdir=("w",), port=0), tell=told.append)
+    unnoticed.cancel()
     assert not any(line.startswith(("ready", "stopped")) for line in told)
 
 

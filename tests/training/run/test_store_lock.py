@@ -74,7 +74,10 @@ def test_a_silent_holder_ends_too_when_who_took_its_place_has_gone(bucket, capsy
     ended = []
     monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
     stop = threading.Event()
+    unnoticed = threading.Timer(5, stop.set)
+    unnoticed.start()
     old.beat(stop)
+    unnoticed.cancel()
     assert ended == [holder.LOST]
     assert ("another process has taken its place" in capsys.readouterr().err) is not third
 
