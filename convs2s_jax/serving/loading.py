@@ -9,6 +9,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import inputs, shortlists, translator
+from convs2s_jax.translation.options import check_coverage
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
@@ -34,11 +35,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         search.lm_weight == 0,
         f"search.lm_weight is {search.lm_weight}: a server has no language model; use --lm_weight=0, or decode.py --lm",
     )
-    check(
-        model.attends or search.coverage_penalty == 0,
-        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
-        "--coverage_penalty=0",
-    )
+    check_coverage(search, attends=model.attends)
     check(
         search.diverse_groups == 1 or "constraints" not in options.allow,
         "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",

@@ -21,6 +21,15 @@ def flags(names: Iterable[str]) -> str:
     return ", ".join(f"--{name}" for name in names)
 
 
+def check_coverage(search: SearchConfig, *, attends: bool) -> None:
+    """Raise UserError for a penalty of coverage in the search of a model without attention."""
+    check(
+        attends or search.coverage_penalty == 0,
+        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What to decode, with which model, and how to write results: each field is a flag (docs/decoding.md).
@@ -195,11 +204,7 @@ class Options:
             "--replace_unk with a model without attention: nothing says which source word an unknown word stands for; "
             "leave it out",
         )
-        check(
-            attends or cfg.coverage_penalty == 0,
-            f"search.coverage_penalty is {cfg.coverage_penalty} and the model has no attention to cover the source; "
-            "use --coverage_penalty=0",
-        )
+        check_coverage(cfg, attends=attends)
         return cfg
 
     def _check_alone(self, flag: str, given: bool, others: Iterable[str], why: str) -> None:

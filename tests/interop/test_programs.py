@@ -19,7 +19,7 @@ from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
-from convs2s_jax.translation.translator import load
+from convs2s_jax.translation.translator import Translator, load
 from tests.helpers import drills_but
 
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
@@ -154,11 +154,14 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
     assert (tmp_path / "mine").read_text() == "kept"
 
 
-def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path):
+def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkeypatch):
     with pytest.raises(
         UserError, match=r"^search.lm_weight is 0\.2: one model is exported, without a language model; "
     ):
         exported(convs2s[0], tmp_path / "model", search={"lm_weight": 0.2})
+    monkeypatch.setattr(Translator, "attends", False)
+    with pytest.raises(UserError, match=r"^search.coverage_penalty is 0\.2 and the model has no attention to cover"):
+        exported(convs2s[0], tmp_path / "model", search={"coverage_penalty": 0.2})
     assert not (tmp_path / "model").exists()
 
 

@@ -75,7 +75,7 @@ def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_d
 def test_structures_of_two_dataclasses_are_still_equal_in_jax():
     """When this is skipped on all versions that are supported, delete the script, `nn.struct` and this file."""
     run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)
-    if run.returncode == 0:
+    if run.returncode == 0 and tuple(map(int, jax.__version__.split(".")[:2])) > (0, 12):
         pytest.skip("mended in this version of JAX")
     assert run.returncode == 1, run.stderr
     assert "Adds0" in run.stdout

@@ -31,6 +31,7 @@ from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation import translator
+from convs2s_jax.translation.options import check_coverage
 from convs2s_jax.translation.translator import Translator
 
 FORMAT = 1
@@ -82,11 +83,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         search.lm_weight == 0,
         f"search.lm_weight is {search.lm_weight}: one model is exported, without a language model; use --lm_weight=0",
     )
-    check(
-        model.attends or search.coverage_penalty == 0,
-        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
-        "--coverage_penalty=0",
-    )
+    check_coverage(search, attends=model.attends)
     with new_folder(order.output) as folder:
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

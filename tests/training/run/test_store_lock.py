@@ -28,6 +28,19 @@ def claim(name="lock-0", beats=0, **of_holder):
     stores.write(f"{RUN}/{name}", json.dumps(record).encode())
 
 
+def ends_of_a_beat(name, monkeypatch):
+    """A holder that was silent wakes, and beats: the statuses with which it ends its process."""
+    old = object.__new__(store_lock._Claim)
+    old._workdir, old._name, old._count, old._over, old._written = RUN, name, 0, {}, 0.0
+    ended, stop = [], threading.Event()
+    monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
+    unnoticed = threading.Timer(5, stop.set)
+    unnoticed.start()
+    old.beat(stop)
+    unnoticed.cancel()
+    return ended
+
+
 def test_a_second_holder_is_refused_and_a_third_comes_after(bucket):  # noqa: F811
     with store_lock.held(RUN) as is_fresh:
         assert is_fresh()
@@ -53,32 +66,16 @@ def test_a_silent_claim_of_another_machine_is_over_and_its_holder_ends(bucket, c
     claim(machine="another")
     with store_lock.held(RUN):
         assert "claims it; waiting 0 s for a sign of life" in capsys.readouterr().err
-        old = object.__new__(store_lock._Claim)  # the silent holder wakes, and beats
-        old._workdir, old._name, old._count, old._over, old._written = RUN, "lock-0", 0, {}, 0.0
-        ended = []
-        monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
-        stop = threading.Event()
-        old.beat(stop)
-        assert ended == [holder.LOST]
+        assert ends_of_a_beat("lock-0", monkeypatch) == [holder.LOST]
     assert "has taken its place; it ends here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("third", [False, True])
 def test_a_silent_holder_ends_too_when_who_took_its_place_has_gone(bucket, capsys, monkeypatch, third):  # noqa: F811
     """Without a claim of its own it would take the workdir a second time, beside a third process."""
-    with store_lock.held(RUN):
-        old = store_lock._Claim.__new__(store_lock._Claim)
-        old._workdir, old._name, old._count, old._over, old._written = RUN, "lock-0", 0, {}, 0.0
     if third:
         claim("lock-3", machine="another")
-    ended = []
-    monkeypatch.setattr(holder.os, "_exit", lambda status: (ended.append(status), stop.set()))
-    stop = threading.Event()
-    unnoticed = threading.Timer(5, stop.set)
-    unnoticed.start()
-    old.beat(stop)
-    unnoticed.cancel()
-    assert ended == [holder.LOST]
+    assert ends_of_a_beat("lock-0", monkeypatch) == [holder.LOST]
     assert ("another process has taken its place" in capsys.readouterr().err) is not third
 
 
