@@ -57,10 +57,10 @@ class ConfigOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Print what the flags ask for."""
     options = command_line.options_of(ConfigOptions, values)
-    check(
-        not overrides or (options.config != "" and not options.source),
-        f"--config.{overrides[0][0] if overrides else ''}: there is no configuration to put it in; give --config=NAME",
-    )
+    if overrides:
+        field = f"--config.{overrides[0][0]}"
+        check(options.config != "", f"{field}: there is no configuration to put it in; give --config=NAME")
+        check(not options.source, f"{field} with --source: the file is printed as it is; leave one out")
     print(_shown(options, overrides), end="")  # noqa: T201
 
 

@@ -86,7 +86,8 @@ class BatchConfig:
     """How sentence pairs are grouped into batches of few shapes.
 
     Attributes:
-      tokens: token budget of a batch: rows * max(S, T) is at most this; a longer pair is a batch by itself.
+      tokens: token budget of a batch on all devices together: rows * max(S, T) is at most this; a longer pair is a batch
+        by itself.
       shapes: maximum number of (S, T) shapes; each is compiled once.
       accumulate: number of batches whose gradients are summed for one update.
       max_length: maximum length of either side of a training pair in tokens, including its end symbol; longer pairs are
@@ -115,8 +116,12 @@ class BatchConfig:
         check(
             self.shapes <= 256, f"shapes is {self.shapes}: each is compiled once, which takes seconds; use 256 or less"
         )
-        check(self.tokens <= 2**24, f"tokens is {self.tokens}: no device holds such a batch; use {2**24} or less")
         check(self.accumulate >= 1, f"accumulate is {self.accumulate}: an update needs a batch; use 1 or more")
+        check(
+            self.tokens * self.accumulate < 2**31,
+            f"tokens is {self.tokens} and accumulate {self.accumulate}: an update counts its tokens in 32 bits; "
+            f"their product is at most {2**31 - 1}",
+        )
         check(
             self.max_length >= 2,
             f"max_length is {self.max_length}: it counts a token and its end symbol; use 2 or more",

@@ -95,21 +95,14 @@ def tokenize(
     return _open(path, key)
 
 
-def lengths_of(path: Path) -> np.ndarray | None:
-    """Tokens of each sentence of a file that `tokenize` wrote, without EOS; None if it cannot be read.
+def peek(path: Path) -> TokenStore | None:
+    """A file that `tokenize` wrote; None if it cannot be read.
 
-    Nothing is compared with the texts or the checksum: this is for a look at a run, not for training.
+    It is compared with its checksum and not with any text: this is for a look at a run, not for training.
     """
     try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            magic, _, sentences, total, width, _ = _HEADER.unpack(file.read(_HEADER.size))
-            start = _offsets_start(total, width)
-            if magic != _MAGIC or size != start + 8 * (sentences + 1):
-                return None
-            file.seek(start)
-            return np.diff(np.frombuffer(file.read(), "<i8"))
-    except (OSError, struct.error):
+        return _open(path, None)
+    except (DamagedError, _OlderError, OSError):
         return None
 
 
@@ -132,8 +125,8 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
     return digest.digest()
 
 
-def _open(path: Path, key: bytes) -> TokenStore:
-    """Map a file that is what was written for this key.
+def _open(path: Path, key: bytes | None) -> TokenStore:
+    """Map a file that is what was written for this key; for None, of any text.
 
     Raises:
       DamagedError: it is not.
@@ -142,7 +135,8 @@ def _open(path: Path, key: bytes) -> TokenStore:
         size = os.fstat(file.fileno()).st_size
         # a plain view: slices of a memmap object are slow
         data = np.asarray(np.memmap(file, np.uint8, mode="r")) if size else np.zeros(0, np.uint8)
-    if bytes(data[:40]) == _FIRST + key:
+    first, stored = bytes(data[: len(_FIRST)]), bytes(data[len(_FIRST) : 40])
+    if first == _FIRST and stored == (key or stored):
         raise _OlderError
     if size < _HEADER.size:
         raise DamagedError("it is not complete")
@@ -150,7 +144,7 @@ def _open(path: Path, key: bytes) -> TokenStore:
     if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
         raise DamagedError("its checksum is that of another content")
     start = _offsets_start(total, width)
-    if (magic, stored, len(data)) != (_MAGIC, key, start + 8 * (sentences + 1)):
+    if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
         raise DamagedError("it holds another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
     return TokenStore(tokens, data[start:].view("<i8"))

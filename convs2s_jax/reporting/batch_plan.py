@@ -1,14 +1,19 @@
 """The batch plan of a run: shapes, how many batches and pairs each has, and how much of them is padding."""
 
+import contextlib
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from convs2s_jax.core.checksums import DamagedError
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.training.run import prepare
+from convs2s_jax.training.run import position_file, prepare, run_folder
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import fingerprint
 
 CELLS = 60
 """Most cells of the picture of lengths on each side."""
@@ -48,17 +53,33 @@ class BatchPlan:
 
 
 def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
-    """The plan of the tokenised text in the run's cache; None where that is gone. Nothing is tokenised."""
+    """The plan of the tokenised text in the run's cache; None where that is gone. Nothing is tokenised.
+
+    Where the cache has texts of several runs, the checkpoints tell which is this run's.
+    """
     folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
-    sides = []
-    for side in ("src", "tgt"):
-        found = sorted(folder.glob(f"train.{side}-*.tokens"), key=lambda path: path.stat().st_mtime)
-        lengths = store.lengths_of(found[-1]) if found else None
-        if lengths is None:
-            return None
-        sides.append(lengths + 1)  # the end symbol
-    src, tgt = sides
-    return planned(cfg, src, tgt) if len(src) == len(tgt) else None
+    sources, targets = (map(store.peek, folder.glob(f"train.{side}-*.tokens")) for side in ("src", "tgt"))
+    pairs = [
+        (src, tgt)
+        for src, tgt in itertools.product(sources, targets)
+        if src is not None and tgt is not None and len(src) == len(tgt)
+    ]
+    known = _trained_on(workdir)
+    if known is not None:
+        pairs = [pair for pair in pairs if fingerprint(*pair) == known]
+    if len(pairs) != 1:
+        return None
+    src, tgt = pairs[0]
+    return planned(cfg, src.lengths + 1, tgt.lengths + 1)  # the end symbols
+
+
+def _trained_on(workdir: Path) -> int | None:
+    """The fingerprint of the training data in the newest checkpoint that can be read and has one."""
+    for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
+        with contextlib.suppress(DamagedError, ValueError, OSError, UserError):
+            if (found := position_file.read(place).get("data")) is not None:
+                return int(found)
+    return None
 
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:

@@ -37,6 +37,10 @@ class ReportOptions:
             len(self.workdir) > 0 and all(self.workdir),
             "--workdir is missing: name a run, or several to compare, as in --workdir=runs/a,runs/b",
         )
+        check(
+            not self.search.get("lm_weight"),
+            "--lm_weight: a report translates without a language model; leave it out, or score with decode.py --lm",
+        )
         check(self.output != "", "--output is empty: name a folder, as in --output=report")
         for name, least in (("lines", 0), ("attention", 0), ("resamples", 2), ("batch_size", 1)):
             value = getattr(self, name)

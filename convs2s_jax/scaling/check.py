@@ -68,10 +68,14 @@ def at_hand(count: int | None = None) -> Topology:
     """The devices of this training, all processes together; the first `count` of them.
 
     Raises:
-      UserError: there are fewer.
+      UserError: there are fewer, or there are several processes and `count` is not the number of all devices.
     """
     devices = jax.devices()[:count]
     check(count is None or len(devices) == count, f"--devices={count}: there are {len(devices)}; use fewer")
+    check(
+        len(devices) == jax.device_count() or jax.process_count() == 1,
+        f"--devices={count}: several processes use all of their {jax.device_count()} devices; leave it out",
+    )
     kind = devices[0].device_kind
     return Topology(
         name=f"{kind}:{len(devices)}",

@@ -32,10 +32,11 @@ class Exchange(NamedTuple):
 
     Attributes:
       dtype: of the sums.
-      once: whether devices add up the gradients of several batches, each its own, before they are exchanged.
+      once: whether devices add up the gradients of several batches, each its own, before they are exchanged. `explicit`
+        does not read it, and `jit` with `fsdp` only where the mesh spans slices.
       early: whether kernels that `fsdp` cuts are made whole once, before the first layer, as those cut by `data` are:
-        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice. The way
-        `explicit` does not read it.
+        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice. `explicit`
+        does not read it.
     """
 
     dtype: SumDtype = "auto"

@@ -59,8 +59,16 @@ def test_one_language_on_both_sides_is_allowed_with_files_of_their_own():
     DataConfig(src="en", tgt="en", files=SplitFiles(train=(("question", "answer"),)))
 
 
-@pytest.mark.parametrize("field", ["shapes", "tokens"])
-def test_a_batch_beyond_all_devices_is_refused(field):
-    for value in (2**31 - 1, 2**24 + 1):
-        with pytest.raises(UserError, match=rf"^{field} is {value}: .*; use \d+ or less$"):
-            BatchConfig(**{field: value})
+def test_more_shapes_than_can_be_compiled_are_refused():
+    for value in (2**31 - 1, 257):
+        with pytest.raises(UserError, match=rf"^shapes is {value}: .*; use 256 or less$"):
+            BatchConfig(shapes=value)
+
+
+def test_an_update_whose_tokens_do_not_fit_into_their_count_is_refused():
+    """The budget is that of all devices together, so only the count of tokens, an int32, bounds it."""
+    BatchConfig(tokens=2**31 - 1)
+    BatchConfig(tokens=2**25, accumulate=2**5)
+    for tokens, accumulate in ((2**31 - 1, 2), (2**25, 2**6)):
+        with pytest.raises(UserError, match=rf"^tokens is {tokens} and accumulate {accumulate}: .* 2147483647$"):
+            BatchConfig(tokens=tokens, accumulate=accumulate)

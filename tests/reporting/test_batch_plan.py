@@ -1,12 +1,24 @@
 """The batch plan of a report is the one that training uses, counted by loops."""
 
+import json
+
 import numpy as np
 import pytest
 
 from convs2s_jax.data import plan, store
 from convs2s_jax.reporting import batch_plan
-from convs2s_jax.training.run import prepare
+from convs2s_jax.training.run import position_file, prepare
+from convs2s_jax.training.run.dataset import fingerprint
 from tests import tiny
+
+
+class Letters:
+    """A vocabulary of characters."""
+
+    size, fingerprint = 300, "letters"
+
+    def encode(self, lines):
+        return [[ord(c) % 250 for c in line] for line in lines]
 
 
 def test_pairs_batches_and_padding_are_those_of_the_epoch():
@@ -38,12 +50,6 @@ def test_lengths_come_from_the_cache_and_from_nothing_else(tmp_path):
     cfg = tiny.config()
     assert batch_plan.of_run(cfg, tmp_path) is None
 
-    class Letters:
-        size, fingerprint = 300, "letters"
-
-        def encode(self, lines):
-            return [[ord(c) % 250 for c in line] for line in lines]
-
     for side in ("src", "tgt"):
         store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}")
     found = batch_plan.of_run(cfg, tmp_path)
@@ -52,3 +58,22 @@ def test_lengths_come_from_the_cache_and_from_nothing_else(tmp_path):
     [path] = (tmp_path / "cache").glob("train.tgt*")
     path.write_bytes(path.read_bytes()[:-1])
     assert batch_plan.of_run(cfg, tmp_path) is None
+
+
+def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
+    """The checkpoint tells which text is that of the run, whatever was tokenised last."""
+    runs = {name: [f"{name} {i}"[: 3 + i] for i in range(length)] for name, length in (("first", 9), ("second", 12))}
+    cfg = tiny.config(data__cache_dir=str(tmp_path / "cache"))
+    for name, texts in runs.items():
+        src, tgt = (
+            store.tokenize(texts, Letters(), tmp_path / "cache", f"train.{side}", progress=False)
+            for side in ("src", "tgt")
+        )
+        place = tmp_path / name / "checkpoints" / "5" / "position"
+        place.mkdir(parents=True)
+        record = position_file.make({"data": fingerprint(src, tgt)}, step=5, loss=None, params={}, optimizer={})
+        (place / "metadata").write_text(json.dumps(record))
+    for name, texts in runs.items():
+        lengths = np.array([len(text) + 1 for text in texts])
+        assert batch_plan.of_run(cfg, tmp_path / name) == batch_plan.planned(cfg, lengths, lengths)
+    assert batch_plan.of_run(cfg, tmp_path / "not begun") is None

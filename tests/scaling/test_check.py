@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax
 import pytest
 
 from convs2s_jax.commands import scale, scale_batches
@@ -78,3 +79,10 @@ def test_help_is_printed(arguments, capsys):
 def test_more_devices_than_there_are_are_refused():
     with pytest.raises(UserError, match=r"^--devices=9: there are 8; use fewer"):
         at_hand(9)
+
+
+def test_several_processes_use_all_their_devices(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert len(at_hand(8).devices) == len(at_hand().devices) == 8
+    with pytest.raises(UserError, match=r"^--devices=4: several processes use all of their 8 devices; leave it out"):
+        at_hand(4)

@@ -34,10 +34,10 @@ class Split:
         return src if self.longest is None else np.minimum(src, self.longest), self.tgt.lengths + 1
 
 
-def fingerprint(split: Split) -> int:
+def fingerprint(src: TokenStore, tgt: TokenStore) -> int:
     """A checksum of all token ids of a split: tells whether a continued run still has the same training data."""
     value = 0
-    for part in (split.src.tokens, split.src.offsets, split.tgt.tokens, split.tgt.offsets):
+    for part in (src.tokens, src.offsets, tgt.tokens, tgt.offsets):
         value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
     return value
 

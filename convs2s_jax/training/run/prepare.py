@@ -125,7 +125,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         rows,
         chosen,
         batches=len(example.batches),
-        fingerprint=fingerprint(train),
+        fingerprint=fingerprint(train.src, train.tgt),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
     )
 
