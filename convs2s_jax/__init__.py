@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-    from convs2s_jax.models.encoder_decoder import decode, decoder_inputs, encode, init, start
+    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, start
     from convs2s_jax.models.encoder_decoder import split as split_kernels
     from convs2s_jax.models.layer_attention import layer_attention
     from convs2s_jax.models.receptive_field import receptive_fields
@@ -47,6 +47,7 @@ __all__ = [
     "UserError",
     "beam_search",
     "build",
+    "cast",
     "compile_steps",
     "decode",
     "decoder_inputs",
@@ -82,6 +83,7 @@ _PLACES = {
     "UserError": "core.errors.UserError",
     "beam_search": "search.beam.search",
     "build": "core.config.build",
+    "cast": "models.encoder_decoder.cast",
     "compile_steps": "training.parallel.compile_steps",
     "decode": "models.encoder_decoder.decode",
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",

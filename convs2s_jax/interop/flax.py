@@ -67,11 +67,12 @@ class LinenModel(linen.Module):
         logits, attention, after = encoder_decoder.decode(
             params, self.cfg, memory, cache.value, tokens, key=self._key()
         )
-        cache.value = after
+        if not self.is_initializing():
+            cache.value = after
         return logits, attention
 
     def _params(self) -> Params:
-        return weight_norm.merge(self.model)
+        return _computed(self.model, self.cfg)
 
     def _key(self) -> Key | None:
         return self.make_rng("dropout") if self.has_rng("dropout") else None
@@ -113,12 +114,17 @@ class NNXModel(nnx.Module):
         return logits, attention
 
     def _params(self) -> Params:
-        return weight_norm.merge(_values(self.params))
+        return _computed(_values(self.params), self.cfg)
 
 
 def _init(key: Key, cfg: ModelConfig, source: int, target: int) -> Params:
     params = encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
     return encoder_decoder.split(params, cfg)
+
+
+def _computed(params: Params, cfg: ModelConfig) -> Params:
+    """Merged kernels, in the dtype of the computation."""
+    return encoder_decoder.cast(weight_norm.merge(params), cfg)
 
 
 def _logits(params: Params, cfg: ModelConfig, src: Array, tgt: Array, key: Key | None) -> Array:

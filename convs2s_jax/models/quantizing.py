@@ -23,6 +23,8 @@ def quantize_kernels(params: T) -> T:
     """
 
     def each(path: tuple[Any, ...], node: Any) -> Any:
+        if path_of(path).endswith("/output_kernel"):
+            return quantize(node)
         if not isinstance(node, Affine) or not _chosen(path_of(path)) or is_quantized(node.w):
             return node
         return dataclasses.replace(node, w=quantize(node.w))

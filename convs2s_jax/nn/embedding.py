@@ -18,7 +18,8 @@ class Embedding:
     """Tables of an input embedding, in fairseq's layout.
 
     Attributes:
-      table: [V, E], one row per word; row PAD is zero.
+      table: [V, E], one row per word. Row PAD begins as zero, and stays zero unless the table is also the kernel of a
+        softmax, which trains all rows.
       positions: [P, E], one row per position, or None without position embeddings. Row PAD is zero and row 0 is never
         read, so P = 1024 gives 1022 usable positions.
     """
@@ -55,13 +56,13 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
       start: [B], number of real tokens of the sequence before `tokens`.
 
     Returns:
-      [B, U, E]; zero at PAD.
+      [B, U, E]; row PAD of the table at PAD, zero unless a softmax has trained it.
     """
     e = rows(params.table, tokens)
     if params.positions is not None:
         e += rows(params.positions, places(tokens, start))
     real = (tokens != PAD)[:, :, None]
-    return jnp.where(real, e, jax.lax.stop_gradient(e))  # row PAD is not trained, whatever comes back
+    return jnp.where(real, e, jax.lax.stop_gradient(e))  # nothing here trains row PAD
 
 
 def rows(table: Array | Part, indices: Array) -> Array:

@@ -1,5 +1,6 @@
 """The Flax modules against the pure functions that they stand around."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -39,15 +40,15 @@ def same(a, b):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), a, b)
 
 
-def pure_decode(params):
-    merged = weight_norm.merge(params)
-    memory = encoder_decoder.encode(merged, CFG, SRC)
-    cache = encoder_decoder.start(merged, CFG, memory, 2)
-    return encoder_decoder.decode(merged, CFG, memory, cache, INPUTS)
+def pure_decode(params, cfg=CFG):
+    merged = encoder_decoder.cast(weight_norm.merge(params), cfg)
+    memory = encoder_decoder.encode(merged, cfg, SRC)
+    cache = encoder_decoder.start(merged, cfg, memory, 2)
+    return encoder_decoder.decode(merged, cfg, memory, cache, INPUTS)
 
 
-def nnx_model(params):
-    model = NNXModel(CFG, V, V, rngs=nnx.Rngs(0))
+def nnx_model(params, cfg=CFG):
+    model = NNXModel(cfg, V, V, rngs=nnx.Rngs(0))
     nnx.update(model.params, nnx.state(jax.tree.map(nnx.Param, params)))
     return model
 
@@ -90,6 +91,26 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
         variables = {**variables, **state}
         logits.append(now)
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
+
+
+def test_linen_makes_an_empty_cache_without_reading_a_token():
+    memory = encoder_decoder.encode(weight_norm.merge(PARAMS), CFG, SRC)
+    fresh = LINEN.init(jax.random.key(0), memory, INPUTS, method="decode")
+    same(fresh["cache"]["decoder"], encoder_decoder.start(weight_norm.merge(PARAMS), CFG, memory, 2))
+
+
+def test_both_modules_compute_in_the_dtype_of_the_configuration():
+    half = dataclasses.replace(CFG, dtype="bfloat16")
+    expected = pure_decode(PARAMS, half)[0]
+    assert not np.allclose(expected, pure_decode(PARAMS)[0], rtol=1e-4)
+    linen, variables, model = LinenModel(half, V, V), {"params": {"model": PARAMS}}, nnx_model(PARAMS, half)
+    same((linen.apply(variables, SRC, TGT), model(SRC, TGT)), (expected, expected))
+    memory = linen.apply(variables, SRC, method="encode")
+    model.start(memory, 2)
+    (logits, _), state = linen.apply(variables, memory, INPUTS, method="decode", mutable=["cache"])
+    same((logits, model.decode(memory, INPUTS)[0]), (expected, expected))
+    for held in (memory, model.encode(SRC), state, nnx.state(model.cache)):
+        assert {x.dtype for x in leaves(held) if jnp.issubdtype(x.dtype, jnp.floating)} == {jnp.dtype("bfloat16")}
 
 
 def test_nnx_decodes_step_by_step_with_its_cache():

@@ -13,15 +13,17 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.quantized import is_quantized
 from convs2s_jax.nn.trees import path_of
 from tests.models.kinds import pair, together
+from tests.nn.test_quantized import by_hand, drawn
 
 CONV, POINTWISE, OUTPUT = "blocks/conv", "blocks/conv/pointwise", "output"
 LIGHT = {f"blocks/{part}/{name}" for part in ("convolution", "feed_forward") for name in ("map_in", "map_out")}
 ENCODERS = {"conv": {CONV}, "lightconv": LIGHT, "dynamicconv": LIGHT}
 ENCODERS |= dict.fromkeys(("separable", "lightweight", "dynamic"), frozenset({POINTWISE}))
-DECODERS = {"conv": {CONV, OUTPUT}, "language": {CONV, OUTPUT}, "lightconv": LIGHT, "dynamicconv": LIGHT}
+DECODERS = {"conv": {CONV, OUTPUT}, "language": {CONV, OUTPUT}}
+DECODERS |= dict.fromkeys(("lightconv", "dynamicconv"), frozenset({*LIGHT, "output_kernel"}))
 DECODERS |= dict.fromkeys(("separable", "lightweight", "dynamic"), frozenset({POINTWISE, OUTPUT}))
 DECODERS |= dict.fromkeys(("bahdanau", "gnmt", "luong", "feeding"), frozenset({OUTPUT}))
-"""By kind; the others keep floats. Softmax layers of light models, SliceNet and `cho` are tied to a table here."""
+"""By kind; the others keep floats. Softmax layers of SliceNet and `cho` are tied to a table here."""
 
 
 def made(encoder, decoder, **more):
@@ -43,6 +45,14 @@ def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder
     expected |= {f"decoder/{name}" for name in DECODERS.get(decoder, ())}
     assert found == expected
     assert quantizing.has_integers(params) == bool(expected)
+
+
+def test_a_softmax_without_a_bias_is_the_product_of_the_integers():
+    cfg, params = made("lightconv", "lightconv")
+    x, w = drawn(2, 3, 32), drawn(32, 20, seed=1)
+    params = params.replace(decoder=params.decoder.replace(output_kernel=jnp.asarray(w)))
+    found = encoder_decoder.logits(quantizing.quantize_kernels(params), cfg, jnp.asarray(x))
+    np.testing.assert_allclose(found.reshape(6, 20), by_hand(x.reshape(6, 32), w), rtol=1e-5, atol=1e-5)
 
 
 def test_integers_stay_integers_where_a_model_is_prepared_again():

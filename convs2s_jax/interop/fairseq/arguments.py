@@ -79,7 +79,17 @@ RULES: dict[str, Rule] = {
 }
 """The arguments of `fconv` that are read."""
 
-_SECTIONS = ("dataset", "task", "optimization", "optimizer", "lr_scheduler", "criterion", "common", "model")
+_SECTIONS = (
+    "distributed_training",
+    "dataset",
+    "task",
+    "optimization",
+    "optimizer",
+    "lr_scheduler",
+    "criterion",
+    "common",
+    "model",
+)
 _NAMED = {"model": "arch", "optimizer": "optimizer", "lr_scheduler": "lr_scheduler", "criterion": "criterion"}
 
 

@@ -142,7 +142,7 @@ def _check(order: Import) -> None:
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
     """Convert one checkpoint."""
     with located(found.where):
-        trained = recipe(found.args, found.rate)
+        trained = recipe(found.args, found.rate, found.epoch)
     source, target = (
         given or str(found.args.get(name) or "")
         for given, name in zip(order.languages, ("source_lang", "target_lang"), strict=True)

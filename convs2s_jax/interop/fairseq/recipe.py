@@ -1,9 +1,11 @@
 """fairseq's arguments of training and our data and training configuration, in both directions."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from convs2s_jax.core.errors import shown
 from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
@@ -17,10 +19,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("lr_scheduler", "optimizer", "criterion"), values.text),
     **dict.fromkeys(("lr_shrink", "momentum", "label_smoothing", "adam_eps"), _SHARE),
     **dict.fromkeys(("warmup_init_lr", "min_lr", "stop_min_lr", "max_lr"), _RATE_OR_NONE),
-    **dict.fromkeys(("force_anneal", "warmup_updates", "lr_patience", "max_tokens"), _COUNT),
+    **dict.fromkeys(("force_anneal", "warmup_updates", "lr_patience"), _COUNT),
+    **dict.fromkeys(("max_tokens", "batch_size", "max_sentences"), _COUNT),
     "lr": values.items(_RATE),
     "lr_period_updates": values.number(-1, values.MOST_STEPS),
     "t_mult": values.number(-1, 1e6),
+    "max_update": values.number(-1, 1e18),
     "clip_norm": values.number(-1e6, 1e6),
     "adam_betas": values.pair(_SHARE),
     "weight_decay": _RATE,
@@ -30,6 +34,10 @@ RULES: dict[str, Rule] = {
     "update_freq": values.items(values.whole(1, 2**20)),
 }
 """The arguments of training that are read; -1 stands for none in many of them."""
+_NEVER = 1e-30
+"""A learning rate that no annealing reaches: fairseq goes on where it has no `stop_min_lr`."""
+_FLAT = 1e6
+"""`t_mult` of a cosine without restarts: a second period so long that its rate stays where it begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +57,13 @@ class Recipe:
     lost: list[str]
 
 
-def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
+def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
     """The training that fairseq's arguments describe; bounds on epochs and updates are left out.
 
     Args:
       args: of the checkpoint, all optional.
       rate: learning rate of its last update, used if the schedule is not supported; None where unknown.
+      epoch: with which the run continues, from 1.
 
     Raises:
       UserError: an argument is not what its rule allows.
@@ -80,7 +89,7 @@ def recipe(args: Mapping[str, Any], rate: float | None) -> Recipe:
         lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences: here over tokens")
-    return Recipe(training, _batch(args), abs(args.get("seed") or 1), lost)
+    return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), lost)
 
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
@@ -118,15 +127,25 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     rates = args.get("lr") or [rate or 0.25]
     kind, shrink = args.get("lr_scheduler", "fixed"), args.get("lr_shrink", 0.1)
     warmup = max(0, args.get("warmup_updates", 0))
-    warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, args.get("warmup_init_lr", -1))}
+    initial = args.get("warmup_init_lr", -1)
+    warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, initial)}
     if kind == "inverse_sqrt" and warmup:
         return {"kind": "inverse_sqrt", **warming}
-    period = args.get("lr_period_updates") or 0
-    if kind == "cosine" and warmup and period > 0 and args.get("t_mult", 1) == 1:
+    period, grows = args.get("lr_period_updates") or 0, args.get("t_mult", 1)
+    if kind == "cosine" and warmup and period > 0 and grows in (1, _FLAT):
         minimum = args.get("min_lr") or 0.0
         if args.get("max_lr"):  # in these versions `lr` is the minimum rate
             warming["rate"], minimum = args["max_lr"], rates[0]
-        return {"kind": "cosine", **warming, "steps": warmup + round(period), "minimum": minimum}
+        if initial < 0:
+            warming["initial"] = minimum
+        steps, again = warmup + round(period), warming["rate"] * shrink
+        stays = grows == _FLAT and math.isclose(again, minimum)
+        if not stays and not 0 < args.get("max_update", 0) <= steps:
+            lost.append(
+                f"after {steps} updates fairseq starts the cosine again, from {again:g}: here the learning rate would "
+                f"stay at {minimum:g}"
+            )
+        return {"kind": "cosine", **warming, "steps": steps, "minimum": minimum}
     if kind == "fixed":
         return {
             "kind": "fixed",
@@ -140,19 +159,26 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     if kind == "reduce_lr_on_plateau":
         least = args.get("stop_min_lr") or args.get("min_lr") or -1
         patience = max(0, args.get("lr_patience", 0)) + 1
-        plateau = {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience}
-        return plateau | ({"minimum": least} if least > 0 else {})
+        minimum = least if least > 0 else _NEVER
+        return {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience, "minimum": minimum}
     lost.append(f"the schedule '{kind}' is not known here: the learning rate would stay at {rate or rates[0]:g}")
     return {"kind": "fixed", "rates": [rate or rates[0]]}
 
 
-def _batch(args: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(args: Mapping[str, Any], epoch: int, lost: list[str]) -> dict[str, Any]:
     """Batch settings: fairseq counts tokens per device, we count those of the whole batch."""
     batch: dict[str, Any] = {}
     if args.get("max_tokens", 0) > 0:
         batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size", 1))
+    for name in ("batch_size", "max_sentences"):
+        if args.get(name, 0) > 0:
+            lost.append(f"{name} {args[name]} has no counterpart: here data.batch.tokens alone bounds a batch")
     if "update_freq" in args:
-        batch["accumulate"] = args["update_freq"][0]
+        every = args["update_freq"]
+        later = every[min(epoch, len(every)) - 1 :]
+        batch["accumulate"] = later[0]
+        if len(set(later)) > 1:
+            lost.append(f"update_freq {shown(every)} changes after epoch {epoch}: here it would stay at {later[0]}")
     return batch
 
 
@@ -175,5 +201,6 @@ def _schedule_args(cfg: Any) -> dict[str, Any]:
         return {"lr_scheduler": "inverse_sqrt", **values}
     if isinstance(cfg, CosineConfig):
         values = {"lr": [cfg.rate], "warmup_updates": cfg.warmup, "warmup_init_lr": cfg.initial, "min_lr": cfg.minimum}
-        return {"lr_scheduler": "cosine", **values, "lr_period_updates": cfg.steps - cfg.warmup, "t_mult": 1}
+        stays = {"lr_shrink": cfg.minimum / cfg.rate, "t_mult": _FLAT}  # fairseq starts again, from the minimum
+        return {"lr_scheduler": "cosine", **values, "lr_period_updates": cfg.steps - cfg.warmup, **stays}
     raise ValueError(f"schedule {cfg!r} has no counterpart in fairseq")

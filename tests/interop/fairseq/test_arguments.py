@@ -1,5 +1,7 @@
 """fairseq's arguments of models and training, read and written."""
 
+import math
+
 import jax
 import pytest
 
@@ -10,7 +12,9 @@ from convs2s_jax.interop.fairseq import arguments, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.training import schedule
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.schedule import CosineConfig, PlateauConfig
 from tests import tiny
 from tests.interop.fairseq import examples
 
@@ -112,7 +116,7 @@ OPTIMIZERS = [
 def test_training_written_is_read_again(schedule, optimizer, smoothing):
     training = {"schedule": schedule, "optimizer": optimizer, "label_smoothing": smoothing, "clip": 0.2}
     cfg = build(Config, tiny.values() | {"training": training, "seed": 7})
-    found = recipe.recipe(recipe.args_of_training(cfg), None)
+    found = recipe.recipe(recipe.args_of_training(cfg), None, 1)
     assert not found.lost
     again = build(Config, tiny.values() | {"training": found.training, "seed": found.seed})
     assert to_dict(again) == to_dict(cfg)
@@ -121,7 +125,8 @@ def test_training_written_is_read_again(schedule, optimizer, smoothing):
 
 def test_what_cannot_be_kept_is_said():
     args = {"optimizer": "adagrad", "weight_decay": 1e-4, "sentence_avg": True, "lr_scheduler": "tri_stage"}
-    found = recipe.recipe(args | {"warmup_updates": 9, "lr": [0.5]}, 0.125)
+    args |= {"batch_size": 64, "max_sentences": -1}
+    found = recipe.recipe(args | {"warmup_updates": 9, "lr": [0.5]}, 0.125, 1)
     assert found.training["schedule"] == {"kind": "fixed", "rates": [0.125]}
     told = "; ".join(found.lost)
     for part in (
@@ -130,18 +135,67 @@ def test_what_cannot_be_kept_is_said():
         "gradients were averaged over sentences",
         "the schedule 'tri_stage' is not known here: the learning rate would stay at 0.125",
         "warmup_updates 9 has no counterpart",
+        "batch_size 64 has no counterpart: here data.batch.tokens alone bounds a batch",
     ):
         assert part in told
+    assert "max_sentences" not in told
+    assert "max_sentences 32 has no counterpart" in recipe.recipe({"max_sentences": 32}, None, 1).lost[0]
 
 
 def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():
     args = {"lr_scheduler": "cosine", "warmup_updates": 10, "lr_period_updates": 90, "min_lr": 1e-9}
-    expected = {"kind": "cosine", "warmup": 10, "steps": 100, "initial": 0.0, "rate": 1e-3, "minimum": 1e-9}
-    assert recipe.recipe(args | {"lr": [1e-3]}, None).training["schedule"] == expected
-    older = recipe.recipe(args | {"lr": [1e-7], "max_lr": 1e-3}, None).training["schedule"]
-    assert older == expected | {"minimum": 1e-7}
+    expected = {"kind": "cosine", "warmup": 10, "steps": 100, "initial": 1e-9, "rate": 1e-3, "minimum": 1e-9}
+    assert recipe.recipe(args | {"lr": [1e-3]}, None, 1).training["schedule"] == expected
+    older = recipe.recipe(args | {"lr": [1e-7], "max_lr": 1e-3}, None, 1).training["schedule"]
+    assert older == expected | {"initial": 1e-7, "minimum": 1e-7}
+
+
+def test_the_restarts_of_a_cosine_are_lost_unless_training_ends_before():
+    args = {"lr_scheduler": "cosine", "lr": [1e-3], "min_lr": 1e-5, "warmup_updates": 10, "lr_period_updates": 90}
+    told = "after 100 updates fairseq starts the cosine again, from 0.0005: here the learning rate would stay at 1e-05"
+    assert recipe.recipe(args | {"lr_shrink": 0.5}, None, 1).lost == [told]
+    assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 101}, None, 1).lost == [told]
+    assert recipe.recipe(args | {"lr_shrink": 0.5, "t_mult": 1e6}, None, 1).lost == [told]
+    assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 100}, None, 1).lost == []
+    assert "'cosine' is not known" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
+
+
+@pytest.mark.parametrize("minimum", [0.0, 1e-5])
+def test_a_cosine_written_stays_at_its_minimum_in_fairseq(minimum):
+    """fairseq's cycles, walked one by one: each is `t_mult` times as long and `lr_shrink` times as high."""
+    cfg = CosineConfig(rate=5e-4, warmup=10, steps=100, initial=1e-6, minimum=minimum)
+    args = recipe.args_of_training(build(Config, tiny.values() | {"training": {"schedule": cfg}}))
+    for step in (10, 11, 50, 99, 100, 101, 150, 190, 5000):
+        left, period, shrink = step - args["warmup_updates"], args["lr_period_updates"], 1.0
+        while left >= period:
+            left, period, shrink = left - period, period * args["t_mult"], shrink * args["lr_shrink"]
+        low, high = args["min_lr"] * shrink, args["lr"][0] * shrink
+        found = low + (high - low) * (1 + math.cos(math.pi * left / period)) / 2
+        assert found == pytest.approx(schedule.rate(cfg, schedule.start(cfg), step=step, epoch=1), rel=1e-6, abs=1e-18)
+
+
+@pytest.mark.parametrize("none", [{}, {"stop_min_lr": -1}, {"min_lr": -1}])
+def test_a_plateau_without_a_stop_does_not_stop(none):
+    found = recipe.recipe({"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.25]} | none, None, 1)
+    cfg = build(PlateauConfig, found.training["schedule"])
+    state = schedule.start(cfg)
+    for _ in range(25):
+        state, _ = schedule.validated(cfg, state, 1.0)
+    assert state.rate < 1e-20
+    assert not state.stopped
+    assert not found.lost
 
 
 def test_tokens_of_a_batch_are_those_of_all_devices():
     args = {"max_tokens": 4000, "distributed_world_size": 8, "update_freq": "[2]"}
-    assert recipe.recipe(args, None).batch == {"tokens": 32000, "accumulate": 2}
+    assert recipe.recipe(args, None, 1).batch == {"tokens": 32000, "accumulate": 2}
+    later = {"distributed_training": {"distributed_world_size": 8}, "model": {"max_tokens": 4000}}
+    assert recipe.recipe(arguments.flat(None, later, "a.pt"), None, 1).batch == {"tokens": 32000}
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(1, 8), (2, 4), (3, 1), (9, 1)])
+def test_batches_of_an_update_are_those_of_the_epoch_that_continues(epoch, expected):
+    found = recipe.recipe({"update_freq": [8, 4, 1, 1]}, None, epoch)
+    assert found.batch == {"accumulate": expected}
+    changes = [f"update_freq [8, 4, 1, 1] changes after epoch {epoch}: here it would stay at {expected}"]
+    assert found.lost == (changes if epoch < 3 else [])

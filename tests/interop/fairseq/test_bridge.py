@@ -281,12 +281,14 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
     other = {"decoder.version": tensors["decoder.version"], **other}
     momentum = examples.buffers(tensors)
     one = examples.save(tmp_path, examples.content(tensors, args, momentum), "one.pt")
-    two = examples.save(tmp_path, examples.content(other, args, momentum), "two.pt")
+    by_epoch = {**args, "update_freq": [9, 8, 7, 6]}  # the checkpoint is of the third
+    two = examples.save(tmp_path, examples.content(other, by_epoch, momentum), "two.pt")
     both = {"checkpoints": [one, two], "workdirs": [tmp_path / "a", tmp_path / "b"]}
     examples.bring_in(one, tmp_path, **both)
     for workdir, expected in ((tmp_path / "a", tensors), (tmp_path / "b", other)):
         for name, value in fairseq.state_dict(examples.held(workdir)[2].params).items():
             np.testing.assert_array_equal(value, expected[name])
+    assert examples.held(tmp_path / "b")[0].data.batch.accumulate == 7
 
     average = {**both, "workdirs": [tmp_path / "c"], "average": True}
     told = examples.bring_in(one, tmp_path, **average)

@@ -224,7 +224,7 @@ def test_every_argument_that_is_used_has_a_rule(monkeypatch):
     for module, read, rules in (
         (arguments, arguments.config_from_args, arguments.RULES),
         (light_arguments, light_arguments.config_from_args, light_arguments.RULES),
-        (recipe, lambda args: recipe.recipe(args, None), recipe.RULES),
+        (recipe, lambda args: recipe.recipe(args, None, 1), recipe.RULES),
     ):
         asked = set()
         monkeypatch.setattr(module, "checked", lambda args, given: Seen(values.checked(args, given), asked))  # noqa: B023

@@ -63,7 +63,7 @@ def arguments_are_read_or_refused(args, arch):
     except UserError as error:
         one_sentence(error)
     try:
-        found = recipe.recipe(args, 0.25)
+        found = recipe.recipe(args, 0.25, 1)
         fairseq.importing.build(TrainingConfig, found.training, "training")
         assert found.seed >= 1
     except UserError as error:
