@@ -1,6 +1,7 @@
 """train.py and decode.py as started by a user: one sentence and status 2 for a mistake, one line out for one in."""
 
 import contextlib
+import importlib
 import json
 import os
 import pty
@@ -293,3 +294,27 @@ def test_metrics_have_the_promised_fields(trained):
     assert all(set(line) - speeds == common | others | {"checksum"} for line in trains)
     assert all(speeds <= set(line) for line in trains[1:])  # the first one may be of updates that compile
     assert all(common <= set(line) for line in valids + tests)
+
+
+@pytest.mark.parametrize(
+    ("module", "flag"),
+    [
+        ("train", "config.data.batch.tokens"),
+        ("decode", "window"),
+        ("serve", "max_tokens"),
+        ("report", "lines"),
+        ("shortlist", "pairs"),
+        ("scale_check", "config.data.batch.tokens"),
+    ],
+)
+def test_where_memory_is_missing_the_sentence_names_flags_of_the_command(module, flag):
+    def fail(*_):
+        raise MemoryError
+
+    command = importlib.import_module(f"convs2s_jax.commands.{module}").COMMAND._replace(main=fail)
+    result = called(lambda given: command_line.run(command, arguments=["p", *given]))
+    assert refused(result) == f"p: there is not enough memory: {command.memory}"
+    named = re.findall(r"--([\w.]+)", command.memory)
+    assert flag in named
+    fields = {field.name for group in command.groups for field in group.fields}
+    assert {name for name in named if not name.startswith("config.")} <= fields

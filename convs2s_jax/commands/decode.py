@@ -92,6 +92,7 @@ COMMAND = Command(
     + ("unk_dictionary",),
     groups=(Group("Options", Options, leave_out=("search",)), SEARCH),
     main=main,
+    memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",
     synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}
     | {f"--unnormalized={text}": f"--normalize={not value}" for text, value in (("true", True), ("false", False))},
 )

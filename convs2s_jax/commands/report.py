@@ -34,7 +34,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", file=sys.stdout)  # noqa: T201
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH), main=main)
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH),
+    main=main,
+    memory="use a smaller --batch_size, --beam_size or number of --lines",
+)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

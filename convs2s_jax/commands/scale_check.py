@@ -82,6 +82,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
+    memory="use smaller batches (--config.data.batch.tokens) or a smaller model",
 )
 
 

@@ -31,7 +31,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     server.serve(options, tell=tell)
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", ServeOptions, leave_out=("search",)), SEARCH), main=main)
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", ServeOptions, leave_out=("search",)), SEARCH),
+    main=main,
+    memory="use a smaller --batch_size, --max_tokens or beam size (--beam_sizes)",
+)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

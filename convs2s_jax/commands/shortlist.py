@@ -74,7 +74,13 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     tell(f"{place}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", ShortlistOptions),), main=main, stores=("workdir", "output"))
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", ShortlistOptions),),
+    main=main,
+    stores=("workdir", "output"),
+    memory="learn from fewer --pairs",
+)
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

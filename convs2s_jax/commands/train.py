@@ -84,6 +84,7 @@ COMMAND = Command(
     main=main,
     topics={"config": reference.text},
     stores=("workdir",),
+    memory="use smaller batches (--config.data.batch.tokens) or a smaller model",
 )
 
 

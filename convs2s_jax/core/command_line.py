@@ -17,7 +17,7 @@ from convs2s_jax.core import checksums, places, presets
 from convs2s_jax.core.config import override, read_text
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import Field, fields_of, type_text
-from convs2s_jax.core.guard import guard, silence_libraries
+from convs2s_jax.core.guard import MORE_MEMORY, guard, silence_libraries
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class Command(NamedTuple):
       synonyms: arguments that are replaced by others, such as older spellings.
       topics: name -> function that returns the text of `--help=NAME`.
       stores: flags whose files and folders may lie in an object store.
+      memory: what the user can do where memory is missing, for the sentence that says so.
     """
 
     about: str
@@ -66,6 +67,7 @@ class Command(NamedTuple):
     synonyms: Mapping[str, str] = MappingProxyType({})
     topics: Mapping[str, Callable[[], str]] = MappingProxyType({})
     stores: tuple[str, ...] = ()
+    memory: str = MORE_MEMORY
 
 
 def run(
@@ -92,7 +94,7 @@ def run(
         silence_libraries()
         command.main(values, overrides)
 
-    guard(main, program=program, leave=leave)
+    guard(main, program=program, memory=command.memory, leave=leave)
 
 
 def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:

@@ -21,13 +21,25 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
 NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
 """What XLA says where memory is missing: on accelerators, and in a program that runs on CPUs."""
-NO_MEMORY = (
-    "there is not enough memory: use smaller batches (--config.data.batch.tokens, --batch_tokens) or a smaller model"
-)
+NO_MEMORY = "there is not enough memory: "
+MORE_MEMORY = "use a machine with more"
 
 
-def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], NoReturn] = sys.exit) -> None:
-    """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130."""
+def guard(
+    action: Callable[[], None],
+    *,
+    program: str,
+    memory: str = MORE_MEMORY,
+    leave: Callable[[int], NoReturn] = sys.exit,
+) -> None:
+    """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130.
+
+    Args:
+      action: the program.
+      program: its name.
+      memory: what the user can do where memory is missing.
+      leave: ends the process with a status other than 0.
+    """
     streams.open_missing()
     try:
         action()
@@ -38,7 +50,7 @@ def guard(action: Callable[[], None], *, program: str, leave: Callable[[int], No
         streams.discard_unwritable()
         sys.exit(141)  # the reader of our output has exited, for example `head`
     except Exception as error:
-        sentence = explained(error)
+        sentence = explained(error, memory=memory)
         if sentence is None:
             raise
         with contextlib.suppress(OSError):
@@ -76,9 +88,10 @@ def send_again(number: int) -> None:
         timer.start()
 
 
-def explained(error: Exception) -> str | None:
+def explained(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
     """The sentence for a mistake of the user, a file that cannot be used, or no room in memory or on a disk.
 
+    `memory` says what the user can do where memory is missing.
     None for an error of the program, whose traceback is of use.
     """
     if isinstance(error, UserError | flags.Error):
@@ -90,5 +103,5 @@ def explained(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(said in str(error) for said in NO_MEMORY_IN)
     ):
-        return NO_MEMORY
+        return NO_MEMORY + memory
     return None

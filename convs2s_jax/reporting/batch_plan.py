@@ -1,17 +1,14 @@
 """The batch plan of a run: shapes, how many batches and pairs each has, and how much of them is padding."""
 
-import contextlib
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from convs2s_jax.core.checksums import DamagedError
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.training.run import position_file, prepare, run_folder
+from convs2s_jax.training.run import position_file, prepare
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import fingerprint
 
@@ -64,22 +61,13 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
         for src, tgt in itertools.product(sources, targets)
         if src is not None and tgt is not None and len(src) == len(tgt)
     ]
-    known = _trained_on(workdir)
+    known = position_file.trained_on(workdir)
     if known is not None:
         pairs = [pair for pair in pairs if fingerprint(*pair) == known]
     if len(pairs) != 1:
         return None
     src, tgt = pairs[0]
     return planned(cfg, src.lengths + 1, tgt.lengths + 1)  # the end symbols
-
-
-def _trained_on(workdir: Path) -> int | None:
-    """The fingerprint of the training data in the newest checkpoint that can be read and has one."""
-    for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
-        with contextlib.suppress(DamagedError, ValueError, OSError, UserError):
-            if (found := position_file.read(place).get("data")) is not None:
-                return int(found)
-    return None
 
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:

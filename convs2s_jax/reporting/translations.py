@@ -99,7 +99,9 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
       UserError: the split cannot be read, has changed since the run, or the search does not fit the model.
     """
     way = OTHER_LINES[options.split]
-    text = trained.read_split(model.cfg, options.split, model.held_out, str(run.workdir), way_out=way)
+    text = trained.read_split(
+        model.cfg, model.vocabularies, options.split, model.splits, str(run.workdir), tell=tell, way_out=way
+    )
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)
     sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]

@@ -50,23 +50,28 @@ UNSCORED = Candidate(NOTHING.tokens, float("-inf"), NOTHING.token_scores)
 """Where the model yields no number, or has no positions for a target."""
 
 
-def candidates_of(found: Hypotheses, weights: np.ndarray | None, source_length: int) -> tuple[Candidate, ...]:
+def candidates_of(
+    found: Hypotheses, weights: np.ndarray | None, source_length: int, *, nbest: int | None = None
+) -> tuple[Candidate, ...]:
     """The finished hypotheses of a sentence, best first; where there is none, an empty one of score -inf.
+
+    Their arrays are copies: views would keep those of the whole batch, padding included, in memory.
 
     Args:
       found: the sentence's hypotheses, [W, ...] each.
       weights: [W, T, S] their attention, or None.
       source_length: tokens of the source, its end symbol counted.
+      nbest: most candidates; None for all.
     """
     tokens, token_scores = np.asarray(found.tokens), np.asarray(found.token_scores)
+    finished = [(w, n) for w, n in enumerate(found.lengths) if n > 0]
     candidates = [
         Candidate(
-            tokens[w, : n - 1],
+            tokens[w, : n - 1].copy(),
             float(found.scores[w]),
-            token_scores[w, :n],
-            None if weights is None else weights[w, :n, :source_length],
+            token_scores[w, :n].copy(),
+            None if weights is None else weights[w, :n, :source_length].copy(),
         )
-        for w, n in enumerate(found.lengths)
-        if n > 0
+        for w, n in finished[:nbest]
     ]
     return tuple(candidates) or (UNSCORED,)

@@ -23,6 +23,8 @@ from convs2s_jax.search.rules import SPECIAL
 
 LEAST = 1024
 """Smallest size of a union."""
+FEW = 8
+"""Sentences whose union is taken to be a quarter of the vocabulary, where sizes are chosen beforehand."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ def union_size(count: int, most: int) -> int:
     """
     step = max(LEAST, 1 << (count - 1).bit_length()) // 8
     return min(round_up(max(count, LEAST), step), most)
+
+
+def fixed_sizes(shortlist: Shortlist | None, rows: int) -> tuple[int, ...]:
+    """The sizes U of batches of `rows` sentences where programs are compiled beforehand: a part of all words, or all.
+
+    The words of 8 sentences are a seventh of a vocabulary of 6,400, those of 64 are two fifths. Without a shortlist
+    there are none.
+    """
+    if shortlist is None:
+        return ()
+    part = shortlist.size // (4 if rows <= FEW else 2)
+    return union_size(max(1, part), shortlist.size), shortlist.size
 
 
 def everything(size: int) -> Shortlist:

@@ -39,6 +39,7 @@ def translate(
     first: int = 0,
     draws: Sequence[tuple[int, int]] | None = None,
     shortlist: Shortlist | None = None,
+    nbest: int | None = None,
     attention: bool = False,
     rows: int = 64,
     tokens: int = 16384,
@@ -72,6 +73,7 @@ def translate(
         `first`.
       draws: in place of these, the seed and the number for each sentence.
       shortlist: the words that a translation may use; None for all words. It has to be of the models' vocabularies.
+      nbest: most candidates of each sentence; None for all that the search has.
       attention: whether candidates hold their attention weights.
       rows: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted.
@@ -147,7 +149,7 @@ def translate(
     # numbers are placed once, not copied to the device with each batch
     on = placed((members, jax.device_put(numbers_of(cfg))))
     for i, found, weights in spread(plan, run, devices, progress):
-        results[i] = Translation(candidates_of(found, weights, lengths[i]), cuts[i])
+        results[i] = Translation(candidates_of(found, weights, lengths[i], nbest=nbest), cuts[i])
     return results
 
 

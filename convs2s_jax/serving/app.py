@@ -79,8 +79,8 @@ def make(
 def _add_routes(app: FastAPI) -> None:
     problems: dict[int | str, Any] = {status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503, 504)}
 
-    @app.post("/translate", responses=problems)
-    async def translate(request: Request, asked: TranslationRequest) -> TranslationAnswer:
+    @app.post("/translate", response_model=TranslationAnswer, responses=problems)
+    async def translate(request: Request, asked: TranslationRequest) -> Response:
         """Translate lines. Lines of requests that arrive together share a batch, which changes no translation."""
         service: Service = request.app.state.service
         begun, status = time.monotonic(), 500
@@ -93,7 +93,7 @@ def _add_routes(app: FastAPI) -> None:
         finally:
             service.metrics.requests.labels(str(status)).inc()
             service.metrics.seconds.observe(time.monotonic() - begun)
-        return answer
+        return Response(answer, media_type="application/json")
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -12,9 +12,11 @@ from convs2s_jax.search.buckets import widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.search.structure import structure_of
+from convs2s_jax.search.translate import longest
 from convs2s_jax.serving import required
 from convs2s_jax.serving.required import Allowed
 from convs2s_jax.translation.lines import encode, translate
+from convs2s_jax.translation.options import check_search
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
 
@@ -99,6 +101,7 @@ class Engine:
             "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
             "when the server is started",
         )
+        check_search(search, changes, attends=self.translator.attends, form="{}")
         check(
             1 <= nbest <= search.beam_size,
             f"nbest is {nbest}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam",
@@ -135,6 +138,11 @@ class Engine:
             widths.append(next(width for width in self.widths if width > len(ids)))
         return widths
 
+    def most_weights(self, search: SearchConfig, widths: Sequence[int], *, nbest: int) -> int:
+        """Most weights that the attention of lines of these widths has, in the hypotheses of an answer."""
+        models = self.translator.models
+        return nbest * sum(width * (longest(models, search, width) + 1) for width in widths)
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Columns of source arrays, each twice as many as the one before."""
@@ -145,17 +153,6 @@ class Engine:
         rare = key.attention or key.search.sampling or key.axes != NO_AXES
         sizes = (1, FEW) if rare else (1, FEW, self.batch_size // 2, self.batch_size)
         return tuple(sorted({max(1, min(size, self.batch_size)) for size in sizes}))
-
-    def word_sizes(self, rows: int) -> tuple[int, ...]:
-        """Words that the softmax of a batch is over, with a shortlist: a part of the vocabulary, or else all.
-
-        The words of 8 sentences are a seventh of a vocabulary of 6,400, those of 64 are two fifths.
-        """
-        few = self.translator.shortlist
-        if few is None:
-            return ()
-        part = few.size // (4 if rows <= FEW else 2)
-        return shortlist.union_size(max(1, part), few.size), few.size
 
     def run(self, key: Key, width: int, lines: Sequence[LineRequest]) -> list[Result]:
         """Translate lines that need at most this width, in one batch of a known shape."""
@@ -179,7 +176,7 @@ class Engine:
             batch_tokens=rows * width,
             least_width=width,
             draws=[line.draw for line in lines],
-            word_sizes=self.word_sizes(rows),
+            word_sizes=shortlist.fixed_sizes(few, rows),
             least_axes=key.axes,
         )
 

@@ -9,7 +9,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import inputs, shortlists, translator
-from convs2s_jax.translation.options import check_coverage
+from convs2s_jax.translation.options import check_search
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
@@ -35,7 +35,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         search.lm_weight == 0,
         f"search.lm_weight is {search.lm_weight}: a server has no language model; use --lm_weight=0, or decode.py --lm",
     )
-    check_coverage(search, attends=model.attends)
+    check_search(search, options.search, attends=model.attends)
     check(
         search.diverse_groups == 1 or "constraints" not in options.allow,
         "--allow=constraints with diverse_groups: only plain beam search sees to it that phrases occur; leave one out",

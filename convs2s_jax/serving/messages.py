@@ -1,8 +1,10 @@
 """The JSON of requests and answers."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from convs2s_jax.translation.formats import record
@@ -109,13 +111,19 @@ class Problem(BaseModel):
     error: Annotated[str, Field(description="what is wrong and what to do, in a sentence")]
 
 
-def line_of(result: Result, request: TranslationRequest) -> Line:
+def answer_of(results: Sequence[Result], request: TranslationRequest) -> bytes:
+    """The JSON of a `TranslationAnswer`, made line by line, so that other threads run in between."""
+    lines = [_line_of(result, request).model_dump_json() for result in results]
+    return f'{{"translations":[{",".join(lines)}]}}'.encode()
+
+
+def _line_of(result: Result, request: TranslationRequest) -> Line:
     """The part of the answer that is for one line."""
     result = dataclasses.replace(result, hypotheses=result.hypotheses[: request.nbest])
     hypotheses = []
     for found, values in zip(result.hypotheses, record(result)["hypotheses"], strict=True):
         values = values | {"alignment": values["alignment"] if request.alignment else None}
         if request.attention and found.attention is not None:
-            values["attention"] = [[round(float(weight), 4) for weight in row] for row in found.attention]
+            values["attention"] = np.round(found.attention.astype(np.float64), 4).tolist()
         hypotheses.append(Hypothesis(**values))
     return Line(text=hypotheses[0].text, source_tokens=list(result.source_tokens), hypotheses=hypotheses)

@@ -1,7 +1,8 @@
 """What the handlers of requests share: the model, its batches, its metrics, and the answer to a request."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fastapi import HTTPException
 
@@ -9,14 +10,17 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.batching import Batcher, FullError
 from convs2s_jax.serving.engine import Engine, Key, LineRequest
-from convs2s_jax.serving.messages import TranslationAnswer, TranslationRequest, line_of
+from convs2s_jax.serving.messages import TranslationRequest, answer_of
 from convs2s_jax.serving.metrics import Metrics
 from convs2s_jax.serving.options import ServeOptions
 
 RETRY = 1
 """Seconds after which a client may try again."""
 INLINE = 4096
-"""Characters of a request that are tokenised at once; more would keep other requests waiting, and get a thread."""
+"""Characters of all hypotheses asked for up to which the event loop itself tokenises and answers, unless they come with
+attention; more would keep other requests waiting, and get a thread."""
+MOST_WEIGHTS = 1 << 21
+"""Attention weights that an answer may have: as JSON they are up to 16 MB."""
 
 
 class Service:
@@ -59,8 +63,8 @@ class Service:
             if self.closing:
                 return
 
-    async def translate(self, asked: TranslationRequest) -> TranslationAnswer:
-        """The translations of a request.
+    async def translate(self, asked: TranslationRequest) -> bytes:
+        """The answer to a request, a `TranslationAnswer` as JSON.
 
         Raises:
           HTTPException: it cannot be served, and why.
@@ -71,25 +75,36 @@ class Service:
         if len(asked.lines) > most:
             raise HTTPException(422, f"lines has {len(asked.lines)} lines: this server takes up to {most}")
         try:
-            short = asked.characters <= INLINE
-            work = self._prepared(asked) if short else await asyncio.to_thread(self._prepared, asked)
+            async with asyncio.timeout(self.options.timeout):
+                answer = await self._answer(asked)
+        except TimeoutError:
+            raise HTTPException(504, f"there was no answer within {self.options.timeout:g} seconds") from None
+        self.metrics.lines.inc(len(asked.lines))
+        return answer
+
+    async def _answer(self, asked: TranslationRequest) -> bytes:
+        """`translate` of a request that may take as long as it does."""
+
+        async def done(work: Callable[..., Any], *given: Any) -> Any:
+            return work(*given) if inline else await asyncio.to_thread(work, *given)
+
+        inline = asked.characters * asked.nbest <= INLINE and not asked.attention
+        try:
+            key, requests = await done(self._prepared, asked)
         except UserError as error:
             raise HTTPException(422, str(error)) from error
         try:
-            answers = self.batcher.submit(*work)
+            answers = self.batcher.submit(key, requests)
         except FullError:
             sentence = f"{self.batcher.waiting} lines are waiting already: try again later"
             raise HTTPException(429, sentence, {"retry-after": str(RETRY)}) from None
         try:
-            async with asyncio.timeout(self.options.timeout):
-                results = await asyncio.gather(*answers)
-        except TimeoutError:
-            raise HTTPException(504, f"there was no answer within {self.options.timeout:g} seconds") from None
+            results = await asyncio.gather(*answers)
         finally:
             for answer in answers:
                 answer.cancel()
-        self.metrics.lines.inc(len(asked.lines))
-        return TranslationAnswer(translations=[line_of(result, asked) for result in results])
+        content: bytes = await done(answer_of, results, asked)
+        return content
 
     def _prepared(self, asked: TranslationRequest) -> tuple[Key, list[tuple[int, LineRequest]]]:
         """What the lines of a request have in common, and each with its width.
@@ -121,7 +136,14 @@ class Service:
             LineRequest(line, asked.nbest, *more, draw=(asked.seed or 0, number))
             for number, (line, more) in enumerate(zip(lines, required, strict=True))
         ]
-        return key, list(zip(engine.widths_of(lines), requests, strict=True))
+        widths = engine.widths_of(lines)
+        count = engine.most_weights(search, widths, nbest=asked.nbest) if asked.attention else 0
+        check(
+            count <= MOST_WEIGHTS,
+            f"attention: translations of these lines may have {count} weights, and this server returns up to "
+            f"{MOST_WEIGHTS}; ask for fewer lines at once, or for a smaller nbest",
+        )
+        return key, list(zip(widths, requests, strict=True))
 
 
 def _check_lines(name: str, texts: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
     """The job of translating or scoring the file that the options name."""
     translator = translator_of(options, tell)
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    work = read_work(options, translator, search)
+    work = read_work(options, translator, search, tell)
     if work.targets is None and work.lines:
         inputs.check_memory(translator, search, min(options.batch_size, len(work.lines)))
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from convs2s_jax.core import streams
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import decoding, inputs, labelling
 from convs2s_jax.translation.formats import FORMATS
@@ -43,7 +44,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     streams.check_open(sys.stdout)
     prompt = PROMPTS[run_folder.load_config(Path(options.workdir[0])).model.kind](options, tell=tell)
     tell("compiling ...")
-    prompt.answer(0, "1")
+    prompt.compile()
     tell("ready: type one sentence a line; Ctrl-D ends" if sys.stdin.isatty() else "ready")
     try:
         for number, line in enumerate(typed()):
@@ -67,8 +68,9 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     inputs.check_memory(translator, search, rows=1)
     dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
+    sizes = fixed_sizes(translator.shortlist, 1)
 
-    def answer(number: int, line: str) -> Result:
+    def answer(number: int, line: str, word_sizes: Sequence[int] = sizes) -> Result:
         [result] = translate(
             translator,
             search,
@@ -81,10 +83,15 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
             first=number,
             batch_size=1,
             least_width=WIDTH,
+            word_sizes=word_sizes,
         )
         return result
 
-    return Prompt(FORMATS[options.format], answer, partial(decoding.warn, "standard input", tell=tell))
+    def compile() -> None:
+        for i in range(max(1, len(sizes))):
+            answer(0, "1", sizes[i:])  # each size is once the first that holds its words
+
+    return Prompt(FORMATS[options.format], compile, answer, partial(decoding.warn, "standard input", tell=tell))
 
 
 PROMPTS: Mapping[str, MakePrompt] = MappingProxyType(

@@ -58,11 +58,13 @@ class Prompt(NamedTuple, Generic[R]):
 
     Attributes:
       style: how a result is written.
+      compile: compiles what answers need.
       answer: (number, line) -> the result of a line; numbers start at 0.
       warn: (results), as in a `Job`.
     """
 
     style: Format[R]
+    compile: Callable[[], None]
     answer: Callable[[int, str], R]
     warn: Callable[[Sequence[R]], None]
 

@@ -106,7 +106,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
     classifier = of(run)
     if options.split:
-        text = trained.read_split(run.cfg, options.split, run.held_out, options.workdir[0])
+        text = trained.read_split(run.cfg, run.vocabularies, options.split, run.splits, options.workdir[0], tell=tell)
         name, lines, right = str(options.split), text.src, text.tgt
     else:
         name, lines, right = options.input_name, read_lines(options.input), None
@@ -152,7 +152,10 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
     def answer(number: int, line: str) -> Labelled:
         return label(classifier, [line], first=number, batch_size=1, least_width=width)[0]
 
-    return Prompt(LABEL_FORMATS[options.format], answer, partial(_warn, "standard input", tell))
+    def compile() -> None:
+        answer(0, "1")
+
+    return Prompt(LABEL_FORMATS[options.format], compile, answer, partial(_warn, "standard input", tell))
 
 
 def _check(options: Options) -> None:

@@ -1,7 +1,6 @@
 """Decoding lines of text from Python; arguments are named like the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -76,6 +75,7 @@ def translate(
         first=first,
         draws=draws,
         shortlist=translator.shortlist,
+        nbest=nbest,
         attention=attention or replace_unk,
         rows=batch_size,
         tokens=batch_tokens,
@@ -87,9 +87,8 @@ def translate(
         progress=progress,
     )
     dictionary = (unk_dictionary or {}) if replace_unk else None
-    more: dict[str, Any] = {"nbest": nbest, "dictionary": dictionary}
     return [
-        describe(translator.vocabularies, first + i, line, ids, translation, **more)
+        describe(translator.vocabularies, first + i, line, ids, translation, dictionary=dictionary)
         for i, (line, ids, translation) in enumerate(zip(lines, sources, found, strict=True))
     ]
 

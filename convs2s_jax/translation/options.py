@@ -21,8 +21,29 @@ def flags(names: Iterable[str]) -> str:
     return ", ".join(f"--{name}" for name in names)
 
 
-def check_coverage(search: SearchConfig, *, attends: bool) -> None:
-    """Raise UserError for a penalty of coverage in the search of a model without attention."""
+def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool, form: str = "--{}") -> None:
+    """Refuse options of a search that change nothing in it, or that the model cannot follow.
+
+    Args:
+      search: the whole search.
+      given: names of the fields that the user gave.
+      attends: whether the model has attention weights.
+      form: how users write such a name.
+
+    Raises:
+      UserError: the message says which.
+    """
+    given = set(given)
+    check(
+        "diverse_strength" not in given or search.diverse_groups > 1,
+        f"{form.format('diverse_strength')} without --diverse_groups: one group has no other to differ from; leave it "
+        "out",
+    )
+    for name in ("length_penalty", "length_penalty_kind"):
+        check(
+            name not in given or search.normalize,
+            f"{form.format(name)} with --nonormalize: scores are not divided by a power of the length; leave one out",
+        )
     check(
         attends or search.coverage_penalty == 0,
         f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
@@ -182,15 +203,7 @@ class Options:
                 not (given and self.constraints),
                 f"--constraints with --{name}: only plain beam search sees to it that phrases occur; leave one out",
             )
-        check(
-            "diverse_strength" not in self.search or cfg.diverse_groups > 1,
-            "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
-        )
-        for name in ("length_penalty", "length_penalty_kind"):
-            check(
-                name not in self.search or cfg.normalize,
-                f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
-            )
+        check_search(cfg, self.search, attends=attends)
         check(
             self.seed is None or cfg.sampling,
             f"--seed={self.seed} without --sampling: nothing is drawn in beam search; leave it out",
@@ -204,7 +217,6 @@ class Options:
             "--replace_unk with a model without attention: nothing says which source word an unknown word stands for; "
             "leave it out",
         )
-        check_coverage(cfg, attends=attends)
         return cfg
 
     def _check_alone(self, flag: str, given: bool, others: Iterable[str], why: str) -> None:

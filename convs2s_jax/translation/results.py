@@ -66,7 +66,6 @@ def describe(
     ids: np.ndarray,
     found: Translation,
     *,
-    nbest: int = 1,
     given: str | None = None,
     dictionary: Mapping[str, str] | None = None,
 ) -> Result:
@@ -78,7 +77,6 @@ def describe(
       source: text of the line.
       ids: token ids of the line.
       found: its translation.
-      nbest: maximum number of hypotheses.
       given: text of the only candidate, if it was given and scored rather than found.
       dictionary: for replacing unknown words (see `alignment.replace_unknown`), which needs `found` to have attention;
         None leaves them.
@@ -101,7 +99,7 @@ def describe(
         line=line,
         source=source,
         source_tokens=tuple(vocabularies.src.token(int(i)) for i in ids),
-        hypotheses=tuple(hypothesis(candidate) for candidate in found.candidates[:nbest]),
+        hypotheses=tuple(hypothesis(candidate) for candidate in found.candidates),
         cut=found.cut,
     )
 

@@ -17,9 +17,9 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import restoring, run_folder
+from convs2s_jax.training.run import prepare, restoring, run_folder
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import check_unchanged, fingerprint_of_text
+from convs2s_jax.training.run.dataset import Known, check_unchanged, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -36,7 +36,7 @@ class Trained:
       params: merged parameters.
       steps: steps of the checkpoints whose mean the parameters are.
       fingerprint: digest of model configuration, vocabularies and checkpoints.
-      held_out: checksums of the lines of "valid" and "test" that the checkpoints know.
+      splits: fingerprints of "train", "valid" and "test" that the checkpoints know (`dataset.check_unchanged`).
     """
 
     cfg: Config
@@ -44,7 +44,7 @@ class Trained:
     params: Tree
     steps: tuple[int, ...]
     fingerprint: str
-    held_out: Mapping[str, str | None]
+    splits: Mapping[str, Known]
 
 
 def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
@@ -77,25 +77,43 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     content += [position["digests"]["params"] for position in positions]
     fingerprint = checksum(json.dumps(content, sort_keys=True).encode())
     numbers = tuple(position["step"] for position in positions)
-    return Trained(cfg, vocabularies, params, numbers, fingerprint, positions[-1].get("held_out", {}))
+    splits = {"train": positions[-1].get("data"), **positions[-1].get("held_out", {})}
+    return Trained(cfg, vocabularies, params, numbers, fingerprint, splits)
 
 
 def read_split(
-    cfg: Config, split: str, held_out: Mapping[str, str | None], workdir: str, *, way_out: str = OTHER_TEXTS
+    cfg: Config,
+    vocabularies: Vocabularies,
+    split: str,
+    known: Mapping[str, Known],
+    workdir: str,
+    *,
+    tell: Callable[[str], None],
+    way_out: str = OTHER_TEXTS,
 ) -> ParallelText:
     """Read a split of a run's corpus.
 
+    Training text is compared by its token ids, which are kept in the workdir's cache.
+
     Args:
       cfg: the run's configuration.
-      split: "valid" or "test".
-      held_out: checksums of both, as the checkpoint knows them.
-      workdir: of the run, for messages.
+      vocabularies: of the run.
+      split: "train", "valid" or "test".
+      known: fingerprints of all three, as the checkpoint knows them.
+      workdir: of the run.
+      tell: receives sentences for the user.
       way_out: what the user can do instead, for messages.
 
     Raises:
       UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
     """
     text = parallel_text.read(cfg.data, split, optional=True)
-    check_unchanged(split, fingerprint_of_text(text), held_out, where=workdir, way_out=way_out)
+    found: Known = None
+    if split != "train":
+        found = fingerprint_of_text(text)
+    elif len(text) and known.get(split) is not None:
+        tokens = prepare.tokenize(cfg, Path(workdir), vocabularies, text, tell)
+        found = fingerprint(tokens.src, tokens.tgt)
+    check_unchanged(split, found, known, where=workdir, way_out=way_out)
     check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {way_out}")
     return text

@@ -17,6 +17,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.dataset import Known
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.trained import Dtype, Trained
 
@@ -32,7 +33,7 @@ class Translator:
       vocabularies: vocabularies shared by all members.
       steps: for each member, the steps of the checkpoints whose mean its parameters are.
       fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
-      held_out: as of `Trained`; for an ensemble, of the first member.
+      splits: as of `Trained`; for an ensemble, of the first member.
       shortlist: words that translations may use (`translation.shortlists`); None for all words.
     """
 
@@ -42,7 +43,7 @@ class Translator:
     vocabularies: Vocabularies
     steps: tuple[tuple[int, ...], ...]
     fingerprints: tuple[str, ...] = ()
-    held_out: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    splits: Mapping[str, Known] = dataclasses.field(default_factory=dict)
     shortlist: Shortlist | None = None
 
     @property
@@ -115,9 +116,7 @@ def load(
 def of(found: Trained) -> Translator:
     """A single trained model as a translator. Raises UserError for a model of another kind."""
     cfg, fingerprints = found.cfg, (found.fingerprint,)
-    return Translator(
-        cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.held_out
-    )
+    return Translator(cfg, cfg.translator, found.params, found.vocabularies, (found.steps,), fingerprints, found.splits)
 
 
 def fuse(

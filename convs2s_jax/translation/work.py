@@ -10,6 +10,7 @@ from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import inputs, resuming, trained
+from convs2s_jax.translation.job import Tell
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.translator import Translator
 
@@ -37,7 +38,7 @@ class Work:
     dictionary: Mapping[str, str] | None = None
 
 
-def read_work(options: Options, translator: Translator, search: SearchConfig) -> Work:
+def read_work(options: Options, translator: Translator, search: SearchConfig, tell: Tell) -> Work:
     """Read and check the source lines and the files parallel to them."""
     if options.split and not translator.reads_source:
         raise UserError(
@@ -45,7 +46,9 @@ def read_work(options: Options, translator: Translator, search: SearchConfig) ->
             "texts with --score=FILE"
         )
     if options.split:
-        text = trained.read_split(translator.cfg, options.split, translator.held_out, options.workdir[0])
+        text = trained.read_split(
+            translator.cfg, translator.vocabularies, options.split, translator.splits, options.workdir[0], tell=tell
+        )
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
         given = read_lines(options.score)  # once: it may be a pipe

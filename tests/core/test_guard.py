@@ -11,7 +11,7 @@ import pytest
 from absl import logging
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.guard import INTERRUPTED, NO_MEMORY, guard, silence_libraries
+from convs2s_jax.core.guard import INTERRUPTED, guard, silence_libraries
 
 
 def of_program(error):
@@ -21,6 +21,7 @@ def of_program(error):
     return action
 
 
+NO_MEMORY = "there is not enough memory: buy some"
 NO_FILE = "x cannot be used: File name too long; give another file or folder"
 
 
@@ -43,7 +44,7 @@ NO_FILE = "x cannot be used: File name too long; give another file or folder"
 )
 def test_what_the_machine_lacks_ends_in_one_sentence(error, sentence, capsys):
     with pytest.raises(SystemExit) as end:
-        guard(of_program(error), program="p")
+        guard(of_program(error), program="p", memory="buy some")
     assert (end.value.code, capsys.readouterr().err) == (2, f"p: {sentence}\n")
 
 

@@ -83,6 +83,19 @@ def test_token_scores_are_those_of_one_forced_pass(params, sources, translations
             np.testing.assert_allclose(candidate.score, expected.mean(), rtol=1e-4)
 
 
+def test_candidates_hold_arrays_of_their_own_lengths(params, sources):
+    """Views would keep the arrays of their whole batch, padded, until a window of lines is written."""
+    for nbest in (1, 2):
+        for source, found in zip(
+            sources, translate(params, MODEL, SEARCH, sources, rows=4, attention=True, nbest=nbest), strict=True
+        ):
+            assert len(found.candidates) <= nbest
+            for one in found.candidates if len(source) else ():
+                assert one.attention.shape == (len(one.tokens) + 1, min(len(source) + 1, MODEL.max_source))
+                assert one.attention.dtype == np.float32
+                assert all(x.base is None for x in (one.tokens, one.token_scores, one.attention))
+
+
 def test_candidates_are_different_and_best_first(translations):
     for translation in translations:
         scores = [c.score for c in translation.candidates]

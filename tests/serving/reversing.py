@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import types
 
 import httpx
 import numpy as np
@@ -23,6 +24,7 @@ class Model:
 
     attends = True
     shortlist = None
+    models = types.SimpleNamespace(max_target=64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.serving import app, server
+from convs2s_jax.serving import app, server, service
+from convs2s_jax.serving.messages import answer_of
 from convs2s_jax.serving.options import ServeOptions
 from tests.serving.reversing import Model, Reversing, talk
 
@@ -184,6 +185,51 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
     assert other.json()["translations"][0]["text"] == "b a"
     assert late.status_code == 504
     assert late.json()["error"] == "there was no answer within 0.5 seconds"
+
+
+def test_a_request_that_is_tokenised_for_too_long_gets_504():
+    class Slow(Reversing):
+        def widths_of(self, lines):
+            self.event.wait(20)
+            return super().widths_of(lines)
+
+    engine = Slow(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
+
+    async def work(client):
+        try:
+            return await asyncio.wait_for(client.post("/translate", json={"lines": ["a" * 5000]}), 10)
+        finally:
+            engine.event.set()
+
+    answer = talk(work, engine=engine, options=ServeOptions(workdir=("w",), timeout=0.2))
+    assert answer.status_code == 504
+
+
+@pytest.mark.parametrize(
+    ("more", "inline"), [({}, True), ({"attention": True}, False), ({"lines": ["a" * 5000]}, False)], ids=str
+)
+def test_large_answers_are_made_beside_the_event_loop(monkeypatch, more, inline):
+    threads = []
+
+    def noted(*given):
+        threads.append(threading.current_thread())
+        return answer_of(*given)
+
+    monkeypatch.setattr(service, "answer_of", noted)
+    assert answer_to({"lines": ["a b"], **more}).status_code == 200
+    assert [thread is threading.main_thread() for thread in threads] == [inline]
+
+
+def test_attention_beyond_what_an_answer_may_hold_is_refused(monkeypatch):
+    of_a_line = 16 * (2 * 16 + 10 + 1)  # a width of 16, and the longest translation
+    monkeypatch.setattr(service, "MOST_WEIGHTS", 3 * of_a_line)
+    body = {"lines": ["a"] * 4, "attention": True}
+    assert answer_to(body | {"lines": ["a"] * 3}).status_code == 200
+    assert answer_to(body | {"attention": False, "alignment": True}).status_code == 200
+    for asked, lines in ((body, 4), (body | {"lines": ["a"] * 2, "nbest": 2}, 4)):
+        answer = answer_to(asked)
+        assert answer.status_code == 422
+        assert f"may have {lines * of_a_line} weights, and this server returns up to" in answer.json()["error"]
 
 
 def test_a_full_queue_answers_429():

@@ -83,7 +83,7 @@ def listed(workdir, tmp_path_factory):
 def test_a_shortlist_gives_the_translations_of_decoding(listed, monkeypatch, words):
     monkeypatch.setattr(shortlist, "LEAST", words or 128)
     lines = ["5 kilowatts", "at 12:30", "1 2 3"]
-    sizes = listed.word_sizes(8)
+    sizes = shortlist.fixed_sizes(listed.translator.shortlist, 8)
     assert sizes[0] < sizes[1] == listed.translator.vocabularies.tgt.size
     for few in (True, False):
         own = listed.translator if few else dataclasses.replace(listed.translator, shortlist=None)
@@ -205,13 +205,27 @@ def test_options_that_no_server_can_have_are_refused(workdir, more, sentence):
         ServeOptions(workdir=(str(workdir),), **more)
 
 
-def test_a_weight_of_a_language_model_is_refused(workdir):
-    """Of an ensemble the last model would count as one."""
-    options = ServeOptions(workdir=(str(workdir), str(workdir)), search={"lm_weight": 0.2})
-    with pytest.raises(
-        UserError, match=r"^search.lm_weight is 0\.2: a server has no language model; use --lm_weight=0"
-    ):
+@pytest.mark.parametrize(
+    ("search", "sentence"),
+    [
+        # of an ensemble the last model would count as one
+        ({"lm_weight": 0.2}, r"^search.lm_weight is 0\.2: a server has no language model; use --lm_weight=0"),
+        ({"length_penalty": 0.5, "normalize": False}, "^--length_penalty with --nonormalize: scores are not divided"),
+        ({"diverse_strength": 1.0}, "^--diverse_strength without --diverse_groups: "),
+    ],
+    ids=str,
+)
+def test_a_search_that_no_server_can_have_is_refused(workdir, search, sentence):
+    options = ServeOptions(workdir=(str(workdir), str(workdir)), search=search)
+    with pytest.raises(UserError, match=sentence):
         load(options, tell=lambda _: None)
+
+
+def test_a_request_cannot_ask_for_what_changes_nothing(engine):
+    plain = dataclasses.replace(engine, search=dataclasses.replace(engine.search, normalize=False))
+    assert plain.asked({"temperature": 0.7}).temperature == 0.7
+    with pytest.raises(UserError, match=r"^length_penalty with --nonormalize: scores are not divided by a power"):
+        plain.asked({"length_penalty": 0.7})
 
 
 def test_translations_are_those_of_decoding(workdir):

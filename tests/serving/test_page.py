@@ -44,8 +44,13 @@ def test_the_page_shows_what_the_server_answers(page, tmp_path):
         texts = [re.sub(r"\s+", " ", f"{one['text']} {one['score']:.3f}") for one in line["hypotheses"]]
         assert [re.sub(r"\s+", " ", text) for text in found] == texts
         weights = line["hypotheses"][0]["attention"]
-        titles = page.eval_on_selector_all("#matrix td[title]", "cells => cells.map(cell => cell.title)")
-        assert [title.rpartition(": ")[2] for title in titles] == [f"{w:.2f}" for row in weights for w in row]
+        expected = [f"{w:.2f}" for row in weights for w in row]
+        for _ in range(200):  # it is asked for once the line is shown
+            titles = page.eval_on_selector_all("#matrix td[title]", "cells => cells.map(cell => cell.title)")
+            if [title.rpartition(": ")[2] for title in titles] == expected:
+                break
+            page.wait_for_timeout(50)
+        assert [title.rpartition(": ")[2] for title in titles] == expected
     word = page.locator("#target-words span").first
     word.hover()
     lit = page.eval_on_selector_all("#source-words span", "words => words.map(word => word.style.backgroundColor)")

@@ -6,11 +6,14 @@ import json
 import os
 
 import jax
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search import shortlist
+from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.translation import interactive
+from convs2s_jax.translation import interactive, shortlists
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.options import Options
 
@@ -70,9 +73,28 @@ def test_answers_come_at_once_and_are_those_of_a_file(talk, translator, lines):
 )
 def test_no_sentence_needs_a_compilation(talk, options):
     """From one token to the 63 that the width allows."""
+    _check_compiled_before(talk, options)
+
+
+def test_no_sentence_needs_a_compilation_with_a_shortlist(talk, translator, tmp_path, monkeypatch):
+    """Of few words, or of so many that the softmax is over all."""
+    monkeypatch.setattr(shortlist, "LEAST", 8)
+    vocabularies = translator.vocabularies
+    S, V = vocabularies.src.size, vocabularies.tgt.size
+    words = np.sort(np.random.default_rng(0).integers(4, V, (S, 12)), axis=1).reshape(-1).astype(np.int32)
+    made = Shortlist(np.asarray([5], np.int32), words, np.arange(S + 1, dtype=np.int32) * 12, V)
+    part = shortlist.fixed_sizes(made, 1)[0]
+    counts = [len(made.of(ids)) for ids in vocabularies.src.encode(["1", "a (b), c £5.00 at 12:30"])]
+    assert counts[0] <= part < counts[1]  # else one of the two sizes is not seen
+    shortlists.save(made, vocabularies, tmp_path / "shortlist")
+    _check_compiled_before(talk, {"shortlist": str(tmp_path / "shortlist")})
+
+
+def _check_compiled_before(talk, options):
     jax.clear_caches()  # of the tests before
-    answers, _, compiled = talk(["Norway\n", "\n", "5 km\n", "1 2 " * 15 + "\n", "a\n"], **options)
-    assert len(answers) == 5
+    lines = ["5\n", "Norway\n", "\n", "a (b), c £5.00 at 12:30\n", "1 2 " * 15 + "\n", "a\n"]
+    answers, _, compiled = talk(lines, **options)
+    assert len(answers) == 6
     assert compiled[0] > 0
     assert set(compiled) == {compiled[0]}
 

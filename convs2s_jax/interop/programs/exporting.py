@@ -31,7 +31,7 @@ from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation import translator
-from convs2s_jax.translation.options import check_coverage
+from convs2s_jax.translation.options import check_search
 from convs2s_jax.translation.translator import Translator
 
 FORMAT = 1
@@ -83,7 +83,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         search.lm_weight == 0,
         f"search.lm_weight is {search.lm_weight}: one model is exported, without a language model; use --lm_weight=0",
     )
-    check_coverage(search, attends=model.attends)
+    check_search(search, order.search, attends=model.attends)
     with new_folder(order.output) as folder:
         manifest = _written(folder, model, search, order)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

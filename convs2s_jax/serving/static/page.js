@@ -3,7 +3,7 @@
 
 const PAUSE = 250; // milliseconds without a key before the text is sent
 const byId = (id) => document.getElementById(id);
-let about = null, waiting = null, sent = null, answers = [], chosen = 0;
+let about = null, waiting = null, sent = null, search = {}, answers = [], chosen = 0;
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -43,19 +43,25 @@ async function translate() {
   if (!typed.length) return show([], []);
   sent = new AbortController();
   const beam = Number(byId("beam").value), penalty = byId("penalty").value;
-  const asked = { lines: typed, beam_size: beam, nbest: beam, attention: about.attention };
-  if (penalty !== "") asked.length_penalty = Number(penalty);
+  search = { beam_size: beam, nbest: beam };
+  if (penalty !== "") search.length_penalty = Number(penalty);
   byId("target").classList.add("old");
+  const translations = await ask({ lines: typed, ...search });
+  if (translations) show(typed, translations);
+}
+
+// The translations of a request; null where there are none, once the page says why.
+async function ask(asked) {
   try {
     const response = await fetch("translate", {
       method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(asked), signal: sent.signal,
     });
     const answer = await response.json();
-    if (!response.ok) return problem(answer.error);
-    problem("");
-    show(typed, answer.translations);
+    problem(response.ok ? "" : answer.error);
+    return response.ok ? answer.translations : null;
   } catch (error) {
     if (error.name !== "AbortError") problem("The server cannot be reached.");
+    return null;
   }
 }
 
@@ -65,7 +71,7 @@ function problem(sentence) {
 }
 
 function show(typed, translations) {
-  answers = translations;
+  answers = translations.map((one, i) => ({ ...one, source: typed[i], asked: !about.attention }));
   byId("target").classList.remove("old");
   byId("target").textContent = translations.map((one) => one.text).join("\n");
   byId("details").hidden = !translations.length;
@@ -92,11 +98,24 @@ function showLine() {
     item.append(button);
     return item;
   }));
-  showAttention(line, line.hypotheses[chosen]);
+  showAttention(line);
+  if (!line.asked) look(line);
 }
 
-function showAttention(line, hypothesis) {
-  const weights = hypothesis.attention;
+// Asks for the attention of the line that is shown: with that of all lines, answers would be large.
+async function look(line) {
+  line.asked = true;
+  const found = await ask({ lines: [line.source], attention: true, ...search });
+  if (!found) return;
+  for (const one of line.hypotheses) {
+    const same = found[0].hypotheses.find((other) => String(other.tokens) === String(one.tokens));
+    one.attention = same ? same.attention : null;
+  }
+  if (line === answers[byId("line").selectedIndex]) showAttention(line);
+}
+
+function showAttention(line) {
+  const hypothesis = line.hypotheses[chosen], weights = hypothesis.attention;
   byId("attention").hidden = !weights || !weights.length;
   if (!weights || !weights.length) return;
   const source = [...line.source_tokens.slice(0, weights[0].length - 1), "⏎"];

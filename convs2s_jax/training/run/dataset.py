@@ -11,6 +11,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.store import TokenStore
 
+Known = int | str | None
+"""A fingerprint of a split; None where there is no such split, or where nothing is known of it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -58,12 +61,12 @@ def fingerprint_of_text(text: ParallelText) -> str | None:
     return content.hexdigest()
 
 
-def check_unchanged(name: str, found: str | None, known: Mapping[str, str | None], *, where: str, way_out: str) -> None:
+def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, where: str, way_out: str) -> None:
     """Refuse a split that is not the one that a checkpoint knows.
 
     Args:
-      name: "valid" or "test".
-      found: fingerprint of the split.
+      name: "train", "valid" or "test".
+      found: fingerprint of the split: `fingerprint` of "train", `fingerprint_of_text` of the others.
       known: fingerprints by name. A split that was not there (None), or that an earlier version did not store, may be
         any.
       where: the workdir, for the message.
@@ -73,6 +76,6 @@ def check_unchanged(name: str, found: str | None, known: Mapping[str, str | None
       UserError: the split has changed.
     """
     if known.get(name) not in (None, found):
-        what = {"valid": "validation", "test": "test"}[name]
+        what = {"train": "training", "valid": "validation", "test": "test"}[name]
         how = "have changed since its last checkpoint" if found else "are missing, and its last checkpoint knows them"
         raise UserError(f"the {what} data of --workdir={where} {how}: restore them, or {way_out}")

@@ -1,5 +1,6 @@
 """The JSON part of a checkpoint: progress of training, validation loss, digests of all arrays, checksums of itself."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from convs2s_jax.core import files
 from convs2s_jax.core.checksums import DamagedError, parsed, seal, unseal
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.digest import digest, digest_of_record
 
 FORMAT = 1
@@ -55,6 +57,15 @@ def read(folder: Path) -> dict[str, Any]:
             f"{folder} has checkpoint format {content['format']}, this version reads {FORMAT}; see CHANGELOG.md"
         )
     return {**content, "digests": digests}
+
+
+def trained_on(workdir: Path) -> int | None:
+    """The fingerprint of the training data in the newest checkpoint that can be read and has one."""
+    for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
+        with contextlib.suppress(DamagedError, ValueError, OSError, UserError):
+            if (found := read(place).get("data")) is not None:
+                return int(found)
+    return None
 
 
 def loss_of(folder: Path) -> float | None:

@@ -11,6 +11,7 @@ from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
 from convs2s_jax.training.run import digest, position_file, run_folder
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation import shortlists
 from tests import processes
 from tests.reporting.test_report import inside
 from tests.training.run.test_opening import TEXT, config
@@ -67,6 +68,24 @@ def test_changed_data_are_refused_in_training_and_decoding(copy, split, name, ch
     ended = translated(copy, split)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
+
+
+def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy):
+    """They are known by their token ids, which training has kept in the cache."""
+    sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
+    before = sorted((copy / "run" / "cache").iterdir())
+    ended = translated(copy, "train")
+    assert (ended.returncode, ended.stdout.count("\n")) == (0, TEXT.count("\n")), ended.stderr
+    shortlists.make(copy / "run", **sizes)
+    assert sorted((copy / "run" / "cache").iterdir()) == before
+    CHANGES["a word"](copy / "texts" / "train.src")
+    said = f"the training data of --workdir={copy / 'run'} have changed since its last checkpoint: restore them, or "
+    ended = translated(copy, "train")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
+    with pytest.raises(UserError) as error:
+        shortlists.make(copy / "run", **sizes)
+    assert str(error.value) == f"{said}name a run that was trained on them"
 
 
 def left_out(folder, split):
