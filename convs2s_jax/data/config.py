@@ -86,8 +86,8 @@ class BatchConfig:
     """How sentence pairs are grouped into batches of few shapes.
 
     Attributes:
-      tokens: token budget of a batch on all devices together: rows * max(S, T) is at most this; a longer pair is a batch
-        by itself.
+      tokens: token budget of a batch, that of all devices together: rows * max(S, T) is at most this; a longer pair is
+        a batch by itself.
       shapes: maximum number of (S, T) shapes; each is compiled once.
       accumulate: number of batches whose gradients are summed for one update.
       max_length: maximum length of either side of a training pair in tokens, including its end symbol; longer pairs are

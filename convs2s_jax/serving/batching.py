@@ -116,7 +116,8 @@ class Batcher:
                 return self._take()
             self._arrival.clear()
             try:
-                await asyncio.wait_for(self._arrival.wait(), max(rest, 0))
+                async with asyncio.timeout(max(rest, 0)):
+                    await self._arrival.wait()
             except TimeoutError:
                 self._arrival.set()
 

@@ -212,6 +212,33 @@ def test_a_line_that_fails_harms_no_other():
     assert str(error) == "bad line"
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_work_that_is_cancelled_while_a_line_arrives_ends(turns):
+    """So that a server ends, which waits for it."""
+    blocked = threading.Event()
+
+    def run(items):
+        blocked.wait(10)
+        return upper(items)
+
+    async def main():
+        batcher = Batcher(run, lambda _key: 4, 60.0, 100)
+        working = asyncio.create_task(batcher.work())
+        batcher.submit("k", [(16, "a")])
+        await asyncio.sleep(0.05)  # it runs, and work waits for lines of the next batch
+        batcher.submit("k", [(16, "b")])
+        await asyncio.sleep(0.05)
+        batcher.submit("k", [(16, "c")])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        ended, _ = await asyncio.wait([working], timeout=1)
+        blocked.set()
+        return ended
+
+    assert asyncio.run(main())
+
+
 def test_lines_that_nobody_awaits_are_not_run():
     async def work(batcher):
         given_up = batcher.submit("k", [(16, "a")])

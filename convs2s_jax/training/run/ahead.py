@@ -19,6 +19,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import distributed, validation
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.step import Step
 
 K = TypeVar("K", bound=Hashable)
@@ -88,7 +89,7 @@ class Ahead(Generic[K]):
         with self._lock:
             self._waiting = []
             running = list(self._running.values())
-        for each in running if kind is not KeyboardInterrupt else ():
+        for each in running if kind not in (KeyboardInterrupt, EndedAtOnceError) else ():
             each.wait()
 
     def _next(self) -> K:

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run import distributed, position_file
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import BEFORE, finished
 from convs2s_jax.training.step import TrainState
 
@@ -51,13 +51,21 @@ class Checkpoints(ocp.CheckpointManager):
         """The best of the checkpoints; see `best_of`."""
         return best_of(self.all_steps(), self.losses)
 
-    def close(self) -> None:
-        """Close. Where another error ends the run, that of an unfinished save is not raised in its place.
+    def __contextmanager__(self) -> Iterator["Checkpoints"]:
+        """Close at the end. Where another error ends the run, that of an unfinished save is not raised in its place.
 
-        On a full disk both have the same cause, and only ours says what to do.
+        On a full disk both have the same cause, and only ours says what to do. A second signal waits for no save: only
+        when all of it is written does its folder get the name of a checkpoint.
         """
-        with contextlib.nullcontext() if sys.exc_info()[0] is None else contextlib.suppress(Exception):
-            super().close()
+        try:
+            yield self
+        except EndedAtOnceError:
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+        self.close()
 
     def metrics(self, step: int) -> None:
         """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""

@@ -38,9 +38,8 @@ class Events:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = tensorboard.EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
         self._flushed = time.monotonic()
-        if step:
-            start = proto.SessionLog(status=proto.SessionLog.START)
-            self._file.write_event(proto.Event(step=step + 1, wall_time=time.time(), session_log=start))
+        start = proto.SessionLog(status=proto.SessionLog.START)
+        self._file.write_event(proto.Event(step=step + 1, wall_time=time.time(), session_log=start))
 
     def write(self, name: str, value: float | int, *, step: int) -> None:
         """Add a number. Raises OSError if the disk is full."""

@@ -32,6 +32,10 @@ class StoppedBeforeUpdateError(KeyboardInterrupt):
     """A signal arrived before the first update. It is no Exception, so that nothing takes it for an error of a file."""
 
 
+class EndedAtOnceError(KeyboardInterrupt):
+    """A second signal, after which this process ends: nothing waits for a save, or for a store, in the background."""
+
+
 class Interrupts:
     """Context manager that handles the first signal; a second one ends the program at once.
 
@@ -46,8 +50,9 @@ class Interrupts:
         """Signals are handled inside of the context only.
 
         Args:
-          own_process: whether this process may be ended where a library's call goes on for `PATIENCE` seconds after a
-            signal before the first update: learning vocabularies and compiling do not return to Python meanwhile.
+          own_process: whether this process ends with the run. It may then be ended where a library's call goes on for
+            `PATIENCE` seconds after a signal before the first update: learning vocabularies and compiling do not return
+            to Python meanwhile. And a second signal, unless there are several processes, waits for nothing.
           peers: connections to the other processes.
         """
         self.received = ""
@@ -121,7 +126,7 @@ class Interrupts:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._last = number
         if self.received:
-            raise KeyboardInterrupt
+            raise EndedAtOnceError if self._own_process else KeyboardInterrupt
         self.received = signal.Signals(number).name
         if not self._begun:
             raise StoppedBeforeUpdateError

@@ -5,8 +5,8 @@ with it a checkpoint in the store is complete, and it is what is deleted first.
 """
 
 import contextlib
-import os
 import shutil
+import sqlite3
 import sys
 import threading
 import time
@@ -18,7 +18,8 @@ from tqdm import tqdm
 from convs2s_jax.core import files, stores
 from convs2s_jax.core.checksums import DamagedError, parsed
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import metrics_file
+from convs2s_jax.training.run import metrics_file, trackers, written_back
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import BEFORE, DAMAGED
 from convs2s_jax.training.run.stored_programs import FOLDER, StoredPrograms
 
@@ -27,12 +28,11 @@ PERIOD = 5.0
 PATIENCE = 600.0
 """Seconds for which writing back is tried again before a run gives up."""
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
-READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log")
+READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log", trackers.DATABASE)
 """Files that a run that continues needs, beside vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and
 compiled programs are no part of a run."""
-Stamp = tuple[int, int]
 
 
 def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
@@ -51,8 +51,8 @@ def fetch(address: str, folder: Path) -> dict[str, bytes | None]:
     found = stores.names(address)
     wanted = [name for name in found if name in READ_BACK or name.startswith("vocab/")]
     shutil.rmtree(folder / "vocab", ignore_errors=True)
-    for name in READ_BACK:
-        (folder / name).unlink(missing_ok=True)
+    for path in [*(folder / name for name in READ_BACK), *folder.glob(f"{trackers.DATABASE}-*")]:
+        path.unlink(missing_ok=True)
     stores.in_parallel(lambda name: copy(address, folder, name), wanted)
     there = steps_of(found)
     known = {step: read_position(address, step) if MARK in names else None for step, names in there.items()}
@@ -115,10 +115,24 @@ class Mirror:
           may_write: whether the workdir is still held by this process.
         """
         self._address, self._folder, self._known, self._may_write = address, folder, known, may_write
-        self._sent = {name: stamp for name, stamp in _files(folder).items() if name.partition("/")[0] in _FETCHED}
+        self._sent = {
+            name: stamp
+            for name, stamp in written_back.stamps(folder, local=LOCAL).items()
+            if name.partition("/")[0] in _FETCHED
+        }
         self._programs = StoredPrograms(address, folder)
         self._guard, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Mirror":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; a second signal leaves to the next start what the store has not got."""
+        if kind is EndedAtOnceError:
+            self._stop.set()
+        else:
+            self.close()
 
     def start(self) -> None:
         """Begin to write back in the background."""
@@ -154,10 +168,10 @@ class Mirror:
             if not self._may_write():
                 raise OSError(0, "the lock could not be renewed")
             steps = _checkpoints(self._folder)  # listed first: the reports before a checkpoint are written before it
-            now = _files(self._folder)
+            now = written_back.stamps(self._folder, local=LOCAL)
             for name in sorted((name for name in now if self._sent.get(name) != now[name]), key=_rank):
-                with contextlib.suppress(FileNotFoundError):  # removed just now
-                    content, address = _whole_lines(self._folder / name), stores.join(self._address, name)
+                with contextlib.suppress(FileNotFoundError, sqlite3.Error):  # removed just now, or in use
+                    content, address = written_back.content(self._folder / name), stores.join(self._address, name)
                     stores.write(address, content) if content else stores.delete(address)
                     self._sent[name] = now[name]
             written = [self._push_checkpoint(step, steps[step]) for step in steps if not step.endswith(BEFORE)]
@@ -176,7 +190,7 @@ class Mirror:
             if step in self._known:
                 self._delete(step)
             self._known[step] = None
-            names = [name for name in _files(place, all_of=True) if name != MARK]
+            names = [name for name in written_back.stamps(place) if name != MARK]
             try:
                 stores.in_parallel(
                     lambda name: stores.write(stores.join(address, name), (place / name).read_bytes()), names
@@ -224,26 +238,6 @@ def _rank(name: str) -> tuple[bool, bool, str]:
     return name != "config.json", not name.startswith("vocab/"), name
 
 
-def _files(folder: Path, *, all_of: bool = False) -> dict[str, Stamp]:
-    """The files in a folder by their relative names, with size and time of the last change.
-
-    Those of `LOCAL`, locks and temporary ones are left out, unless `all_of` them are asked for.
-    """
-    found = {}
-    for root, folders, names in os.walk(folder):
-        if Path(root) == folder and not all_of:
-            folders[:] = [name for name in folders if name not in LOCAL]
-            names = [name for name in names if not name.startswith("lock")]
-        if not all_of:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            names = [name for name in names if not name.startswith(".")]
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(os.path.join(root, name))
-                found[os.path.relpath(os.path.join(root, name), folder)] = status.st_size, status.st_mtime_ns
-    return found
-
-
 def _checkpoints(folder: Path) -> dict[str, bytes]:
     """The checkpoints of the local copy that are complete, with their positions, and those put aside as damaged."""
     found = {}
@@ -262,9 +256,3 @@ def _digests(position: bytes) -> object:
         digests = parsed(position)["digests"]
         return digests["params"], digests["optimizer"]
     return object()
-
-
-def _whole_lines(path: Path) -> bytes:
-    """The content of a file; of one that lines are appended to, only complete lines."""
-    data = path.read_bytes()
-    return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data

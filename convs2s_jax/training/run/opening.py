@@ -102,6 +102,7 @@ def open_run(
             validated=position.validated == position.step,
             told=told,
             trackers=cfg.training.trackers,
+            address=place.address,
             config=to_dict(cfg),
         )
 

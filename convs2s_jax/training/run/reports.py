@@ -47,6 +47,7 @@ class Reports:
         validated: bool = True,
         told: Sequence[str] = (),
         trackers: Sequence[str] = (),
+        address: str = "",
         config: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Begin after `step` updates.
@@ -57,6 +58,7 @@ class Reports:
           validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
           told: lines for the log, of what the user has been told before.
           trackers: names of trackers that get the metrics too.
+          address: of a workdir in an object store, for the trackers; "" for a folder.
           config: the configuration as nested dictionaries, for the trackers.
         """
         self._workdir = workdir
@@ -69,7 +71,7 @@ class Reports:
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
         for sentence in damaged:
             self.tell(sentence)
-        self._trackers = Trackers(trackers, workdir, config, self.tell)
+        self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell)
 
     def __enter__(self) -> "Reports":
         return self

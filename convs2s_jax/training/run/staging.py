@@ -27,15 +27,16 @@ class Workdir:
       mirror: writes them back into an object store; None where the folder is the workdir, and on all processes but
         the primary one.
       shared: whether all processes have one folder. Otherwise each has a copy of its own, and the primary one saves.
+      address: of the workdir in an object store; "" where the folder is the workdir.
     """
 
     def __init__(self, folder: Path, *, address: str = "", mirror: Mirror | None = None, shared: bool = True) -> None:
-        self.folder, self.mirror, self.shared = folder, mirror, shared
-        self._address, self._settled = address, 0
+        self.folder, self.mirror, self.shared, self.address = folder, mirror, shared, address
+        self._settled = 0
 
     def settle(self) -> None:
         """Wait until the checkpoints before are where the workdir is. Raises UserError as `Mirror.settle`."""
-        if self._address:
+        if self.address:
             self._settled += 1
             distributed.primary_only(f"settled {self._settled}", self.mirror.settle if self.mirror else lambda: None)
 
@@ -43,7 +44,7 @@ class Workdir:
         """Let all processes have the checkpoints that are finished, to read them."""
         self.settle()
         if not self.shared:
-            _fetched_everywhere(self._address, self.folder)
+            _fetched_everywhere(self.address, self.folder)
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
         """A state as it is saved: with one folder each process writes its part; otherwise all of it, on the host."""
@@ -108,7 +109,7 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
             stores.names(address)  # says of a bucket that is not there
             is_fresh = stack.enter_context(store_lock.held(address))
             found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
-            stack.callback(found.close)
+            stack.enter_context(found)
             entered = stack.pop_all()
     except OSError as error:
         raise stores.unusable("--workdir", address, error) from error

@@ -17,6 +17,7 @@ from typing import Any
 
 from convs2s_jax.core import stores
 from convs2s_jax.training.run.holder import Holder, end_lost, in_use, this_process
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 
 BEAT = 10.0
 """Seconds between two beats of a holder."""
@@ -29,6 +30,8 @@ PREFIX = "lock-"
 def held(workdir: str) -> Iterator[Callable[[], bool]]:
     """Hold a workdir. If another process takes it from this one, which it can after `SILENCE`, this process ends.
 
+    After a second signal the claim stays: it is over since its process has ended.
+
     Yields:
       A function: whether the last beat is so recent that nobody can have taken the workdir.
 
@@ -40,13 +43,18 @@ def held(workdir: str) -> Iterator[Callable[[], bool]]:
     stop = threading.Event()
     beats = threading.Thread(target=claim.beat, args=(stop,), daemon=True)
     beats.start()
+    at_once = False
     try:
         yield claim.is_fresh
+    except EndedAtOnceError:
+        at_once = True  # as by a kill: what is being written may reach the store a moment later
+        raise
     finally:
         stop.set()
-        beats.join()
-        with contextlib.suppress(OSError):  # otherwise it is over when it has been silent
-            claim.withdraw()
+        if not at_once:
+            beats.join()
+            with contextlib.suppress(OSError):  # otherwise it is over when it has been silent
+                claim.withdraw()
 
 
 class _Claim:

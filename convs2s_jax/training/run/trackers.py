@@ -18,6 +18,8 @@ from convs2s_jax.core.errors import UserError, first_line
 
 PROJECT = "convs2s_jax"
 """Project, or experiment, of the runs, unless the environment names one."""
+DATABASE = "mlflow.db"
+"""MLflow's file in the workdir."""
 LONGEST = 500
 """Most characters of a parameter's value that MLflow takes."""
 Values = Mapping[str, float | int]
@@ -36,7 +38,7 @@ class Tracker(Protocol):
 class WandB:
     """Weights & Biases: folder `wandb` of the workdir, which `wandb sync` uploads."""
 
-    def __init__(self, workdir: Path, fields: Mapping[str, Any]) -> None:
+    def __init__(self, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
         """Open the run that belongs to the workdir."""
         import wandb
 
@@ -44,17 +46,25 @@ class WandB:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(workdir),
-            id=os.environ.get("WANDB_RUN_ID", run_id(workdir)),
-            name=os.environ.get("WANDB_NAME", workdir.name),
+            id=os.environ.get("WANDB_RUN_ID", run_id(address)),
+            name=os.environ.get("WANDB_NAME", address.rpartition("/")[2]),
             resume="allow",
             mode=mode,
             config=dict(fields),
             settings=wandb.Settings(silent=True, disable_git=True, x_disable_stats=True),
         )
+        self._last = self._run.step
 
     def log(self, values: Values, step: int) -> None:
-        """Write numbers."""
-        self._run.log(dict(values), step=step)
+        """Write numbers. Those of an earlier step, such as test scores of the best checkpoint, go into the summary.
+
+        Weights & Biases takes no step before the last one into its curves.
+        """
+        if step < self._last:
+            self._run.summary.update(dict(values))
+        else:
+            self._run.log(dict(values), step=step)
+            self._last = step
 
     def close(self) -> None:
         """End the run's part of this process."""
@@ -64,23 +74,24 @@ class WandB:
 class MLflow:
     """MLflow: the file `mlflow.db` of the workdir, for `mlflow ui --backend-store-uri sqlite:///WORKDIR/mlflow.db`."""
 
-    def __init__(self, workdir: Path, fields: Mapping[str, Any]) -> None:
+    def __init__(self, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
         """Open the run that belongs to the workdir, or create it with the configuration as its parameters."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries of MLflow, about each other
             from mlflow.tracking import MlflowClient
 
-            uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{(workdir / 'mlflow.db').absolute()}")
+            uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{(workdir / DATABASE).absolute()}")
             self._client = client = MlflowClient(tracking_uri=uri)
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             found = client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else client.create_experiment(name)
-            runs = client.search_runs([experiment], f"tags.workdir = '{run_id(workdir)}'")
+            runs = client.search_runs([experiment], f"tags.workdir = '{run_id(address)}'")
             if runs:
                 self._run = str(runs[0].info.run_id)
                 client.update_run(self._run, status="RUNNING")
                 return
-            run = client.create_run(experiment, run_name=workdir.name, tags={"workdir": run_id(workdir)})
+            tags = {"workdir": run_id(address)}
+            run = client.create_run(experiment, run_name=address.rpartition("/")[2], tags=tags)
             self._run = str(run.info.run_id)
             for field, value in fields.items():
                 client.log_param(self._run, field, str(value)[:LONGEST])
@@ -100,11 +111,11 @@ class Entry(NamedTuple):
 
     Attributes:
       package: that it needs.
-      open: (workdir, fields of the configuration by name) -> the tracker.
+      open: (workdir, its address, fields of the configuration by name) -> the tracker.
     """
 
     package: str
-    open: Callable[[Path, Mapping[str, Any]], Tracker]
+    open: Callable[[Path, str, Mapping[str, Any]], Tracker]
 
 
 TRACKERS: Mapping[str, Entry] = MappingProxyType({"wandb": Entry("wandb", WandB), "mlflow": Entry("mlflow", MLflow)})
@@ -125,13 +136,21 @@ class Trackers:
     """The trackers of a run. One that fails is told once and not used again: it does not end a training."""
 
     def __init__(
-        self, names: Sequence[str], workdir: Path, config: Mapping[str, Any], tell: Callable[[str], None]
+        self, names: Sequence[str], workdir: Path, address: str, config: Mapping[str, Any], tell: Callable[[str], None]
     ) -> None:
-        """Open them; `config` is the configuration as nested dictionaries."""
+        """Open them.
+
+        Args:
+          names: of the trackers.
+          workdir: of the run, on this machine.
+          address: of the workdir, the same on each machine where the run is continued.
+          config: the configuration as nested dictionaries.
+          tell: tells the user a sentence.
+        """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
         for name in names:
-            self._try(name, partial(self._begin, name, workdir, dict(flat(config))))
+            self._try(name, partial(self._begin, name, workdir, address, dict(flat(config))))
 
     def log(self, values: Values, step: int) -> None:
         """Write numbers to all of them."""
@@ -143,8 +162,8 @@ class Trackers:
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
 
-    def _begin(self, name: str, workdir: Path, fields: Mapping[str, Any]) -> None:
-        self._open[name] = TRACKERS[name].open(workdir, fields)
+    def _begin(self, name: str, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
+        self._open[name] = TRACKERS[name].open(workdir, address, fields)
 
     def _try(self, name: str, action: Callable[[], None]) -> None:
         try:
@@ -154,9 +173,9 @@ class Trackers:
             self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
 
 
-def run_id(workdir: Path) -> str:
-    """An id for the run in a workdir: the same whenever it is continued."""
-    return hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
+def run_id(address: str) -> str:
+    """An id for the run in the workdir of this address: the same whenever it is continued."""
+    return hashlib.sha256(address.encode()).hexdigest()[:12]
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

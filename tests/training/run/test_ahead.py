@@ -1,5 +1,6 @@
 """Programs compiled before they are needed: in order, once, and the very programs that updates call."""
 
+import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import ahead, validation
 from convs2s_jax.training.run.ahead import Ahead
 from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.helpers import drills_but
@@ -60,6 +62,16 @@ def test_as_many_are_at_work_as_there_are_threads():
         assert work.reached["c"].wait(60)
         for go in work.go.values():
             go.set()
+
+
+@pytest.mark.parametrize("kind", [EndedAtOnceError, KeyboardInterrupt])
+def test_a_second_signal_waits_for_nothing_that_is_at_work(kind):
+    go = threading.Event()
+    with contextlib.suppress(kind), Ahead(lambda _name: go.wait(5), threads=1) as one:
+        one.request("a")
+        raise kind
+    assert list(one._running) == ["a"]
+    go.set()
 
 
 def test_without_threads_nothing_is_done():

@@ -1,22 +1,26 @@
 """Checkpoints as they are written: which stay, how arrays are laid out, what happens on a full disk."""
 
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import checkpoint, digest, restoring
+from convs2s_jax.training.run import checkpoint, digest, restoring, run_folder
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.step import TrainState
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, restore, save, state
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
 
 
 def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
@@ -106,6 +110,28 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_w
     assert told == []
     if steps:
         assert_bitwise(found[0], state(30))
+
+
+@pytest.mark.parametrize(("kind", "waits"), [(EndedAtOnceError, False), (KeyboardInterrupt, True), (OSError, True)])
+def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_does_not_count(
+    folder, monkeypatch, kind, waits
+):
+    go, finalize = threading.Event(), ocp.StandardCheckpointHandler.finalize
+
+    def slow(*args):
+        go.wait(0.3 if waits else 5)
+        finalize(*args)
+
+    monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", slow)
+    with contextlib.suppress(kind), checkpoint.manager(folder, keep=9) as checkpoints:
+        checkpoint.save(checkpoints, state(40), position(40), loss=2.0)
+        raise kind
+    step = 40 if waits else 30
+    assert max(run_folder.finished(folder)) == step
+    found = restoring.restore(folder, ABSTRACT, check=ACCEPT, tell=pytest.fail)
+    assert_bitwise(found.state, state(step))
+    go.set()
+    checkpoints.wait_until_finished()
 
 
 @pytest.mark.parametrize("nested", [False, True])

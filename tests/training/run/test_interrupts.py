@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from convs2s_jax.training.run.interrupts import SIGNALS, Interrupts, StoppedBeforeUpdateError
+from convs2s_jax.training.run.interrupts import SIGNALS, EndedAtOnceError, Interrupts, StoppedBeforeUpdateError
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -25,12 +25,14 @@ def test_first_signal_is_only_noted(number):
 
 @pytest.mark.parametrize("first", SIGNALS)
 @pytest.mark.parametrize("second", SIGNALS)
-def test_second_signal_ends_the_program(first, second):
-    with Interrupts() as interrupts:
+@pytest.mark.parametrize(("own_process", "kind"), [(True, EndedAtOnceError), (False, KeyboardInterrupt)])
+def test_second_signal_ends_the_program(first, second, own_process, kind):
+    with Interrupts(own_process=own_process) as interrupts:
         interrupts.begin()
         os.kill(os.getpid(), first)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as raised:
             os.kill(os.getpid(), second)
+        assert raised.type is kind
         assert interrupts.received == first.name
 
 

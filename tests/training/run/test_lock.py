@@ -1,8 +1,5 @@
 """One process at a time holds a workdir, with flock and without; its death releases it."""
 
-import contextlib
-import dataclasses
-import errno
 import fcntl
 import os
 import re
@@ -11,113 +8,16 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import holder, lease
+from convs2s_jax.training.run import holder
 from convs2s_jax.training.run.lock import locked
 from tests import tiny
 from tests.helpers import drills_but
-
-PROGRAM = """
-    import errno, fcntl, os, sys, time
-    from pathlib import Path
-    from convs2s_jax.core.errors import UserError
-    from convs2s_jax.training.run import lease
-    from convs2s_jax.training.run.lock import locked
-
-    def unsupported(*_):
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    workdir, mode = Path(sys.argv[1]), sys.argv[2]
-    if mode == "claims":
-        fcntl.flock = unsupported
-        lease.BEAT, lease.SILENCE = 0.05, 0.5
-
-    def hold():
-        print("trying", flush=True)
-        sys.stdin.readline()
-        try:
-            with locked(workdir):
-                print("held", flush=True)
-                if "fork" in sys.argv and os.fork() == 0:
-                    print(os.getpid(), flush=True)
-                    time.sleep(60)
-                sys.stdin.readline()
-        except UserError as error:
-            print(error, flush=True)
-
-    def count():
-        inside = workdir / "inside"
-        for _ in range(int(sys.argv[3])):
-            try:
-                with locked(workdir):
-                    os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails beside another holder
-                    time.sleep(0.001)
-                    inside.unlink()
-                    print("held", flush=True)
-            except UserError:
-                time.sleep(0.002)
-
-    count() if sys.argv[3].isdigit() else hold()
-"""
-FLOCK, CLAIMS = "flock", "claims"
-
-
-@contextlib.contextmanager
-def holders(workdir, mode, what="hold", number=1):
-    """Processes that wait for a line, try to hold the lock, say so, and hold it until the next line."""
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(workdir), mode, what]
-    pipe = subprocess.PIPE
-    with contextlib.ExitStack() as stack:
-        started = []
-        for _ in range(number):
-            process = subprocess.Popen(command, cwd=tiny.ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-            stack.callback(end, process)
-            started.append(process)
-        yield started
-
-
-def end(process):
-    process.kill()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()
-    process.wait()
-
-
-def go(process):
-    """Let a process try; what it says of it."""
-    assert process.stdout.readline() == "trying\n"
-    return proceed(process)
-
-
-def proceed(process):
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return process.stdout.readline()
-
-
-def hold(workdir):
-    with locked(workdir):
-        pass
-
-
-@pytest.fixture(params=[FLOCK, CLAIMS])
-def mode(request, monkeypatch):
-    """The file system of this process has flock, or has none."""
-    if request.param == CLAIMS:
-
-        def unsupported(*_):
-            raise OSError(errno.ENOTSUP, "Operation not supported")
-
-        monkeypatch.setattr(fcntl, "flock", unsupported)
-        monkeypatch.setattr(lease, "BEAT", 0.05)
-        monkeypatch.setattr(lease, "SILENCE", 0.5)
-    return request.param
+from tests.locks import CLAIMS, FLOCK, go, hold, holders
 
 
 def test_another_process_is_refused_with_who_and_since_when_and_its_death_releases(tmp_path, mode):
@@ -189,81 +89,6 @@ def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     assert sum(text.count("held") for text, _ in said) >= 10
 
 
-def stale(workdir, *, elsewhere):
-    """A claim whose process has ended: on this machine, or on another one, whose processes cannot be seen."""
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    record = dataclasses.replace(holder.this_process(), process=ended.pid)
-    record = dataclasses.replace(record, machine="another") if elsewhere else record
-    (workdir / "lock-4").write_bytes(record.to_bytes() + b"17\n")
-
-
-@pytest.mark.parametrize("elsewhere", drills_but([False, True], [True]))
-def test_of_processes_that_take_over_a_stale_claim_exactly_one_wins(tmp_path, elsewhere):
-    with holders(tmp_path, CLAIMS, number=3) as processes:
-        stale(tmp_path, elsewhere=elsewhere)
-        threads = [threading.Thread(target=lambda p=p: said.append(go(p))) for p in processes]
-        said = []
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert said.count("held\n") == 1
-    assert sum(" is in use: " in text for text in said) == 2, said
-
-
-@pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
-@pytest.mark.parametrize("hours", [-5, 0, 5])
-def test_a_claim_from_elsewhere_is_over_after_silence_whatever_the_clocks_say(tmp_path, mode, hours, capsys):
-    stale(tmp_path, elsewhere=True)
-    there = time.time() + 3600 * hours
-    os.utime(tmp_path / "lock-4", (there, there))
-    began = time.monotonic()
-    hold(tmp_path)
-    assert time.monotonic() - began >= lease.SILENCE
-    assert "waiting 0 s for a sign of life" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
-@pytest.mark.parametrize("hours", drills_but([-5, 5], [5]))
-def test_a_claim_from_elsewhere_that_beats_is_refused_whatever_the_clocks_say(tmp_path, mode, hours, monkeypatch):
-    with holders(tmp_path, CLAIMS) as (first,):
-        assert go(first) == "held\n"
-        monkeypatch.setattr(holder, "_machine", lambda: "another")
-        there = time.time() + 3600 * hours
-        os.utime(tmp_path / "lock-1", (there, there))
-        with pytest.raises(UserError, match=f"is in use: process {first.pid} "):
-            hold(tmp_path)
-
-
-@pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
-def test_a_claim_of_a_process_id_that_is_used_again_is_over(tmp_path, mode):
-    record = dataclasses.replace(holder.this_process(), started="1")
-    (tmp_path / "lock-1").write_bytes(record.to_bytes())
-    hold(tmp_path)
-    (tmp_path / "lock-2").write_bytes(holder.this_process().to_bytes())
-    with pytest.raises(UserError, match=f"is in use: process {os.getpid()} "):
-        hold(tmp_path)
-
-
-@pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
-def test_a_claim_that_was_never_written_is_over_after_silence(tmp_path, mode):
-    (tmp_path / "lock-1").touch()
-    hold(tmp_path)
-    assert os.listdir(tmp_path) == ["lock-2"]
-
-
-def test_a_holder_whose_place_was_taken_ends(tmp_path):
-    """It was stopped for longer than the silence that others wait for."""
-    with holders(tmp_path, CLAIMS) as (first,):
-        assert go(first) == "held\n"
-        (tmp_path / "lock-2").write_bytes(holder.this_process().to_bytes())
-        assert first.wait(timeout=20) == holder.LOST
-        told = first.stderr.read()
-    assert f"process {os.getpid()} on " in told
-    assert "has taken its place; it ends here" in told
-
-
 def test_a_lock_whose_file_was_just_removed_guards_nothing_and_is_taken_anew(tmp_path, monkeypatch):
     flock, first = fcntl.flock, [True]
 
@@ -275,20 +100,6 @@ def test_a_lock_whose_file_was_just_removed_guards_nothing_and_is_taken_anew(tmp
     monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
     with locked(tmp_path), pytest.raises(UserError, match="is in use"):
         hold(tmp_path)
-
-
-@pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
-def test_who_looked_before_others_came_and_went_is_refused(tmp_path, mode, monkeypatch):
-    newest, first = lease._newest, [True]
-    (tmp_path / "lock-3").write_bytes(holder.this_process().to_bytes())
-
-    def looked_earlier(*args):
-        return lease.Claim(1, lease.OVER) if first and first.pop() else newest(*args)
-
-    monkeypatch.setattr(lease, "_newest", looked_earlier)
-    with pytest.raises(UserError, match="is in use"):
-        hold(tmp_path)
-    assert os.listdir(tmp_path) == ["lock-3"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff", b"[" * 100_000])

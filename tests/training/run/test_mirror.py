@@ -1,12 +1,16 @@
 """The local copy of a workdir in an object store, and what is written back."""
 
+import contextlib
 import shutil
+import sqlite3
+import threading
 
 import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import checkpoint, mirror, restoring, store_copy
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.mirror import Mirror
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, state
 from tests.stores import bucket, requests  # noqa: F401  (fixtures)
@@ -58,6 +62,54 @@ def test_what_is_written_back_is_fetched_again(bucket, copy, tmp_path):  # noqa:
     assert sorted(known) == ["10", "20", "30"]
     assert_bitwise(restored(other).state, restored(copy).state)
     assert not (other / "samples").exists()
+
+
+def test_a_database_of_a_tracker_is_whole_in_the_store_and_fetched_again(bucket, tmp_path):  # noqa: F811
+    """Also where SQLite has committed rows beside the database, or a killed start has left such files behind."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    with contextlib.closing(sqlite3.connect(here / "mlflow.db")) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE metrics (value)")
+        database.execute("INSERT INTO metrics VALUES (1)")
+        database.commit()
+        assert (here / "mlflow.db-wal").exists()
+        mirrored(here).push()
+    assert stores.names(RUN) == ["mlflow.db"]
+    (other / "mlflow.db-wal").write_text("of another state")
+    known = mirror.fetch(RUN, other)
+    assert [path.name for path in other.iterdir()] == ["mlflow.db"]
+    with contextlib.closing(sqlite3.connect(other / "mlflow.db")) as database:
+        assert database.execute("SELECT value FROM metrics").fetchall() == [(1,)]
+    before, again = stores.read(f"{RUN}/mlflow.db"), Mirror(RUN, other, known, lambda: True)
+    (other / "mlflow.db").write_text("no database")
+    (other / "train.log").write_text("a line\n")
+    again.push()
+    assert stores.read(f"{RUN}/train.log") == b"a line\n"
+    assert stores.read(f"{RUN}/mlflow.db") == before
+
+
+@pytest.mark.parametrize(("kind", "waits"), [(EndedAtOnceError, False), (KeyboardInterrupt, True), (OSError, True)])
+def test_only_a_second_signal_does_not_wait_for_the_store(bucket, copy, monkeypatch, kind, waits):  # noqa: F811
+    writing, go, write = threading.Event(), threading.Event(), stores.write
+
+    def slow(address, content):
+        if not writing.is_set():
+            writing.set()
+            go.wait(0.3 if waits else 5)
+        write(address, content)
+
+    monkeypatch.setattr(stores, "write", slow)
+    monkeypatch.setattr(mirror, "PERIOD", 0.01)
+    with contextlib.suppress(kind), mirrored(copy) as mine:
+        mine.start()
+        assert writing.wait(20)
+        raise kind
+    assert mine._thread.is_alive() != waits
+    assert steps() == (["10", "20", "30"] if waits else [])
+    go.set()
+    mine._thread.join()
 
 
 def test_a_checkpoint_is_complete_with_its_last_object_and_goes_with_its_first(bucket, copy, requests):  # noqa: F811

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.reports import Reports, perplexity
@@ -26,16 +26,34 @@ def lines(workdir):
     return found
 
 
-def scalars(workdir):
-    """(tag, step, value) of all events; a record is its length, a checksum, the event, a checksum."""
-    found = []
+def events(workdir):
+    """All events; a record is its length, a checksum, the event, a checksum."""
     for path in sorted((workdir / "tensorboard").iterdir()):
         data = path.read_bytes()
         while data:
             (length,) = struct.unpack("<Q", data[:8])
-            event = Event.FromString(data[12 : 12 + length])
-            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            yield Event.FromString(data[12 : 12 + length])
             data = data[12 + length + 4 :]
+
+
+def a_second_later(workdir, start):
+    """Files of events have names by seconds and would be one; rename that of a start, as if the next came later."""
+    [path] = (workdir / "tensorboard").glob("events*")
+    path.rename(path.with_name(f"{start}.{path.name}"))
+
+
+def scalars(workdir):
+    """(tag, step, value) of all events."""
+    return [(value.tag, event.step, value.simple_value) for event in events(workdir) for value in event.summary.value]
+
+
+def shown(workdir, tag):
+    """(step, value) of what TensorBoard shows: the start of a session hides earlier events of its step and later."""
+    found = []
+    for event in events(workdir):
+        if event.session_log.status == SessionLog.START:
+            found = [each for each in found if each[0] < event.step]
+        found += [(event.step, value.simple_value) for value in event.summary.value if value.tag == tag]
     return found
 
 
@@ -92,10 +110,12 @@ def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
     with Reports(tmp_path, step=0) as reports:
         for step in (10, 20, 30, 40):
             reports.metrics(step=step, epoch=1, split="train", loss=float(step))
+    a_second_later(tmp_path, 1)
     with Reports(tmp_path, step=20) as reports:
         assert [line["step"] for line in lines(tmp_path)] == [10, 20]
         reports.metrics(step=30, epoch=1, split="train", loss=0.5)
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 10.0), (20, 20.0), (30, 0.5)]
+    assert shown(tmp_path, "train/loss") == [(10, 10.0), (20, 20.0), (30, 0.5)]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
@@ -108,11 +128,13 @@ def test_a_validation_that_is_done_again_has_no_line_of_the_one_before(tmp_path,
         assert [line["split"] for line in lines(tmp_path)] == left
 
 
-def test_a_run_that_begins_anew_has_no_old_lines(tmp_path):
-    for _ in range(2):
+def test_a_run_that_begins_anew_has_no_old_lines_and_shows_no_old_curve(tmp_path):
+    for start in (1, 2):
         with Reports(tmp_path, step=0) as reports:
             assert lines(tmp_path) == []
-            reports.metrics(step=10, epoch=1, split="train", loss=1.0)
+            reports.metrics(step=10, epoch=1, split="train", loss=float(start))
+        a_second_later(tmp_path, start)
+    assert shown(tmp_path, "train/loss") == [(10, 2.0)]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])

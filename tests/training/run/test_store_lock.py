@@ -10,6 +10,7 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import holder, store_lock
 from convs2s_jax.training.run.holder import this_process
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
 RUN = "gs://bucket/run"
@@ -53,6 +54,16 @@ def test_a_second_holder_is_refused_and_a_third_comes_after(bucket):  # noqa: F8
     assert stores.names(RUN) == []
     with store_lock.held(RUN):
         pass
+
+
+def test_a_claim_stays_where_a_second_signal_ends_its_process(bucket):  # noqa: F811
+    """A last object may be written a moment after the end."""
+    with pytest.raises(EndedAtOnceError), store_lock.held(RUN):
+        raise EndedAtOnceError
+    assert len(stores.names(RUN, "lock-")) == 1
+    with pytest.raises(KeyboardInterrupt), store_lock.held("gs://bucket/other"):
+        raise KeyboardInterrupt
+    assert stores.names("gs://bucket/other", "lock-") == []
 
 
 def test_the_claim_of_a_process_that_has_ended_is_over_at_once(bucket, capsys):  # noqa: F811

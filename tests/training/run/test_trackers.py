@@ -2,22 +2,26 @@
 
 import json
 import math
+import os
+import sys
+import types
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import trackers
+from convs2s_jax.training.run import staging, trackers
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import Reports
 from tests import tiny
+from tests.stores import bucket  # noqa: F401  (a fixture)
 
 
 class Recorded:
     """A tracker that keeps what it is given; it fails at the step `fails`."""
 
-    def __init__(self, _workdir, fields, fails=None):
-        self.fields, self.fails, self.logged, self.closed = fields, fails, [], False
+    def __init__(self, _workdir, address, fields, fails=None):
+        self.address, self.fields, self.fails, self.logged, self.closed = address, fields, fails, [], False
         ALL.append(self)
 
     def log(self, values, step):
@@ -37,7 +41,7 @@ def recorded(monkeypatch):
     ALL.clear()
     table = {
         "good": trackers.Entry("json", Recorded),
-        "bad": trackers.Entry("json", lambda workdir, fields: Recorded(workdir, fields, fails=2)),
+        "bad": trackers.Entry("json", lambda *given: Recorded(*given, fails=2)),
     }
     monkeypatch.setattr(trackers, "TRACKERS", table)
     return ALL
@@ -63,6 +67,46 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
     ) == 1
 
 
+def test_a_run_in_a_store_has_its_address_on_every_machine(recorded, tmp_path):
+    for copy in ("one", "another"):
+        (tmp_path / copy).mkdir()
+        with Reports(tmp_path / copy, step=0, trackers=("good",), address="gs://bucket/run"):
+            pass
+    with Reports(tmp_path, step=0, trackers=("good",)):
+        pass
+    assert [each.address for each in recorded] == ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
+
+
+class FakeOfWandB(types.ModuleType):
+    """A run takes steps in their order only, and drops others, as that of Weights & Biases does."""
+
+    Settings = dict
+
+    def __init__(self, step=0):
+        super().__init__("wandb")
+        self.step, self.history, self.summary, self.given = step, [], {}, {}
+
+    def init(self, **given):
+        self.given = given
+        return self
+
+    def log(self, values, step):
+        if step >= self.step:
+            self.step = step
+            self.history.append((step, values))
+
+
+def test_numbers_of_an_earlier_step_are_in_the_summary_of_weights_and_biases(tmp_path, monkeypatch):
+    fake = FakeOfWandB(step=2)  # where an earlier start was
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    wandb = trackers.WandB(tmp_path, "gs://bucket/run", {})
+    assert (fake.given["name"], fake.given["id"]) == ("run", trackers.run_id("gs://bucket/run"))
+    for step, values in [(1, {"a": 1}), (2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4}), (3, {"test": 5})]:
+        wandb.log(values, step)
+    assert fake.history == [(2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4})]
+    assert fake.summary == {"a": 1, "test": 5}
+
+
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
     with pytest.raises(UserError, match=r"trackers has 'wandB'; did you mean 'wandb'\?"):
         TrainingConfig(trackers=("wandB",))
@@ -81,20 +125,26 @@ def numbers(workdir):
     return found
 
 
-def trained_in_two_starts(workdir, tracker):
+def trained_in_two_starts(workdir, tracker, *, between=lambda: None):
     for steps in (4, 8):
         train(tiny.config(training__max_steps=steps, training__trackers=(tracker,)), workdir)
-    return numbers(workdir)
+        if steps == 4:
+            between()
 
 
 @pytest.mark.drill
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_what_metrics_jsonl_has(tmp_path):
+@pytest.mark.parametrize("in_a_store", [False, True])
+def test_mlflow_has_what_metrics_jsonl_has(tmp_path, bucket, monkeypatch, in_a_store):  # noqa: F811
+    """In a store also where the second start is on another machine, which has no copy of the workdir."""
     pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
-    expected = trained_in_two_starts(tmp_path / "run", "mlflow")
+    workdir = "gs://bucket/run" if in_a_store else tmp_path / "run"
+    trained_in_two_starts(workdir, "mlflow", between=lambda: monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/other"))
+    folder = staging.folder_of(workdir, os.environ) if in_a_store else workdir
+    expected = numbers(folder)
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{tmp_path}/run/mlflow.db")
+    client = MlflowClient(f"sqlite:///{bucket / 'run' if in_a_store else folder}/mlflow.db")
     [run] = client.search_runs([client.get_experiment_by_name(trackers.PROJECT).experiment_id])
     assert run.data.params["model.dropout"] == "0.1"
     assert run.info.status == "FINISHED"
@@ -122,7 +172,8 @@ def records(content):
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_has_what_metrics_jsonl_has(tmp_path):
     pytest.importorskip("wandb", reason="needs the extra [wandb]")
-    expected = trained_in_two_starts(tmp_path / "run", "wandb")
+    trained_in_two_starts(tmp_path / "run", "wandb")
+    expected = numbers(tmp_path / "run")
     from wandb.proto.wandb_internal_pb2 import Record
 
     found, ids = {}, set()
@@ -137,5 +188,5 @@ def test_wandb_has_what_metrics_jsonl_has(tmp_path):
                     "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
                 }
                 found |= {(values["_step"], name): value for name, value in values.items()}
-    assert ids == {trackers.run_id(tmp_path / "run")}
+    assert ids == {trackers.run_id(str(tmp_path / "run"))}
     assert expected == pytest.approx({key: found.get(key) for key in expected})
