@@ -196,6 +196,7 @@ def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp
     assert "nothing is left to do" in decoding(*flags, "--resume").stderr
 
 
+@pytest.mark.drill
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) bounds the size of files here")
 def test_a_full_disk_leaves_whole_lines(trained, tmp_path):
     text = "".join(f"{i} kilowatts\n" for i in range(512))

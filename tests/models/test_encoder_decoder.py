@@ -16,6 +16,7 @@ from convs2s_jax.models.convs2s import decoder as conv_decoder
 from convs2s_jax.models.convs2s import encoder as conv_encoder
 from convs2s_jax.training import loss as losses
 from convs2s_jax.training.loss import Batch, cross_entropy, loss
+from tests.helpers import drills_but
 
 E, SOURCE, TARGET = 6, 12, 13
 CONFIGS = {
@@ -205,8 +206,9 @@ def test_cross_entropy_equals_a_loop(smoothing):
     close(ours, (total, nll))
 
 
-@pytest.mark.parametrize("shape", [(16, 2), (6, 12), (1, 8), (7, 3)], ids=str)
-def test_projecting_in_chunks_changes_neither_loss_nor_gradient(shape, monkeypatch):
+@pytest.mark.parametrize(("rows", "length"), drills_but([(16, 2), (6, 12), (1, 8), (7, 3)], kept=[(7, 3)]))
+def test_projecting_in_chunks_changes_neither_loss_nor_gradient(rows, length, monkeypatch):
+    shape = (rows, length)
     cfg, params = setup("plain")
     rng = np.random.default_rng(4)
     features = jnp.asarray(rng.normal(size=(*shape, 5)), jnp.float32)

@@ -100,6 +100,7 @@ def test_decoding_with_what_was_computed_beforehand_gives_the_same_logits(kind):
     np.testing.assert_allclose(logits(encoder_decoder.precompute(params, cfg)), logits(params), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.drill
 def test_its_gradient_on_a_mesh_is_that_of_one_device():
     cfg, training, key = config("conv", dropout=0.3), TrainingConfig(), jax.random.key(7)
     mesh = mesh_of((2, 2, 2))

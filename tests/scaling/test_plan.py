@@ -247,6 +247,7 @@ def test_compiling_a_run_takes_the_mean_of_the_planned_shapes_for_each(made):
     assert "at most 1 shape of batches" in tables.of_plan(dataclasses.replace(made, run_shapes=1))
 
 
+@pytest.mark.drill
 def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     """One chip has a row shard's tokens, exchanges nothing and needs no longer than one of eight."""
     base = plan.one_chip(CFG, made, topology.named("h100:1"))

@@ -47,7 +47,8 @@ def same(ours, theirs, rtol=1e-5):
         np.testing.assert_allclose([c.score for c in x.candidates], [c.score for c in y.candidates], rtol=rtol)
 
 
-@pytest.mark.parametrize("name", drills_but(["beam", "samples"], kept=["samples"]))
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["beam", "samples"])
 def test_number_of_devices_changes_nothing(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
     one = translate(params, MODEL, cfg, SOURCES, rows=4, devices=jax.devices()[:1], attention=True)

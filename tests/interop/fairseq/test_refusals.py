@@ -209,6 +209,7 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
         examples.take_out(tmp_path / "run", out / "deeper" / "still" / "x.pt")
 
 
+@pytest.mark.drill
 def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
     """SentencePiece vocabularies become dictionaries of the same ids, and the model goes beside them."""
     pytest.importorskip("torch")

@@ -195,6 +195,7 @@ def loss_and_gradients(params, batch, cfg, key):
     return jax.value_and_grad(summed)(encoder_decoder.split(params, cfg))
 
 
+@pytest.mark.drill
 @every_other
 def test_loops_and_recomputation_change_neither_loss_nor_gradients(name):
     params, batch = setup(model(name))

@@ -50,6 +50,7 @@ def same(a, b, tolerance=1e-5):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b)
 
 
+@pytest.mark.drill
 def test_recomputed_layers_have_the_same_gradients():
     cfg, params = setup("learned")
     again = config("learned", model={"execution": ExecutionConfig(remat="block")})

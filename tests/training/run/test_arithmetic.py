@@ -107,6 +107,7 @@ def test_the_peak_is_that_of_the_kind_times_the_devices(kind, rate):
     assert all(1e13 < peak < 1e16 for peak in PEAKS.values())
 
 
+@pytest.mark.drill
 def test_a_report_has_the_share_of_a_given_peak(tmp_path, monkeypatch):
     """Two batches an update, two devices."""
     monkeypatch.setattr(opening, "counter", lambda *_: lambda _: 1e6)

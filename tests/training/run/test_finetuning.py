@@ -52,6 +52,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
     assert "learning the vocabularies" not in log
 
 
+@pytest.mark.drill
 def test_it_trains_them_and_goes_on_when_the_other_run_is_gone(source, tmp_path):
     """What may differ from the other run does: dropout, optimiser, text."""
     copy = shutil.copytree(source, tmp_path / "copy")

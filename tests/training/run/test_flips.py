@@ -29,7 +29,6 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.step import Step
 from convs2s_jax.translation.translator import load
 from tests import tiny
-from tests.helpers import drills_but
 
 SEED = 16
 NEVER_READ = ("train.log", "tensorboard", "samples", "lock")
@@ -198,7 +197,8 @@ def tries(whole, folder, use, *, flips, cuts, seed=SEED):
     return losses
 
 
-@pytest.mark.parametrize("damaged", drills_but(["cache", "vocab"], kept=["vocab"]))
+@pytest.mark.drill
+@pytest.mark.parametrize("damaged", ["cache", "vocab"])
 def test_before_the_first_checkpoint_a_run_begins_as_if_nothing_were_damaged(whole, tmp_path, damaged):
     fresh = shutil.copytree(whole, tmp_path / "fresh")
     shutil.rmtree(fresh / "checkpoints")

@@ -126,6 +126,7 @@ def test_data_that_are_gone_are_refused(copy):
         goes_on(copy)
 
 
+@pytest.mark.drill
 def test_data_that_come_later_are_known_from_then_on(tmp_path):
     write(tmp_path / "texts", train=TEXT, valid=TEXT[:60])
     goes_on(tmp_path)

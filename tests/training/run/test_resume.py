@@ -50,6 +50,7 @@ def test_two_halves_equal_the_whole(tmp_path, undisturbed):
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.drill
 def test_a_run_killed_within_a_save_loses_nothing(tmp_path, undisturbed):
     workdir = tmp_path / "run"
     process = start(tmp_path, workdir)
