@@ -51,7 +51,7 @@ NARROW = 32
 arrays padded to tiles, which sends several times the bytes."""
 
 
-class Way(Protocol):
+class Exchanger(Protocol):
     """How the parts of one parameter are exchanged."""
 
     def gather(self, value: Array) -> Array:
@@ -169,18 +169,18 @@ def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def gathered(value: Array, way: Way, dtype: Any) -> Array:
+def gathered(value: Array, exchanger: Exchanger, dtype: Any) -> Array:
     """The whole array in this dtype; its gradient comes back as that of the part."""
-    return way.gather(value.astype(dtype))
+    return exchanger.gather(value.astype(dtype))
 
 
-def _forward(value: Array, way: Way, dtype: Any) -> tuple[Array, Array]:
-    return gathered(value, way, dtype), jnp.zeros((0,), value.dtype)
+def _forward(value: Array, exchanger: Exchanger, dtype: Any) -> tuple[Array, Array]:
+    return gathered(value, exchanger, dtype), jnp.zeros((0,), value.dtype)
 
 
-def _backward(way: Way, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
+def _backward(exchanger: Exchanger, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
     """Of a gradient in bfloat16, each device's summand is that number whatever the dtype of the sum."""
-    return (way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype),)
+    return (exchanger.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype),)
 
 
 gathered.defvjp(_forward, _backward)
