@@ -75,7 +75,7 @@ def tokenize(
       tell: receives a sentence for a damaged file.
 
     Raises:
-      UserError: the folder cannot be written.
+      UnwritableError: the folder cannot be written.
     """
     key = _key(texts, vocabulary)
     path = Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
@@ -89,7 +89,7 @@ def tokenize(
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary, progress)
     except OSError as error:
-        raise UserError(
+        raise UnwritableError(
             f"{path} cannot be written: {error.strerror}; make room for it or give another data.cache_dir"
         ) from error
     return _open(path, key)
@@ -111,6 +111,10 @@ def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabular
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
     with replacing(path) as part, bar, part.open("xb") as file:
         _write(file, key, texts, vocabulary, bar)
+
+
+class UnwritableError(UserError):
+    """The folder of tokenised text cannot be written."""
 
 
 class _OlderError(Exception):

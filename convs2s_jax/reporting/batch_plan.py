@@ -3,11 +3,13 @@
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
+from convs2s_jax.data.store import TokenStore
 from convs2s_jax.training.run import position_file, prepare
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import fingerprint
@@ -55,19 +57,30 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
     Where the cache has texts of several runs, the checkpoints tell which is this run's.
     """
     folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
-    sources, targets = (map(store.peek, folder.glob(f"train.{side}-*.tokens")) for side in ("src", "tgt"))
-    pairs = [
-        (src, tgt)
-        for src, tgt in itertools.product(sources, targets)
-        if src is not None and tgt is not None and len(src) == len(tgt)
-    ]
+    sources, targets = (_stores(folder, side) for side in ("src", "tgt"))
+    pairs = sorted(  # both sides of a run are written one after the other
+        (pair for pair in itertools.product(sources, targets) if len(pair[0].tokens) == len(pair[1].tokens)),
+        key=lambda pair: abs(pair[0].written - pair[1].written),
+    )
     known = position_file.trained_on(workdir)
-    if known is not None:
-        pairs = [pair for pair in pairs if fingerprint(*pair) == known]
-    if len(pairs) != 1:
+    own = (pair for pair in pairs if fingerprint(pair[0].tokens, pair[1].tokens) == known)
+    pair = next(own, None) if known is not None else pairs[0] if len(pairs) == 1 else None
+    if pair is None:
         return None
-    src, tgt = pairs[0]
-    return planned(cfg, src.lengths + 1, tgt.lengths + 1)  # the end symbols
+    src, tgt = (one.tokens.lengths + 1 for one in pair)  # the end symbols
+    return planned(cfg, src, tgt)
+
+
+class _Stored(NamedTuple):
+    """Tokenised text in the cache, and when it was written, in seconds."""
+
+    tokens: TokenStore
+    written: float
+
+
+def _stores(folder: Path, side: str) -> list[_Stored]:
+    found = [(store.peek(path), path.stat().st_mtime) for path in folder.glob(f"train.{side}-*.tokens")]
+    return [_Stored(tokens, written) for tokens, written in found if tokens is not None]
 
 
 def planned(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> BatchPlan:

@@ -60,7 +60,10 @@ def plan_section(runs: Sequence[Run]) -> list[Section]:
 def _plan(plan: BatchPlan | None, names: list[str], said: str) -> Section:
     if plan is None:
         logged = f" The log says: {said}." if said else ""
-        return {"runs": names, "note": f"The tokenised text, from which batches are planned, is not there.{logged}"}
+        return {
+            "runs": names,
+            "note": f"The run's tokenised text, from which batches are planned, was not found.{logged}",
+        }
     rows = [
         [f"{row.shape.rows} x ({row.shape.src}, {row.shape.tgt})", row.batches, row.pairs, 100 * row.padding]
         for row in plan.rows

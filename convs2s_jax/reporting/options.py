@@ -38,7 +38,7 @@ class ReportOptions:
             "--workdir is missing: name a run, or several to compare, as in --workdir=runs/a,runs/b",
         )
         check(
-            not self.search.get("lm_weight"),
+            "lm_weight" not in self.search,
             "--lm_weight: a report translates without a language model; leave it out, or score with decode.py --lm",
         )
         check(self.output != "", "--output is empty: name a folder, as in --output=report")

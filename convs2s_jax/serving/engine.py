@@ -16,7 +16,6 @@ from convs2s_jax.search.translate import longest
 from convs2s_jax.serving import required
 from convs2s_jax.serving.required import Allowed
 from convs2s_jax.translation.lines import encode, translate
-from convs2s_jax.translation.options import check_search
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.translator import Translator
 
@@ -101,7 +100,10 @@ class Engine:
             "coverage_penalty is 0 in this server's search, or in this request's alone: whether there is one is chosen "
             "when the server is started",
         )
-        check_search(search, changes, attends=self.translator.attends, form="{}")
+        check(
+            search.normalize or "length_penalty" not in changes,
+            "length_penalty: this server does not divide scores by a power of the length; leave it out",
+        )
         check(
             1 <= nbest <= search.beam_size,
             f"nbest is {nbest}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam",

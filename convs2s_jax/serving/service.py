@@ -17,8 +17,10 @@ from convs2s_jax.serving.options import ServeOptions
 RETRY = 1
 """Seconds after which a client may try again."""
 INLINE = 4096
-"""Characters of all hypotheses asked for up to which the event loop itself tokenises and answers, unless they come with
-attention; more would keep other requests waiting, and get a thread."""
+"""Characters of a request, times its nbest, up to which the event loop itself tokenises and answers where no attention
+is asked for; more would keep other requests waiting, and get a thread."""
+LINE = 32
+"""Characters that a line counts in addition: an answer has its fields, however short it is."""
 MOST_WEIGHTS = 1 << 21
 """Attention weights that an answer may have: as JSON they are up to 16 MB."""
 
@@ -88,7 +90,7 @@ class Service:
         async def done(work: Callable[..., Any], *given: Any) -> Any:
             return work(*given) if inline else await asyncio.to_thread(work, *given)
 
-        inline = asked.characters * asked.nbest <= INLINE and not asked.attention
+        inline = (asked.characters + LINE * len(asked.lines)) * asked.nbest <= INLINE and not asked.attention
         try:
             key, requests = await done(self._prepared, asked)
         except UserError as error:

@@ -21,14 +21,13 @@ def flags(names: Iterable[str]) -> str:
     return ", ".join(f"--{name}" for name in names)
 
 
-def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool, form: str = "--{}") -> None:
+def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
     """Refuse options of a search that change nothing in it, or that the model cannot follow.
 
     Args:
       search: the whole search.
       given: names of the fields that the user gave.
       attends: whether the model has attention weights.
-      form: how users write such a name.
 
     Raises:
       UserError: the message says which.
@@ -36,13 +35,12 @@ def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool, f
     given = set(given)
     check(
         "diverse_strength" not in given or search.diverse_groups > 1,
-        f"{form.format('diverse_strength')} without --diverse_groups: one group has no other to differ from; leave it "
-        "out",
+        "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
     )
     for name in ("length_penalty", "length_penalty_kind"):
         check(
             name not in given or search.normalize,
-            f"{form.format(name)} with --nonormalize: scores are not divided by a power of the length; leave one out",
+            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
         )
     check(
         attends or search.coverage_penalty == 0,

@@ -21,8 +21,8 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run import position_file, prepare, run_folder
-from convs2s_jax.training.run.dataset import check_unchanged, fingerprint
+from convs2s_jax.training.run import position_file, run_folder, store_copy
+from convs2s_jax.translation import trained
 
 NAME = "shortlist"
 """Name of the file in a workdir."""
@@ -53,10 +53,9 @@ def make(
     )
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     text = parallel_text.read(cfg.data, "train")
-    split = prepare.tokenize(cfg, workdir, vocabularies, text, tell)
-    known = {"train": position_file.trained_on(workdir)}
-    found, way_out = fingerprint(split.src, split.tgt), "name a run that was trained on them"
-    check_unchanged("train", found, known, where=str(workdir), way_out=way_out)
+    store_copy.refresh(workdir)
+    known, way_out = position_file.trained_on(workdir), "name a run that was trained on them"
+    split = trained.tokenized_training(cfg, workdir, vocabularies, text, known, tell=tell, way_out=way_out)
     rows = np.arange(0, len(text), -(-len(text) // pairs))
     tell(f"learning the likely words from {len(rows)} sentence pairs")
     made = learn(split.src, split.tgt, rows, vocabularies, words=words, frequent=frequent, iterations=iterations)

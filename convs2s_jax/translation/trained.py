@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,13 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, vocabulary
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.store import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import prepare, restoring, run_folder
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Known, check_unchanged, fingerprint, fingerprint_of_text
+from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -93,7 +95,7 @@ def read_split(
 ) -> ParallelText:
     """Read a split of a run's corpus.
 
-    Training text is compared by its token ids, which are kept in the workdir's cache.
+    Training text is compared by its token ids (`tokenized_training`), which are mostly in the cache.
 
     Args:
       cfg: the run's configuration.
@@ -108,12 +110,41 @@ def read_split(
       UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
     """
     text = parallel_text.read(cfg.data, split, optional=True)
-    found: Known = None
     if split != "train":
-        found = fingerprint_of_text(text)
-    elif len(text) and known.get(split) is not None:
-        tokens = prepare.tokenize(cfg, Path(workdir), vocabularies, text, tell)
-        found = fingerprint(tokens.src, tokens.tgt)
-    check_unchanged(split, found, known, where=workdir, way_out=way_out)
+        check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=way_out)
+    elif known.get(split) is not None:
+        tokenized_training(cfg, Path(workdir), vocabularies, text, known[split], tell=tell, way_out=way_out)
     check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {way_out}")
     return text
+
+
+def tokenized_training(
+    cfg: Config,
+    workdir: Path,
+    vocabularies: Vocabularies,
+    text: ParallelText,
+    known: Known,
+    *,
+    tell: Callable[[str], None],
+    way_out: str,
+) -> Split:
+    """Token ids of the training text of a run, from its cache; in a temporary folder where that cannot be written.
+
+    Args:
+      cfg, workdir, vocabularies, text: of the run.
+      known: the fingerprint that its checkpoints know.
+      tell: receives sentences for the user.
+      way_out: what the user can do instead, for messages.
+
+    Raises:
+      UserError: the text is not the one that the checkpoints know.
+    """
+    try:
+        split = prepare.tokenize(cfg, workdir, vocabularies, text, tell)
+    except UnwritableError:
+        with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
+            elsewhere = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, cache_dir=folder))
+            split = prepare.tokenize(elsewhere, workdir, vocabularies, text, tell)  # mapped, so still there afterwards
+    found = fingerprint(split.src, split.tgt) if len(text) else None
+    check_unchanged("train", found, {"train": known}, where=str(workdir), way_out=way_out)
+    return split

@@ -21,6 +21,12 @@ class Letters:
         return [[ord(c) % 250 for c in line] for line in lines]
 
 
+class Alike(Letters):
+    """Another one with the same ids."""
+
+    fingerprint = "letters again"
+
+
 def test_pairs_batches_and_padding_are_those_of_the_epoch():
     rng = np.random.default_rng(0)
     src, tgt = rng.integers(1, 70, 200), rng.integers(1, 70, 200) // 3 + 1
@@ -61,7 +67,7 @@ def test_lengths_come_from_the_cache_and_from_nothing_else(tmp_path):
 
 
 def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
-    """The checkpoint tells which text is that of the run, whatever was tokenised last."""
+    """The checkpoint tells which text is that of the run, whatever was tokenised last, or by two equal vocabularies."""
     runs = {name: [f"{name} {i}"[: 3 + i] for i in range(length)] for name, length in (("first", 9), ("second", 12))}
     cfg = tiny.config(data__cache_dir=str(tmp_path / "cache"))
     for name, texts in runs.items():
@@ -73,6 +79,8 @@ def test_a_cache_of_several_runs_gives_each_run_its_own_text(tmp_path):
         place.mkdir(parents=True)
         record = position_file.make({"data": fingerprint(src, tgt)}, step=5, loss=None, params={}, optimizer={})
         (place / "metadata").write_text(json.dumps(record))
+    for side in ("src", "tgt"):
+        store.tokenize(runs["second"], Alike(), tmp_path / "cache", f"train.{side}", progress=False)
     for name, texts in runs.items():
         lengths = np.array([len(text) + 1 for text in texts])
         assert batch_plan.of_run(cfg, tmp_path / name) == batch_plan.planned(cfg, lengths, lengths)

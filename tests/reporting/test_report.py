@@ -134,6 +134,7 @@ def test_what_a_run_lacks_is_a_sentence(tmp_path):
         (["--workdir={tmp}/no", "--resamples=1"], "--resamples is 1: use 2 or more"),
         (["--workdir={tmp}/no", "--config.model.dropout=1"], "only --config.search.* can be given"),
         (["--workdir={tmp}/no", "--output="], "--output is empty: name a folder"),
+        (["--workdir={tmp}/no", "--lm_weight=0"], "--lm_weight: a report translates without a language model; leave"),
         (["--workdir={tmp}/no", "--lm_weight=0.2"], "--lm_weight: a report translates without a language model; leave"),
         (["--workdri=a"], "Unknown command line flag 'workdri'. Did you mean: workdir ?"),
     ],

@@ -206,7 +206,9 @@ def test_a_request_that_is_tokenised_for_too_long_gets_504():
 
 
 @pytest.mark.parametrize(
-    ("more", "inline"), [({}, True), ({"attention": True}, False), ({"lines": ["a" * 5000]}, False)], ids=str
+    ("more", "inline"),
+    [({}, True), ({"attention": True}, False), ({"lines": ["a" * 5000]}, False), ({"lines": ["a"] * 128}, False)],
+    ids=str,
 )
 def test_large_answers_are_made_beside_the_event_loop(monkeypatch, more, inline):
     threads = []

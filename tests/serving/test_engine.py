@@ -224,7 +224,9 @@ def test_a_search_that_no_server_can_have_is_refused(workdir, search, sentence):
 def test_a_request_cannot_ask_for_what_changes_nothing(engine):
     plain = dataclasses.replace(engine, search=dataclasses.replace(engine.search, normalize=False))
     assert plain.asked({"temperature": 0.7}).temperature == 0.7
-    with pytest.raises(UserError, match=r"^length_penalty with --nonormalize: scores are not divided by a power"):
+    with pytest.raises(
+        UserError, match=r"^length_penalty: this server does not divide scores by a power of the length"
+    ):
         plain.asked({"length_penalty": 0.7})
 
 

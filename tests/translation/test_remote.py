@@ -6,7 +6,8 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import store_copy
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation import remote
+from convs2s_jax.translation import remote, shortlists
+from convs2s_jax.translation import trained as trained_model
 from convs2s_jax.translation.decoding import decode
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.resuming import SUFFIX
@@ -46,6 +47,17 @@ def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # 
     assert {name: array.tobytes() for name, array in there.items()} == {n: a.tobytes() for n, a in own.items()}
     assert not [name for name in stores.names("gs://bucket/run") if name.startswith(("lock", "cache"))]
     assert b"stopped at step 3" in stores.read("gs://bucket/run/train.log")  # written at the very end
+
+
+def test_a_shortlist_of_a_run_in_a_store_is_of_its_training_text(bucket, trained, monkeypatch):  # noqa: F811
+    upload(trained)
+    sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
+    with store_copy.opened("gs://bucket/run") as folder:
+        made, _ = shortlists.make(folder, **sizes)
+        assert len(made.words)
+        monkeypatch.setattr(trained_model, "fingerprint", lambda *_: 1)
+        with pytest.raises(UserError, match=r"^the training data of --workdir=.* have changed since its last chec"):
+            shortlists.make(folder, **sizes)
 
 
 def test_a_start_that_is_refused_leaves_the_store_as_it_was(bucket, trained):  # noqa: F811

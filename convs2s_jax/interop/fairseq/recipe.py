@@ -34,8 +34,8 @@ RULES: dict[str, Rule] = {
     "update_freq": values.items(values.whole(1, 2**20)),
 }
 """The arguments of training that are read; -1 stands for none in many of them."""
-_NEVER = 1e-30
-"""A learning rate that no annealing reaches: fairseq goes on where it has no `stop_min_lr`."""
+_NEVER = 1e-300
+"""A learning rate that takes hundreds of reductions: fairseq goes on where it has no `stop_min_lr`."""
 _FLAT = 1e6
 """`t_mult` of a cosine without restarts: a second period so long that its rate stays where it begins."""
 
@@ -132,6 +132,8 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     if kind == "inverse_sqrt" and warmup:
         return {"kind": "inverse_sqrt", **warming}
     period, grows = args.get("lr_period_updates") or 0, args.get("t_mult", 1)
+    if period <= 0:
+        period = args.get("max_update", 0) - warmup
     if kind == "cosine" and warmup and period > 0 and grows in (1, _FLAT):
         minimum = args.get("min_lr") or 0.0
         if args.get("max_lr"):  # in these versions `lr` is the minimum rate
@@ -170,9 +172,10 @@ def _batch(args: Mapping[str, Any], epoch: int, lost: list[str]) -> dict[str, An
     batch: dict[str, Any] = {}
     if args.get("max_tokens", 0) > 0:
         batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size", 1))
-    for name in ("batch_size", "max_sentences"):
+    for name in ("batch_size", "max_sentences"):  # the later and the earlier name
         if args.get(name, 0) > 0:
             lost.append(f"{name} {args[name]} has no counterpart: here data.batch.tokens alone bounds a batch")
+            break
     if "update_freq" in args:
         every = args["update_freq"]
         later = every[min(epoch, len(every)) - 1 :]

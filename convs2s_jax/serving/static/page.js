@@ -71,7 +71,7 @@ function problem(sentence) {
 }
 
 function show(typed, translations) {
-  answers = translations.map((one, i) => ({ ...one, source: typed[i], asked: !about.attention }));
+  answers = translations.map((one, i) => ({ ...one, source: typed[i], looked: about.attention ? 0 : Infinity }));
   byId("target").classList.remove("old");
   byId("target").textContent = translations.map((one) => one.text).join("\n");
   byId("details").hidden = !translations.length;
@@ -99,14 +99,15 @@ function showLine() {
     return item;
   }));
   showAttention(line);
-  if (!line.asked) look(line);
+  if (line.looked <= chosen) look(line);
 }
 
-// Asks for the attention of the line that is shown: with that of all lines, answers would be large.
+// Asks for the attention of the hypothesis that is shown: with that of all lines, answers would be large.
 async function look(line) {
-  line.asked = true;
-  const found = await ask({ lines: [line.source], attention: true, ...search });
+  const count = chosen + 1;
+  const found = await ask({ lines: [line.source], attention: true, ...search, nbest: count });
   if (!found) return;
+  line.looked = count;
   for (const one of line.hypotheses) {
     const same = found[0].hypotheses.find((other) => String(other.tokens) === String(one.tokens));
     one.attention = same ? same.attention : null;

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.events import Events
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.trackers import Trackers
 
 
@@ -78,7 +79,8 @@ class Reports:
 
     def __exit__(self, kind: object, *_: Any) -> None:
         self._bar.close()
-        self._trackers.close()
+        if kind is not EndedAtOnceError:  # a tracker may wait for its server
+            self._trackers.close()
         with contextlib.ExitStack() as files:
             if kind is not None:  # a full disk is told once, by the sentence that says what was lost
                 files.enter_context(contextlib.suppress(OSError))

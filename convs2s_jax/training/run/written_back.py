@@ -44,6 +44,7 @@ def content(path: Path) -> bytes:
     """
     if path.name == DATABASE:
         with contextlib.closing(sqlite3.connect(path)) as database:
-            return database.serialize()
+            if hasattr(database, "serialize"):  # not where SQLite before 3.36 was built without it
+                return database.serialize()
     data = path.read_bytes()
     return data[: data.rfind(b"\n") + 1] if path.suffix in (".jsonl", ".log") else data

@@ -139,6 +139,7 @@ def test_what_cannot_be_kept_is_said():
     ):
         assert part in told
     assert "max_sentences" not in told
+    assert len(recipe.recipe({"batch_size": 64, "max_sentences": 64}, None, 1).lost) == 1
     assert "max_sentences 32 has no counterpart" in recipe.recipe({"max_sentences": 32}, None, 1).lost[0]
 
 
@@ -160,6 +161,13 @@ def test_the_restarts_of_a_cosine_are_lost_unless_training_ends_before():
     assert "'cosine' is not known" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
 
 
+def test_a_cosine_without_a_period_ends_with_the_training():
+    args = {"lr_scheduler": "cosine", "lr": [1e-3], "min_lr": 1e-5, "warmup_updates": 10, "max_update": 100}
+    for none in ({}, {"lr_period_updates": -1}):
+        found = recipe.recipe(args | none, None, 1)
+        assert (found.training["schedule"]["steps"], found.lost) == (100, [])
+
+
 @pytest.mark.parametrize("minimum", [0.0, 1e-5])
 def test_a_cosine_written_stays_at_its_minimum_in_fairseq(minimum):
     """fairseq's cycles, walked one by one: each is `t_mult` times as long and `lr_shrink` times as high."""
@@ -179,9 +187,9 @@ def test_a_plateau_without_a_stop_does_not_stop(none):
     found = recipe.recipe({"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.25]} | none, None, 1)
     cfg = build(PlateauConfig, found.training["schedule"])
     state = schedule.start(cfg)
-    for _ in range(25):
+    for _ in range(250):
         state, _ = schedule.validated(cfg, state, 1.0)
-    assert state.rate < 1e-20
+    assert state.rate < 1e-240
     assert not state.stopped
     assert not found.lost
 

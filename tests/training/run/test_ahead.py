@@ -14,6 +14,7 @@ from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.loop import train
 from tests import tiny
+from tests.helpers import drills_but
 
 
 class Work:
@@ -97,10 +98,12 @@ WITH_PMAP = {"mesh__data": 2, "parallel": "pmap"}
 ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
 
 
-@pytest.mark.drill
 @pytest.mark.parametrize(
     "more",
-    [{}, ACCUMULATED, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED, WITH_PMAP],
+    drills_but(
+        [{}, ACCUMULATED, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED, WITH_PMAP],
+        [{}],
+    ),
 )
 def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
     tmp_path, monkeypatch, all_at_once, more

@@ -11,6 +11,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import staging, trackers
 from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import Reports
 from tests import tiny
@@ -65,6 +66,13 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
     assert (tmp_path / "train.log").read_text().count(
         "bad failed and gets no more metrics of this start: no network"
     ) == 1
+
+
+def test_only_a_second_signal_does_not_wait_for_a_tracker(recorded, tmp_path):
+    for end in (KeyboardInterrupt, EndedAtOnceError):
+        with pytest.raises(end), Reports(tmp_path, step=0, trackers=("good",)):
+            raise end
+    assert [one.closed for one in recorded] == [True, False]
 
 
 def test_a_run_in_a_store_has_its_address_on_every_machine(recorded, tmp_path):
