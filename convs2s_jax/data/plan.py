@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convs2s_jax.data.shapes import Shape, choose_shapes, fitting
+from convs2s_jax.data.shapes import Shape, fitting
 
 
 class PlannedBatch(NamedTuple):
@@ -88,12 +88,15 @@ def plan_epoch(
     return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src[rows], tgt[rows], shapes, batches))
 
 
-def plan_all(src: np.ndarray, tgt: np.ndarray, *, tokens: int, shapes: int) -> Plan:
-    """A plan over every row in a fixed order, for validation: nothing is skipped or shuffled."""
-    rows = np.arange(len(src))
-    chosen = choose_shapes(src, tgt, tokens=tokens, count=shapes)
-    batches = _fill(src, tgt, rows, chosen)
-    return Plan(shapes=chosen, batches=tuple(batches), padding=_padding(src, tgt, chosen, batches))
+def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> Plan:
+    """A plan over every row in a fixed order, for validation: nothing is skipped or shuffled.
+
+    Args:
+      src, tgt: lengths [n] in tokens, end symbol included.
+      shapes: that hold them all.
+    """
+    batches = _fill(src, tgt, np.arange(len(src)), shapes)
+    return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, shapes, batches))
 
 
 def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:

@@ -124,8 +124,8 @@ def test_padding_is_the_share_of_cells_without_a_token():
 
 def test_nothing_to_plan_is_an_empty_plan():
     nothing = np.array([], int)
-    assert plan_all(nothing, nothing, tokens=100, shapes=4).batches == ()
-    assert plan_all(nothing, nothing, tokens=100, shapes=4).padding == 0.0
+    assert plan_all(nothing, nothing, ()).batches == ()
+    assert plan_all(nothing, nothing, ()).padding == 0.0
 
 
 def test_what_cannot_be_trained_on_is_counted_by_reason():
@@ -140,11 +140,12 @@ def test_what_cannot_be_trained_on_is_counted_by_reason():
 def test_validation_covers_every_row_in_a_fixed_order():
     src, tgt = corpus()
     src[3] = tgt[5] = 1  # an empty side is validated all the same
-    plan = plan_all(src, tgt, tokens=300, shapes=4)
+    shapes = choose_shapes(src, tgt, tokens=300, count=4)
+    plan = plan_all(src, tgt, shapes)
     assert sorted(np.concatenate([batch.rows for batch in plan.batches]).tolist()) == list(range(len(src)))
     assert_fits(plan, src, tgt)
     assert len(plan.shapes) <= 4
-    assert content(plan) == content(plan_all(src, tgt, tokens=300, shapes=4))
+    assert content(plan) == content(plan_all(src, tgt, shapes))
     first = [batch for batch in plan.batches if batch.shape == 0]
     assert np.all(np.diff(np.concatenate([batch.rows for batch in first])) > 0)
     assert isinstance(plan.batches[0], PlannedBatch)

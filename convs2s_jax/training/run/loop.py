@@ -164,7 +164,7 @@ def _compile_ahead(session: Session, epoch: plan.Plan, start: int) -> None:
     shapes = shapes_of(epoch, session.mesh, start)[at_once:]
     wanted = [Wanted(gradients=True, shape=shape) for shape in shapes]
     if valid is not None:
-        held_out = validation.planned(cfg.model, valid, tokens=cfg.data.batch.tokens)
+        held_out = validation.planned(cfg.model, valid, session.run.held_out_shapes)
         wanted += [Wanted(gradients=False, shape=shape) for shape in shapes_of(held_out, session.mesh)]
     session.ahead.request(wanted)
 

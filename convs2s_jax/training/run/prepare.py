@@ -17,7 +17,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run import finetuning, run_folder, validation
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
@@ -37,6 +37,7 @@ class Run:
       test: tokenised test data, or None.
       rows: numbers of the training pairs in use.
       shapes: of training batches.
+      held_out_shapes: of batches of the validation and the test set.
       batches: number of batches in an epoch (some epochs have one more or less).
       fingerprint: checksum of the tokenised training data.
       held_out: checksums of the lines of "valid" and "test"; None for one that is not there.
@@ -50,6 +51,7 @@ class Run:
     test: Split | None
     rows: np.ndarray
     shapes: tuple[Shape, ...]
+    held_out_shapes: tuple[Shape, ...]
     batches: int
     fingerprint: int
     held_out: Mapping[str, str | None]
@@ -88,9 +90,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     train = tokenize(cfg, workdir, vocabularies, text, tell)
     valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
-    for held in (valid, test):
-        if held is not None:
-            _tell_of_cuts(cfg, held, tell)
+    held_out = [split for split in (valid, test) if split is not None]
+    for split in held_out:
+        _tell_of_cuts(cfg, split, tell)
     max_source, max_target = longest(cfg)
     if cfg.data.batch.cut_source:
         tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
@@ -124,6 +126,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         test,
         rows,
         chosen,
+        validation.held_out_shapes(cfg.model, held_out, tokens=cfg.data.batch.tokens),
         batches=len(example.batches),
         fingerprint=fingerprint(train.src, train.tgt),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},

@@ -165,7 +165,7 @@ def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[f
         cfg.model,
         session.mesh,
         split,
-        tokens=cfg.data.batch.tokens,
+        shapes=run.held_out_shapes,
         check=session.interrupts.check_together,
     )
     if not cfg.training.validate_bleu:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.data import loader, plan
+from convs2s_jax.data.shapes import Shape, choose_shapes
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.training import dispatch, gathering, sharding
@@ -22,9 +23,9 @@ from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.dataset import Split
 
-SHAPES = 2
-"""Batch shapes of a validation set: each is a program of its own, which took longer in the demo than the padding of two
-(docs/performance-log.md)."""
+SHAPES = 3
+"""Batch shapes of the validation and the test set together: each is a program of its own, which takes longer to compile
+than a short validation to compute."""
 
 BEHIND = 2
 """Batches that the host may run ahead of the device."""
@@ -60,7 +61,7 @@ def evaluate(
     mesh: Mesh,
     split: Split,
     *,
-    tokens: int,
+    shapes: tuple[Shape, ...],
     check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Loss over every line of a split; lines longer than the positions allow are cut there.
@@ -71,10 +72,10 @@ def evaluate(
       cfg: the model.
       mesh: over which batches are spread.
       split: at least one line.
-      tokens: budget of a batch.
+      shapes: of batches, as `held_out_shapes` chooses them.
       check: called after each batch; ends the evaluation by an error.
     """
-    everything = planned(cfg, split, tokens=tokens)
+    everything = planned(cfg, split, shapes)
 
     def make(batch: plan.PlannedBatch) -> Batch:
         return batch_on(mesh, split, everything, batch)
@@ -89,11 +90,23 @@ def evaluate(
     return Evaluation(loss=sum(float(s.nll) for s in fetched) / count, tokens=count)
 
 
-def planned(cfg: AnyModel, split: Split, *, tokens: int) -> plan.Plan:
-    """The batches of a validation, of at most `tokens` tokens each; lines end where the positions of the model do."""
+def held_out_shapes(cfg: AnyModel, splits: Sequence[Split], *, tokens: int) -> tuple[Shape, ...]:
+    """Shapes of batches of at most `tokens` tokens that hold all lines of these splits, which share their programs."""
+    if not splits:
+        return ()
+    src, tgt = (np.concatenate(side) for side in zip(*(_lengths(cfg, one) for one in splits), strict=True))
+    return choose_shapes(src, tgt, tokens=tokens, count=SHAPES)
+
+
+def planned(cfg: AnyModel, split: Split, shapes: tuple[Shape, ...]) -> plan.Plan:
+    """The batches of a validation in shapes of `held_out_shapes`."""
+    return plan.plan_all(*_lengths(cfg, split), shapes)
+
+
+def _lengths(cfg: AnyModel, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each source and target; lines end where the positions of the model do."""
     src, tgt = split.lengths()
-    src, tgt = np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
-    return plan.plan_all(src, tgt, tokens=tokens, shapes=SHAPES)
+    return np.minimum(src, cfg.max_source), np.minimum(tgt, cfg.max_target)
 
 
 merged = dispatch.jit(weight_norm.merge)

@@ -12,7 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import parallel_text, store, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import fill
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load
@@ -197,3 +197,16 @@ def test_what_rounding_costs_is_told(folder, tmp_path, multiples):
 def test_a_multiple_that_is_none_is_refused(name):
     with pytest.raises(UserError, match=rf"{name} is 0: use 1 \(no rounding\) to 1024, such as 8 or 128$"):
         tiny.config(**{f"data__batch__{name}": 0})
+
+
+def test_the_validation_and_the_test_set_share_their_shapes(folder):
+    """Those of one hold the lines of the other, so that a program is compiled for each shape and not for each set."""
+    for split, lines in (("valid", range(1, 12)), ("test", range(20, 31))):
+        for side in ("in", "out"):
+            (folder / f"{split}.{side}").write_text("".join("w1 " * n + "\n" for n in lines))
+    run = prepare(tiny.config(**options(folder)), folder / "run", lambda _: None)
+    assert len(run.held_out_shapes) == validation.SHAPES
+    for split in (run.valid, run.test):
+        plan = validation.planned(run.cfg.model, split, run.held_out_shapes)
+        assert plan.shapes == run.held_out_shapes
+        assert sorted(row for batch in plan.batches for row in batch.rows) == list(range(11))

@@ -120,7 +120,12 @@ def test_a_signal_within_a_validation_loss_leaves_it_for_later(tmp_path, undistu
         return call
 
     monkeypatch.setattr(validation, "evaluator", signalled)
-    monkeypatch.setattr(validation, "evaluate", lambda *args, **rest: evaluate_all(*args, **{**rest, "tokens": 40}))
+
+    def in_small_batches(step, params, cfg, mesh, split, *, check, **_):
+        shapes = validation.held_out_shapes(cfg, [split], tokens=40)
+        return evaluate_all(step, params, cfg, mesh, split, shapes=shapes, check=check)
+
+    monkeypatch.setattr(validation, "evaluate", in_small_batches)
     train(tiny.config(**OPTIONS), tmp_path)
     last = tiny.metrics(tmp_path)[-1]
     stopped = last["step"]
