@@ -10,6 +10,7 @@ from convs2s_jax.commands.scale_batches import Batches, check_json, planned, wri
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.guard import SMALLER_BATCHES
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.scaling import check as checking
 from convs2s_jax.scaling import plan, tables, topology
@@ -82,7 +83,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", CheckOptions), Group("Batches", Batches), Group("Several processes", Processes)),
     main=main,
-    memory="use smaller batches (--config.data.batch.tokens) or a smaller model",
+    memory=SMALLER_BATCHES,
 )
 
 

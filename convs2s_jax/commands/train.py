@@ -12,6 +12,7 @@ from convs2s_jax.core import command_line, compiled_programs, xla_flags
 from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
+from convs2s_jax.core.guard import SMALLER_BATCHES
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run import distributed, processes, staging
@@ -84,7 +85,7 @@ COMMAND = Command(
     main=main,
     topics={"config": reference.text},
     stores=("workdir",),
-    memory="use smaller batches (--config.data.batch.tokens) or a smaller model",
+    memory=SMALLER_BATCHES,
 )
 
 

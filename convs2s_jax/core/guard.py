@@ -23,6 +23,7 @@ NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
 """What XLA says where memory is missing: on accelerators, and in a program that runs on CPUs."""
 NO_MEMORY = "there is not enough memory: "
 MORE_MEMORY = "use a machine with more"
+SMALLER_BATCHES = "use smaller batches (--config.data.batch.tokens) or a smaller model"
 
 
 def guard(

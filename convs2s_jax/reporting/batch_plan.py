@@ -63,12 +63,12 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
         key=lambda pair: abs(pair[0].written - pair[1].written),
     )
     known = position_file.trained_on(workdir)
-    own = (pair for pair in pairs if fingerprint(pair[0].tokens, pair[1].tokens) == known)
-    pair = next(own, None) if known is not None else pairs[0] if len(pairs) == 1 else None
-    if pair is None:
-        return None
-    src, tgt = (one.tokens.lengths + 1 for one in pair)  # the end symbols
-    return planned(cfg, src, tgt)
+    if known is None and len(pairs) > 1:
+        return None  # nothing says which of them
+    for src, tgt in pairs:
+        if known is None or known == fingerprint(src.tokens, tgt.tokens):
+            return planned(cfg, src.tokens.lengths + 1, tgt.tokens.lengths + 1)  # the end symbols
+    return None
 
 
 class _Stored(NamedTuple):

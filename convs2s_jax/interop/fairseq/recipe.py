@@ -131,9 +131,9 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
     warming = {"rate": rates[0], "warmup": warmup, "initial": max(0.0, initial)}
     if kind == "inverse_sqrt" and warmup:
         return {"kind": "inverse_sqrt", **warming}
-    period, grows = args.get("lr_period_updates") or 0, args.get("t_mult", 1)
+    period, grows, last = args.get("lr_period_updates") or 0, args.get("t_mult", 1), args.get("max_update", 0)
     if period <= 0:
-        period = args.get("max_update", 0) - warmup
+        period = last - warmup
     if kind == "cosine" and warmup and period > 0 and grows in (1, _FLAT):
         minimum = args.get("min_lr") or 0.0
         if args.get("max_lr"):  # in these versions `lr` is the minimum rate
@@ -142,7 +142,7 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
             warming["initial"] = minimum
         steps, again = warmup + round(period), warming["rate"] * shrink
         stays = grows == _FLAT and math.isclose(again, minimum)
-        if not stays and not 0 < args.get("max_update", 0) <= steps:
+        if not stays and not 0 < last <= steps:
             lost.append(
                 f"after {steps} updates fairseq starts the cosine again, from {again:g}: here the learning rate would "
                 f"stay at {minimum:g}"

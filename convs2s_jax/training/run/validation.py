@@ -25,7 +25,7 @@ from convs2s_jax.training.run.dataset import Split
 
 SHAPES = 3
 """Batch shapes of the validation and the test set together: each is a program of its own, which takes longer to compile
-than a short validation to compute."""
+than a short validation to compute (docs/performance-log.md)."""
 
 BEHIND = 2
 """Batches that the host may run ahead of the device."""
