@@ -1,16 +1,17 @@
-"""What one accelerator does, in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--small]
+"""What one accelerator does, in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--parts P ...]
 
 Five parts in one call: the rates of the device, training, decoding, products of 8 bits, convolutions of single
 channels. Every result is printed as a line of JSON when it is there, a table of all follows. A part begins no further
 case after its share of --minutes, and one that fails leaves the others alone; then the status is 1. Programs are kept
 in --cache, so that a second call compiles nothing. Without an accelerator it is refused, --small excepted. Assumptions:
 
-* Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000. The share counts the
-  products of the model as it is written, three times those of its forward pass.
+* Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000, eight updates between two
+  looks at the clock. The share counts the products of the model as it is written, three times those of its forward
+  pass.
 * Decoding: fconv_wmt_en_fr, fresh parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
   times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
   bound of 1.1 times the source, since fresh parameters rarely choose the end symbol. All of it once more with kernels
-  of 8-bit integers (decode.py --int8), whose bound reads fewer bytes.
+  of 8-bit integers (decode.py --int8), whose bound reads fewer bytes. The programs of all widths compile at once.
 * The bandwidth bound of decoding: in each step of a batch the decoder's weights are read once, and each sentence's
   keys and values once in each attention layer, in the type of the computation. A second bound adds that the logits of
   each hypothesis are written and read once in float32. No other traffic is counted.
@@ -26,6 +27,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import depthwise as single
@@ -38,6 +41,7 @@ from machine import decoder_flops, describe, encoder_flops, run_script
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder, quantizing
+from convs2s_jax.search.buckets import batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.batch import Batch
@@ -55,14 +59,14 @@ SIZES = {
     "vocabulary": 40_000,
     "side": 8192,
     "copied": 2**28,
-    "batches": ((512, 32), (256, 64)),
+    "batches": ((256, 64), (512, 64)),
     "rows": 64,
     "length": 64,
     "channels": 1024,
     "widths": (3, 7, 15, 31),
     "sentences": 6003,
     "mean": 27,
-    "together": (256, 512),
+    "together": (512,),
     "repeats": 10,
 }
 SMALL = {
@@ -90,6 +94,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with test.en, plain or gzipped, for lengths of sentences")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="beside the rates")
     parser.add_argument("--small", action="store_true", help="tiny sizes")
     parser.add_argument("--cache", type=Path, help="folder for compiled programs")
     arguments = parser.parse_args()
@@ -105,11 +110,10 @@ def main() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     print(describe(), flush=True)
     peaks: Found = {}
-    parts = {"rates": rates, "training": training, "decoding": decoding, "int8": bytes_, "convolutions": convolutions}
-    shares = {"rates": 0.05, "training": 0.3, "decoding": 0.4, "int8": 0.05, "convolutions": 0.1}
     rows, failed = [], False
-    for name, part in parts.items():
-        end = time.monotonic() + 60 * arguments.minutes * shares[name]
+    for name in ("rates", *arguments.parts):
+        part, share = {"rates": (rates, 0.05), **PARTS}[name]
+        end = time.monotonic() + 60 * arguments.minutes * share
         try:
             for found in part(sizes, arguments, peaks, end):
                 print(json.dumps({"part": name, **found}), flush=True)
@@ -139,21 +143,24 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     """Whole updates, and their share of the product."""
     cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
     steps = compile_configured(cfg.model, cfg.training)
-    state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=vocabulary, target=vocabulary)
+    fresh = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
+    state = jax.jit(fresh)(jax.random.key(1))
     for rows, length in sizes["batches"]:
         ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
         batch = Batch(src=ids[0], tgt=ids[1])
         flops = 3 * rows * length * (encoder_flops(cfg.model) + decoder_flops(cfg.model, length, vocabulary))
         taken: list[float] = []
         while len(taken) <= sizes["repeats"] and (len(taken) < 3 or time.monotonic() < end):
-            before = time.perf_counter()
-            state, sums = update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(len(taken)))
+            before, count = time.perf_counter(), 8 if taken else 1
+            for number in range(count):
+                state, sums = update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(number))
             jax.block_until_ready((state, sums))
-            taken.append(time.perf_counter() - before)
+            taken.append((time.perf_counter() - before) / count)
         first, taken = taken[0], taken[1:]
         yield {
             "what": f"fconv_{sizes['train']}, {rows} x ({length}, {length})",
             "first s": digits(first),
+            "ms": spread([1e3 * t for t in taken]),
             "tokens/s": spread([rows * length / t for t in taken]),
             "share of the product": spread([flops / t / peaks["product"] for t in taken]),
             "GB": memory(),
@@ -211,19 +218,24 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
     for rows, params in itertools.product(sizes["together"], (floats, integers)):
+        find = partial(translate, params, cfg, search, rows=rows, tokens=rows * 128, least_rows=rows)
+        plan = batches([n + 1 for n in lengths], rows=rows, tokens=rows * 128)
+        each = {bucket.shape: [sources[i] for i in bucket.indices] for bucket in plan}
+        before = time.perf_counter()
+        with ThreadPoolExecutor(len(each)) as pool:  # one batch of each width, to compile its program
+            list(pool.map(lambda some, find=find: find(some), each.values()))
+        first = time.perf_counter() - before
         weights = held(params.decoder.plain) - held(params.decoder.plain.embedding)
-        first, taken, steps = 0.0, [], []
+        taken, steps = [], []
         while len(taken) < 3 and (not taken or time.monotonic() < end):
             before = time.perf_counter()
-            found = translate(params, cfg, search, sources, rows=rows, tokens=rows * 128)
-            seconds = time.perf_counter() - before
-            taken += [seconds] if first else []
-            first = first or seconds
+            found = find(sources)
+            taken.append(time.perf_counter() - before)
             steps = [len(one.best.tokens) + 1 for one in found]
-        batches = [steps[i] for i in np.argsort(steps)[::-1][::rows]]  # the longest of each batch, sorted by length
+        longest = [steps[i] for i in np.argsort(steps)[::-1][::rows]]  # of each batch, sorted by length
         keys_and_values = itemsize * 2 * cfg.embedding_dim * attending
-        read = weights * sum(batches) + sum(s * (n + 1) * keys_and_values for s, n in zip(steps, lengths, strict=True))
-        logits = read + 2 * 4 * 5 * rows * vocabulary * sum(batches)
+        read = weights * sum(longest) + sum(s * (n + 1) * keys_and_values for s, n in zip(steps, lengths, strict=True))
+        logits = read + 2 * 4 * 5 * rows * vocabulary * sum(longest)
         flops = sum(
             (n + 1) * encoder_flops(cfg) + 5 * s * decoder_flops(cfg, n + 1, vocabulary)
             for s, n in zip(steps, lengths, strict=True)
@@ -231,7 +243,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
         yield {
             "what": f"fconv_{sizes['decode']}, {len(sources)} sentences, beam 5, batch {rows}"
             + (", int8" if params is integers else ""),
-            "first s": digits(first),
+            "compiling s": digits(first),
             "s": spread(taken),
             "share of the bandwidth bound": spread([read / peaks["copy"] / t for t in taken]),
             "share of it with logits": spread([logits / peaks["copy"] / t for t in taken]),
@@ -286,6 +298,15 @@ def spread(values: Sequence[float]) -> str:
 def digits(value: float) -> str:
     """Three digits that matter."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+PARTS = {
+    "training": (training, 0.3),
+    "decoding": (decoding, 0.4),
+    "int8": (bytes_, 0.05),
+    "convolutions": (convolutions, 0.2),
+}
+"""Each part, and its share of the time."""
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line, compiled_programs, xla_flags
-from convs2s_jax.core.allocator import keep_freed_memory
+from convs2s_jax.core.allocator import expects_cpu, keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.guard import SMALLER_BATCHES
@@ -60,7 +62,9 @@ class TrainOptions:
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
-    keep_freed_memory()
+    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    if expects_cpu(settings.jax_platforms):
+        keep_freed_memory()
     options = command_line.options_of(TrainOptions, values)
     xla_flags.add(options.xla_flags, os.environ)
     cfg = build(Config, command_line.read_config(options.config, overrides))

@@ -33,7 +33,7 @@ class ExecutionConfig:
 
     Attributes:
       scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
-        never (decision 0008).
+        never (decision 0008). None: 8, but never for gradients on GPUs, where loops are slower (decision 0043).
       remat: what gradients compute again and do not keep (`jax.checkpoint`), which saves memory. "none": nothing;
         "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
         matrix products, which wait in the memory of the host (GPU, TPU). For decoders with attention in their loop over
@@ -44,19 +44,32 @@ class ExecutionConfig:
         products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
         is faster and rounds more (decision 0034), unless `matmul_precision` is set. Other kinds of convolution choose
         for themselves.
+      softmax_rows: most rows (target tokens of a device) of which the softmax layer holds the scores at a time, in
+        training. None: 512, which stay in the cache of a CPU, and 4096 on GPUs. More take longer products and more
+        memory: about 10 bytes for each row and word.
     """
 
-    scan_layers: int = 8
+    scan_layers: int | None = None
     remat: Remat = "none"
     convolution: Literal["auto", "xla", "products", "winograd"] = "auto"
+    softmax_rows: int | None = None
 
     FORMER = MappingProxyType({"remat": {False: "none", True: "block"}})
 
     def __post_init__(self) -> None:
         check(
-            self.scan_layers == 0 or self.scan_layers >= 2,
+            self.scan_layers in (None, 0) or self.shortest_loop >= 2,
             f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
         )
+        check(
+            self.softmax_rows is None or self.softmax_rows >= 1,
+            f"softmax_rows is {self.softmax_rows}: use 1 or more, or None",
+        )
+
+    @property
+    def shortest_loop(self) -> int:
+        """`scan_layers`, where None is 8."""
+        return 8 if self.scan_layers is None else self.scan_layers
 
     def kept(
         self, layer: F, *, scanned: bool = False, parts: bool = False, named: bool = False, static: tuple[int, ...] = ()
@@ -84,10 +97,23 @@ class ExecutionConfig:
             return "products" if scanned else "xla"
         return self.convolution
 
-    def for_gradients(self, platform: str, dtype: str) -> "ExecutionConfig":
-        """The execution of a model whose gradients are taken on devices of this platform, with this dtype."""
-        fewer = self.convolution == "auto" and platform == "cpu" and dtype == "float32"
-        return dataclasses.replace(self, convolution="winograd") if fewer else self
+    def for_gradients(self, platform: str, dtype: str, *, plain: bool = False, cut: bool = False) -> "ExecutionConfig":
+        """The execution of a model whose gradients are taken on devices of this platform.
+
+        Args:
+          platform: cpu, gpu or tpu.
+          dtype: of the model.
+          plain: whether convolutions have to be plain sums over taps, which round less and send less.
+          cut: whether the mesh cuts kernels: then loops stay, which hold one layer's whole kernels at a time.
+        """
+        chosen: dict[str, Any] = {}
+        if self.convolution == "auto" and platform == "cpu" and dtype == "float32" and not plain:
+            chosen["convolution"] = "winograd"
+        if self.scan_layers is None and platform == "gpu" and not cut:
+            chosen["scan_layers"] = 0
+        if self.softmax_rows is None:
+            chosen["softmax_rows"] = 4096 if platform == "gpu" else 512
+        return dataclasses.replace(self, **chosen)
 
 
 def keep(x: Array) -> Array:

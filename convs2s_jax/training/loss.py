@@ -89,7 +89,8 @@ def training_loss(
     params, features = _features(params, cfg, batch, smoothing, shards, key)
     with products_at(cfg.matmul_precision):
         layer = encoder_decoder.output_layer(params, cfg, features.dtype)
-        total, nll = summed_cross_entropy(layer, features, batch.tgt, smoothing=smoothing, shards=shards)
+        rows = {} if cfg.execution.softmax_rows is None else {"rows": cfg.execution.softmax_rows}
+        total, nll = summed_cross_entropy(layer, features, batch.tgt, smoothing=smoothing, shards=shards, **rows)
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 

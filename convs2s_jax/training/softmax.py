@@ -23,21 +23,19 @@ from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.types import Array, wide
 from convs2s_jax.training import rings
 
-ROWS = 512
-"""Most rows of a chunk on a device: their scores stay in cache, and longer products are not faster
-(docs/performance-log.md)."""
-
 
 class Options(NamedTuple):
-    """Static arguments: label smoothing, shards of the rows, and the precision of products, as JAX names it."""
+    """Static arguments: label smoothing, shards of the rows, most rows of a chunk on a device, and the precision of
+    products, as JAX names it."""
 
     smoothing: float
     shards: int
+    rows: int
     precision: str | None
 
 
 def summed_cross_entropy(
-    layer: Affine, features: Array, targets: Array, *, smoothing: float = 0.0, shards: int = 1
+    layer: Affine, features: Array, targets: Array, *, smoothing: float = 0.0, shards: int = 1, rows: int = 512
 ) -> tuple[Array, Array]:
     """`loss.cross_entropy` of the scores W h + b, with respect to the kernel, the bias and the features.
 
@@ -48,11 +46,12 @@ def summed_cross_entropy(
       smoothing: label smoothing, in [0, 1).
       shards: devices over which the rows are spread, a divisor of B. Each adds up its own gradient of the kernel, and
         these are added to each other after the last chunk.
+      rows: most rows of a chunk on a device (`ExecutionConfig.softmax_rows`).
 
     Returns:
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.
     """
-    options = Options(smoothing, shards, jax.default_matmul_precision.value)
+    options = Options(smoothing, shards, rows, jax.default_matmul_precision.value)
     return _sums(layer, features, targets, options)
 
 
@@ -62,7 +61,7 @@ def _sums(layer: Affine, features: Array, targets: Array, options: Options) -> t
         scores = _scores(layer, rows[0], options)
         return None, (jax.nn.logsumexp(scores, axis=-1), _picked(scores, rows[1]))
 
-    cut = (_chunks(features, options.shards), _chunks(targets, options.shards))
+    cut = (_chunks(features, options), _chunks(targets, options))
     return _totals(layer, *cut, *jax.lax.scan(chunk, None, cut)[1], options)
 
 
@@ -92,7 +91,7 @@ def _forward(
         dh = product("...NV,OV->...NO", e, layer.w) * scale
         return (sums[0] + dw, sums[1] + db), (dh.astype(h.dtype), (m + jnp.log(s))[..., 0], _picked(scores, target))
 
-    cut = (_chunks(features, options.shards), _chunks(targets, options.shards))
+    cut = (_chunks(features, options), _chunks(targets, options))
     start = [jnp.zeros((*cut[0].shape[1:-2], *shape), dtype) for shape in (layer.w.shape, layer.b.shape)]
     (dw, db), (dh, lse, picked) = jax.lax.scan(chunk, (start[0], start[1]), cut)
     if options.shards > 1:  # here, so that all of the backward pass can run beside the exchange
@@ -149,10 +148,11 @@ def _totals(
     return (1.0 - options.smoothing - each) * nll + each * total, nll
 
 
-def _chunks(x: Array, shards: int) -> Array:
+def _chunks(x: Array, options: Options) -> Array:
     """[B, T, ...] to chunks of rows: [count, N, ...], or [count, shards, N, ...]. Targets of PAD fill the last one."""
+    shards = options.shards
     x = x.reshape(-1, *x.shape[2:])[None] if shards == 1 else x.reshape(shards, -1, *x.shape[2:])
-    count = max(1, -(-x.shape[1] // ROWS))
+    count = max(1, -(-x.shape[1] // options.rows))
     missing = -x.shape[1] % count
     if missing:
         x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2)), constant_values=PAD)

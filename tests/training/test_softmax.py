@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.training import sharding, softmax
+from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import cross_entropy, loss, training_loss
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.softmax import summed_cross_entropy
@@ -53,12 +53,11 @@ def with_gradient(function, **options):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("shape", "shards"), [((6, 4), 1), ((6, 4), 3), ((1, 7), 1)], ids=str)
-def test_sums_and_gradients_are_those_of_all_scores_at_once(shape, shards, smoothing, monkeypatch):
-    monkeypatch.setattr(softmax, "ROWS", 5)  # several chunks, the last not full
-    given = problem(shape)
-    found = with_gradient(summed_cross_entropy, smoothing=smoothing, shards=shards)(*given)
+def test_sums_and_gradients_are_those_of_all_scores_at_once(shape, shards, smoothing):
+    given, rows = problem(shape), 5  # several chunks, the last not full
+    found = with_gradient(summed_cross_entropy, smoothing=smoothing, shards=shards, rows=rows)(*given)
     assert_equal_each(found, with_gradient(plain, smoothing=smoothing)(*given), tolerance=1e-6)
-    alone = jax.jit(partial(summed_cross_entropy, smoothing=smoothing, shards=shards))(*given)
+    alone = jax.jit(partial(summed_cross_entropy, smoothing=smoothing, shards=shards, rows=rows))(*given)
     assert_equal_each(alone, found[1], tolerance=1e-6)
 
 
@@ -68,10 +67,9 @@ def test_large_scores_neither_overflow_nor_vanish():
     assert_equal_each(found, with_gradient(plain, smoothing=0.1)(*given), tolerance=1e-5)
 
 
-def test_in_bfloat16_errors_are_those_of_rounding_and_sums_are_exact(monkeypatch):
-    monkeypatch.setattr(softmax, "ROWS", 16)
+def test_in_bfloat16_errors_are_those_of_rounding_and_sums_are_exact():
     given = problem((16, 32), jnp.bfloat16)
-    (layer, dh), sums = with_gradient(summed_cross_entropy, smoothing=0.1)(*given)
+    (layer, dh), sums = with_gradient(summed_cross_entropy, smoothing=0.1, rows=16)(*given)
     (exact, exact_dh), exact_sums = with_gradient(plain, smoothing=0.1)(*given)
     assert (layer.w.dtype, layer.b.dtype, dh.dtype) == (jnp.bfloat16, jnp.float32, jnp.bfloat16)
     for ours, theirs in ((layer.w, exact.w), (layer.b, exact.b), (dh, exact_dh)):
@@ -118,13 +116,13 @@ def exchanged(program):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (8, 1, 1)], ids=str)
-def test_on_a_mesh_the_gradient_of_the_kernel_is_exchanged_once_after_the_last_chunk(sizes, monkeypatch):
+def test_on_a_mesh_the_gradient_of_the_kernel_is_exchanged_once_after_the_last_chunk(sizes):
     """In the loop, shards of the vocabulary exchange what belongs to rows: at most their gradient, 6 rows of O."""
-    monkeypatch.setattr(softmax, "ROWS", 6)
     mesh, given = mesh_of(sizes), problem((32, 3), words=40)
     spread = Affine(w=NamedSharding(mesh, P(None, "tensor")), b=NamedSharding(mesh, P("tensor")))
     placed = jax.device_put(given, (spread, *[sharding.batch_sharding(mesh)] * 2))
-    compiled = with_gradient(summed_cross_entropy, shards=row_shards(mesh), smoothing=0.1).lower(*placed).compile()
+    differentiated = with_gradient(summed_cross_entropy, shards=row_shards(mesh), smoothing=0.1, rows=6)
+    compiled = differentiated.lower(*placed).compile()
     assert_equal_each(compiled(*placed), with_gradient(plain, smoothing=0.1)(*given), tolerance=1e-6)
     found = exchanged(compiled.as_text())
     assert max(found["outside"]) == O * 40 // sizes[2]

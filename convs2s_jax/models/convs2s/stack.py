@@ -65,7 +65,7 @@ def through(
     """
     outputs: list[Any] = [x]
     made: list[Tree] = []
-    for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.scan_layers):
+    for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
         apply: PlacedLayer = partial(_with_whole_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
         apply = cfg.kept(apply, scanned=scanned, parts=in_parts(items[run.start]), named=True)

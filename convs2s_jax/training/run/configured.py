@@ -141,14 +141,18 @@ def compile_configured(
 
 
 def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
-    """The model with the convolutions that are fastest in gradients.
+    """The model as it is executed for gradients.
 
     Where kernels are cut, plain sums over taps send less; where a precision is asked for, they round less.
     """
-    if model.matmul_precision != "default" or (mesh is not None and mesh.shape["tensor"] > 1):
-        return model
-    own = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-    return dataclasses.replace(model, execution=model.execution.for_gradients(platform or own, model.dtype))
+    tensor = mesh is not None and mesh.shape["tensor"] > 1
+    execution = model.execution.for_gradients(
+        platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
+        model.dtype,
+        plain=tensor or model.matmul_precision != "default",
+        cut=tensor or (mesh is not None and mesh.shape["fsdp"] > 1),
+    )
+    return dataclasses.replace(model, execution=execution)
 
 
 def compile_run(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:

@@ -1,4 +1,7 @@
-"""Which convolutions the gradients of a run have, and that they are those of the public loss."""
+"""How the gradients of a run are executed on each platform, and that they are those of the public loss."""
+
+import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +18,13 @@ from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
 from convs2s_jax.training.step import gradients
 from tests.helpers import drills_but
+from tests.meshes import mesh_of
 
 V, B, T = 30, 3, 11
+
+
+ROWS_OF_SCORES = re.compile(r":f32\[(\d+),30\] = exp\b")
+"""Of the softmax layer: arrays of a row for each target token and a column for each word."""
 
 
 def model(scan_layers=0, dtype="float32", precision="default", **execution):
@@ -26,8 +34,8 @@ def model(scan_layers=0, dtype="float32", precision="default", **execution):
         dropout=0.1,
         dtype=dtype,
         matmul_precision=precision,
-        encoder=ConvEncoderConfig(layers=layers, max_positions=40),
-        decoder=ConvDecoderConfig(layers=layers, out_dim=16, max_positions=40),
+        encoder=ConvEncoderConfig(layers=layers, max_positions=80),
+        decoder=ConvDecoderConfig(layers=layers, out_dim=16, max_positions=80),
         execution=ExecutionConfig(scan_layers=scan_layers, **execution),
     )
 
@@ -36,6 +44,11 @@ def batch():
     tokens = np.random.default_rng(0).integers(4, V, (2, B, T)).astype(np.int32)
     tokens[:, 0, 6:] = 1
     return Batch(src=jnp.asarray(tokens[0]), tgt=jnp.asarray(tokens[1]))
+
+
+def abstract_batch(rows):
+    tokens = jax.ShapeDtypeStruct((rows, 75), jnp.int32)
+    return Batch(src=tokens, tgt=tokens)
 
 
 def params_of(cfg):
@@ -70,3 +83,33 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     step = compile_configured(cfg, TrainingConfig(), platform=platform)
     program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
     assert program.count("conv_general_dilated") >= 6
+
+
+LOOP = re.compile(r"\blength=8\b")
+
+
+def gradient_program(platform, mesh=None, **execution):
+    """The traced gradient of a model with eight equal layers on each side."""
+    cfg = model(None, **execution)
+    layers = (ConvLayer(16, 3),) * 8
+    encoder = dataclasses.replace(cfg.encoder, layers=layers)
+    cfg = dataclasses.replace(cfg, encoder=encoder, decoder=dataclasses.replace(cfg.decoder, layers=layers))
+    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform)
+    params = jax.eval_shape(lambda: params_of(cfg))
+    return str(jax.make_jaxpr(step.first)(params, abstract_batch(8), jax.random.key(1)))
+
+
+@pytest.mark.parametrize(
+    ("platform", "sizes", "loops"),
+    [("gpu", None, False), ("tpu", None, True), ("gpu", (8, 1, 1), False), ("gpu", (1, 8, 1), True)],
+)
+def test_on_gpus_layers_are_in_no_loop_where_their_kernels_are_whole(platform, sizes, loops):
+    program = gradient_program(platform, None if sizes is None else mesh_of(sizes))
+    assert bool(LOOP.search(program)) is loops
+
+
+def test_on_gpus_the_softmax_layer_takes_more_rows_at_a_time():
+    """600 target tokens: in two chunks of at most 512, or in one."""
+    found = {platform: set(ROWS_OF_SCORES.findall(gradient_program(platform))) for platform in ("gpu", "tpu")}
+    assert found == {"gpu": {"600"}, "tpu": {"300"}}
+    assert ROWS_OF_SCORES.findall(gradient_program("gpu", softmax_rows=200))[0] == "200"
