@@ -19,7 +19,8 @@ Compile an update for devices that need not be here, and print what it costs:
 
   {program} --config=NAME --topology=v5e:16x16 [--config.mesh.fsdp=16 ...] [--json=FILE]
 
-TPUs need libtpu (pip install 'convs2s_jax[plan]'), but none has to be attached. docs/scaling.md explains the table.
+TPUs need libtpu (pip install 'convs2s_jax[plan]'), but none has to be attached. GPUs are compiled for with
+pip install 'convs2s_jax[plan-gpu]', and planned on virtual CPU devices without. docs/scaling.md explains the table.
 """
 
 

@@ -35,6 +35,7 @@ class Chip:
       together: chips that are connected by links; 0 for those of a slice, however many these are.
       network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
       host: bytes/s between the chip and its host (PCIe), in one direction; 0 if unknown.
+      in_turn: whether operations without products run before or after those with them, as on GPUs, not beside them.
       source: where the numbers are published.
     """
 
@@ -48,6 +49,7 @@ class Chip:
     together: int = 0
     network: float = 0.0
     host: float = 0.0
+    in_turn: bool = False
     source: str
 
     def peak(self, dtype: str) -> float:
@@ -94,6 +96,7 @@ def _gpu(
         together=8,
         network=network * GB,
         host=host * GB,
+        in_turn=True,
         source=page,
     )
 

@@ -211,6 +211,7 @@ def work_of(compiled: Compiled, devices: int) -> Work:
         model=compiled.flops.model / devices,
         executed=compiled.flops.executed / devices,
         memory=compiled.memory_traffic,
+        product_memory=compiled.product_traffic,
         copies=compiled.copies,
         collectives=compiled.collectives,
         times=compiled.times,

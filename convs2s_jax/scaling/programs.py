@@ -62,6 +62,7 @@ class Compiled:
       flops: of all devices together, from the traced program.
       memory: of one device.
       memory_traffic: bytes from and to the memory of one device.
+      product_traffic: of these, those of operations with products.
       copies: bytes between one device and its host.
       collectives: exchanges of one device.
       seconds: wall-clock time of compilation.
@@ -75,6 +76,7 @@ class Compiled:
     flops: Flops
     memory: Memory
     memory_traffic: int
+    product_traffic: int
     copies: Copies
     collectives: tuple[Collective, ...]
     seconds: float
@@ -218,6 +220,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
         flops=flops.count(function, *args),
         memory=_memory(program.memory_analysis(), planned=mesh.devices.flat[0].platform != "cpu"),
         memory_traffic=traffic.memory_bytes(text),
+        product_traffic=traffic.product_bytes(text),
         copies=traffic.copies(text),
         collectives=collectives.of_program(text, mesh.shape, _first_of_slices(mesh)),
         seconds=wall,

@@ -3,9 +3,13 @@
 For each program of an update, with FLOPs F, bytes of memory M, exchanges of w_i seconds each on its links, and copies
 to the host and back of h_j seconds each:
 
-    busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly
+    busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly (TPU, CPU)
+    busy = max(F / peak, P / bandwidth) + (M - P) / bandwidth                           (GPU)
     exposed = sum_sync w_i + sum_sync h_j + max(0, max(sum_async w_i, sum_async h_j) - busy)
     step = sum over programs (busy + exposed)
+
+A GPU runs one operation after another, and those without products do no arithmetic for its matrix units: P are the
+bytes of those with products, and memory overlaps with arithmetic in these alone.
 
 An exchange takes its bytes on the wire divided by the links along its mesh axis; latency is left out. An exchange that
 the compiler made asynchronous is hidden as far as there is other work at all, and so is a copy; copies to the host come
@@ -34,6 +38,7 @@ class Work(NamedTuple):
       collectives: its exchanges.
       times: executions in an update.
       copies: bytes to its host and back.
+      product_memory: of `memory`, what operations with products read and write.
     """
 
     model: float
@@ -42,6 +47,7 @@ class Work(NamedTuple):
     collectives: tuple[Collective, ...]
     times: int = 1
     copies: Copies = Copies()
+    product_memory: float = 0.0
 
 
 class Step(NamedTuple):
@@ -90,7 +96,8 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
             link_seconds[collective.asynchronous] += exchange_seconds(collective, chip, places)
         links_sync, links_async = link_seconds[False], link_seconds[True]
         host_sync, host_async = copy_seconds(each.copies, chip)
-        busy = max(arithmetic, traffic)
+        alone = (each.memory - each.product_memory) / chip.memory_bandwidth if chip.in_turn else 0.0
+        busy = max(arithmetic, traffic - alone) + alone
         not_hidden = links_sync + host_sync + max(0.0, max(links_async, host_async) - busy)
         compute += each.times * arithmetic
         memory += each.times * traffic

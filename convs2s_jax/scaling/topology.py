@@ -1,8 +1,9 @@
 """The devices of a plan: those of a TPU that need not be attached, or virtual ones that stand for others.
 
-"v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were there. "h100:8" are eight GPUs by description:
-the update is compiled for as many virtual CPU devices, from which the arrays that it exchanges are known. Its memory
-and which exchanges are asynchronous are not: those are the GPU compiler's. "cpu:8" are virtual devices of this machine.
+"v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were there. "h100:8" are eight GPUs, for which XLA
+compiles by their description (`scaling.gpus`), but chooses each kernel untimed. Without its compiler for GPUs the
+update is compiled for as many virtual CPU devices, from which the arrays that it exchanges are known. Its memory and
+which exchanges are asynchronous are not. "cpu:8" are virtual devices of this machine.
 """
 
 import importlib.util
@@ -18,6 +19,7 @@ from jax.experimental import topologies
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line, shown
+from convs2s_jax.scaling import gpus
 from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.training.mesh import slice_numbers
 
@@ -54,7 +56,7 @@ class Topology:
         return [
             (
                 number or (i // together if together else 0),
-                tuple(getattr(device, "coords", None) or ()) if self.exact else (),
+                tuple(getattr(device, "coords", None) or ()) if self.exact and self.chip and self.chip.axes else (),
             )
             for i, (device, number) in enumerate(zip(self.devices, slice_numbers(self.devices), strict=True))
         ]
@@ -81,6 +83,8 @@ def named(name: str, *, slices: int = 1) -> Topology:
         f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
     )
     check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
+    if chip is not None and gpus.has_compiler():
+        return _gpu(name, chip, int(shape))
     return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
 
 
@@ -111,9 +115,11 @@ def check_compilers(names: Sequence[str]) -> None:
 
 
 def virtual_devices(names: Sequence[str]) -> int:
-    """The most virtual CPU devices that a plan of one of these topologies needs; 0 where all are of TPUs."""
+    """The most virtual CPU devices that a plan of one of these topologies needs; 0 where compilers do without."""
     kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
-    return max((sizes(name) for name, chip in kinds.items() if chip is None or not chip.axes), default=0)
+    compiled = gpus.has_compiler()
+    needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))
+    return max(map(sizes, needing), default=0)
 
 
 def reserve(count: int) -> None:
@@ -142,6 +148,21 @@ def _check_chip(name: str) -> None:
     kind = name.partition(":")[0]
     if kind != CPU and kind not in CHIPS:
         raise UserError(f"--topology={name}: the chip is {shown(kind)}{did_you_mean(kind, [*CHIPS, CPU])}")
+
+
+def _gpu(name: str, chip: Chip, count: int) -> Topology:
+    machines = count // chip.together if count % chip.together == 0 else 1
+    shape = f"1x{machines}x{count // machines}"  # slices, machines, GPUs of each
+    try:
+        found = topologies.get_topology_desc(
+            platform="cuda", topology_name=name, topology=shape, target_config=gpus.description(chip)
+        )
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"--topology={name}: XLA's compiler for GPUs does not take it ({first_line(error)}); without the extra "
+            "plan-gpu GPUs are planned on virtual devices"
+        ) from error
+    return Topology(name=name, chip=chip, devices=tuple(found.devices), exact=True)
 
 
 def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:

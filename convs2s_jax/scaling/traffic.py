@@ -25,8 +25,9 @@ NOTHING = frozenset(
 """Operations without traffic of their own; that of a loop is its body's."""
 PARTS = ("dynamic-slice", "slice", "gather")
 """Operations that read a part of their first operand, as large as their result."""
-
-
+PRODUCTS = ("dot", "convolution")
+LIBRARIES = re.compile('custom_call_target="(__cublas|__cudnn|__onednn)')
+"""Calls of libraries that compute products."""
 COPIES = ("copy", "dynamic-slice", "dynamic-update-slice")
 """Operations that copy between two memories; those that end in -start go on beside others."""
 
@@ -65,6 +66,22 @@ def memory_bytes(program: Program) -> int:
     return sum(how.times * _bytes(program, inside, operation) for how, inside, operation in _executed(program))
 
 
+def product_bytes(program: Program) -> int:
+    """Of `memory_bytes`, those of operations that have matrix products or convolutions in them."""
+    return sum(
+        how.times * _bytes(program, inside, operation)
+        for how, inside, operation in _executed(program)
+        if _has_product(program, operation)
+    )
+
+
+def _has_product(program: Program, operation: Operation) -> bool:
+    if operation.kind in ("fusion", "fusion-start"):
+        inner = program.computations.get(operation.called("calls"), {})
+        return any(each.kind in PRODUCTS for each in inner.values())
+    return operation.kind in PRODUCTS or (operation.kind == "custom-call" and bool(LIBRARIES.search(operation.rest)))
+
+
 def _executed(program: Program) -> Iterator[tuple[Runs, Mapping[str, Operation], Operation]]:
     """Each operation that is not inside a fusion: how its computation is run, and that computation."""
     for name, how in hlo.runs(program).items():
@@ -83,10 +100,13 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
     if copied is not None:
         source, target, size = copied
         return sum(size for buffer in (source, target) if buffer.space == 0)
+    operands = [computation[name].results if name in computation else () for name in operation.operands]
+    if kind == "fusion-start":  # (operands, results, context)
+        kind, begin = "fusion", sum(map(len, operands))
+        operation = operation._replace(kind=kind, results=operation.results[begin:-1])
     if kind.endswith("-start") and len(operation.results) > 1:  # (from, to) of an exchange
         size = min(buffer.bytes for buffer in operation.results[:2])
         return sum(size for buffer in operation.results[:2] if buffer.space == 0)
-    operands = [computation[name].results if name in computation else () for name in operation.operands]
     if kind in PARTS:
         return _far(operation.results) + min(_far(operation.results), _far(operands[0]))
     if kind == "dynamic-update-slice":

@@ -197,6 +197,49 @@ def test_an_exchange_beside_operations_is_memory_traffic_once():
     assert traffic.memory_bytes(hlo.parse(BESIDE)) == 2 * part + whole + 2 * own
 
 
+GPU = """\
+HloModule test
+
+%part (a: bf16[4,64,64], i: s32[]) -> bf16[1,64,64] {
+  %a = bf16[4,64,64]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %one = bf16[1,64,64]{2,1,0} dynamic-slice(%a, %i, %zero, %zero), dynamic_slice_sizes={1,64,64}
+}
+
+%triton (b: bf16[64,64], c: bf16[64,64]) -> bf16[64,64] {
+  %b = bf16[64,64]{1,0} parameter(0)
+  %c = bf16[64,64]{1,0} parameter(1)
+  ROOT %dot = bf16[64,64]{1,0} dot(%b, %c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (p: bf16[4,64,64], n: s32[]) -> bf16[64,64] {
+  %p = bf16[4,64,64]{2,1,0} parameter(0)
+  %n = s32[] parameter(1)
+  %begun = ((bf16[4,64,64]{2,1,0}, s32[]), bf16[1,64,64]{2,1,0}, u32[]) fusion-start(%p, %n), kind=kLoop, calls=%part
+  %done = bf16[1,64,64]{2,1,0} fusion-done(%begun)
+  %w = bf16[64,64]{1,0} bitcast(%done)
+  %first = bf16[64,64]{1,0} fusion(%w, %w), kind=kCustom, calls=%triton
+  %conv = (bf16[64,64]{1,0}, u8[0]{0}) custom-call(%first, %w), custom_call_target="__cudnn$convForward"
+  %y = bf16[64,64]{1,0} get-tuple-element(%conv), index=0
+  ROOT %sine = bf16[64,64]{1,0} sine(%y)
+}
+"""
+
+
+def test_of_a_gpus_program_operations_with_products_are_told_from_others():
+    """A part is read and written beside other operations; two products read two arrays and write one; a sine."""
+    program, size = hlo.parse(GPU), 2 * 64 * 64
+    assert traffic.product_bytes(program) == 2 * 3 * size
+    assert traffic.memory_bytes(program) - traffic.product_bytes(program) == pytest.approx(4 * size, abs=8)
+
+
+def test_products_outside_of_fusions_count():
+    program = compiled(lambda x, y: jnp.sin(x @ y), (64, 64), (64, 64))
+    found = hlo.parse(program.as_text())
+    assert 3 * 4 * 64 * 64 <= traffic.product_bytes(found) <= traffic.memory_bytes(found)
+
+
 COPIED = """\
 HloModule test
 

@@ -37,6 +37,14 @@ def test_arithmetic_and_memory_overlap():
     assert step(Work(200, 200, 50, ())).seconds == 5.0
 
 
+def test_operations_of_a_gpu_without_products_take_turns_with_those_that_have_them():
+    chip = dataclasses.replace(CHIP, in_turn=True)
+    assert step(Work(200, 200, 50, (), product_memory=30), chip=chip).seconds == 5.0  # 3 s of memory, 2 s alone
+    assert step(Work(400, 400, 50, (), product_memory=30), chip=chip).seconds == 6.0  # 4 s of arithmetic
+    assert step(Work(400, 400, 50, (), product_memory=30)).seconds == 5.0
+    assert step(Work(0, 0, 50, ()), chip=chip).seconds == 5.0
+
+
 def test_programs_and_their_repetitions_follow_each_other():
     bound = step(Work(200, 200, 0, ()), Work(100, 100, 0, (), times=3), Work(0, 0, 10, ()))
     assert (bound.seconds, bound.compute, bound.memory) == (6.0, 5.0, 1.0)

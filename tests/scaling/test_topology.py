@@ -1,12 +1,19 @@
 """Names of devices to plan for, and what is refused."""
 
 import importlib.util
+import re
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import topology
+from convs2s_jax.scaling import gpus, hlo, topology
+from convs2s_jax.scaling.chips import CHIPS
 
 
 @pytest.mark.parametrize(
@@ -59,15 +66,64 @@ def test_what_libtpu_refuses_is_told_in_a_sentence(said, message, monkeypatch):
         topology.named("v5e:4x4")
 
 
-def test_gpus_are_planned_on_as_many_virtual_devices():
+def test_without_their_compiler_gpus_are_planned_on_as_many_virtual_devices(monkeypatch):
+    monkeypatch.setattr(gpus, "has_compiler", lambda: False)
     found = topology.named("h100:8")
     assert (len(found.devices), found.chip.name, found.exact) == (8, "h100", False)
     assert {place for place, _ in found.places()} == {0}
 
 
-def test_virtual_devices_are_needed_for_gpus_and_cpus_only():
-    assert topology.virtual_devices(["v5e:16x16", "h100:4", "cpu:2"]) == 4
+@pytest.mark.parametrize(("compiler", "count"), [(False, 4), (True, 2)])
+def test_virtual_devices_are_needed_where_there_is_no_compiler(compiler, count, monkeypatch):
+    monkeypatch.setattr(gpus, "has_compiler", lambda: compiler)
+    assert topology.virtual_devices(["v5e:16x16", "h100:4", "cpu:2"]) == count
     assert topology.virtual_devices(["v5e:16x16"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("h100:1", "1x1x1"), ("h200:8", "1x1x8"), ("a100:12", "1x1x12"), ("h100:32", "1x4x8")]
+)
+def test_gpus_are_described_to_their_compiler_by_machines_of_eight(name, shape, monkeypatch):
+    asked = {}
+
+    def described(**given):
+        asked.update(given)
+        return SimpleNamespace(devices=[SimpleNamespace(platform="gpu", coords=[0, 0, i]) for i in range(40)])
+
+    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", described)
+    found = topology.named(name)
+    assert (asked["platform"], asked["topology"], found.exact, found.platform) == ("cuda", shape, True, "gpu")
+    assert found.places()[:9] == [(0, ())] * 8 + [(1, ())]  # a switch has no coordinates
+    figures = dict(re.findall(r"(\w+): ([0-9.]+)", asked["target_config"]))
+    chip = found.chip
+    assert float(figures["memory_bandwidth"]) == chip.memory_bandwidth
+    assert float(figures["device_memory_size"]) == pytest.approx(chip.memory / 0.75)
+
+
+def test_what_the_compiler_for_gpus_does_not_take_is_told(monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("INVALID_ARGUMENT: no such field\nand more")
+
+    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
+    with pytest.raises(UserError, match=r"^--topology=h100:8: XLA's compiler .* \(INVALID_ARGUMENT: no such field\)"):
+        topology.named("h100:8")
+
+
+def test_every_gpu_of_the_table_of_chips_has_a_description():
+    assert set(gpus.CORES) == {name for name, chip in CHIPS.items() if not chip.axes}
+
+
+@pytest.mark.skipif(not gpus.has_compiler(), reason="XLA's compiler for GPUs is not installed")
+@pytest.mark.parametrize("name", gpus.CORES)
+def test_gpus_need_not_be_attached(name):
+    found = topology.named(f"{name}:2")
+    place = NamedSharding(Mesh(np.array(found.devices), "x"), P("x"))
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=place)
+    program = hlo.parse(jax.jit(jnp.sum).lower(x).compile().as_text())
+    kinds = [operation.kind for each in program.computations.values() for operation in each.values()]
+    assert "all-reduce-start" in kinds
 
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
