@@ -224,6 +224,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
         before = time.perf_counter()
         with ThreadPoolExecutor(len(each)) as pool:  # one batch of each width, to compile its program
             list(pool.map(lambda some, find=find: find(some), each.values()))
+        find(sources)  # should a program have been missed
         first = time.perf_counter() - before
         weights = held(params.decoder.plain) - held(params.decoder.plain.embedding)
         taken, steps = [], []

@@ -98,6 +98,13 @@ def test_the_accelerators_call_measures_every_part(tmp_path):
     assert all(float(value) > 0 for share in shares for value in share.split(" / "))
 
 
+@pytest.mark.drill
+def test_the_accelerators_call_measures_the_parts_that_are_asked_for():
+    command = [sys.executable, str(FOLDER / "accelerator.py"), "--small", "--minutes=1", "--parts", "int8"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert {json.loads(line)["part"] for line in output.splitlines() if line.startswith("{")} == {"rates", "int8"}
+
+
 def test_the_accelerators_call_is_refused_without_one(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["accelerator.py"])
     with pytest.raises(SystemExit) as ended:

@@ -11,11 +11,12 @@ import jax
 
 from convs2s_jax.commands import reference
 from convs2s_jax.core import command_line, compiled_programs, xla_flags
-from convs2s_jax.core.allocator import expects_cpu, keep_freed_memory
+from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.guard import SMALLER_BATCHES
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.platforms import expects_cpu
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run import distributed, processes, staging
 from convs2s_jax.training.run.config import Config

@@ -15,6 +15,9 @@ from convs2s_jax.nn.types import Array
 
 Remat = Literal["none", "block", "dots", "offload"]
 F = TypeVar("F", bound=Callable[..., Any])
+SHORTEST_LOOP = 8
+SOFTMAX_ROWS = 512
+SOFTMAX_ROWS_OF_GPUS = 4096
 MatmulPrecision = Literal["default", "high", "highest"]
 """Precision of products of float32 arrays, as in `jax.lax.Precision`."""
 
@@ -44,9 +47,9 @@ class ExecutionConfig:
         products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
         is faster and rounds more (decision 0034), unless `matmul_precision` is set. Other kinds of convolution choose
         for themselves.
-      softmax_rows: most rows (target tokens of a device) of which the softmax layer holds the scores at a time, in
-        training. None: 512, which stay in the cache of a CPU, and 4096 on GPUs. More take longer products and more
-        memory: about 10 bytes for each row and word.
+      softmax_rows: most rows (target tokens of a device) of which the softmax layer of a decoder holds the scores at a
+        time, in training. None: 512, which stay in the cache of a CPU, and 4096 on GPUs. More make larger products and
+        take more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
     """
 
     scan_layers: int | None = None
@@ -68,8 +71,13 @@ class ExecutionConfig:
 
     @property
     def shortest_loop(self) -> int:
-        """`scan_layers`, where None is 8."""
-        return 8 if self.scan_layers is None else self.scan_layers
+        """`scan_layers`, where None is `SHORTEST_LOOP`."""
+        return SHORTEST_LOOP if self.scan_layers is None else self.scan_layers
+
+    @property
+    def rows_of_scores(self) -> int:
+        """`softmax_rows`, where None is `SOFTMAX_ROWS`."""
+        return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
     def kept(
         self, layer: F, *, scanned: bool = False, parts: bool = False, named: bool = False, static: tuple[int, ...] = ()
@@ -104,15 +112,15 @@ class ExecutionConfig:
           platform: cpu, gpu or tpu.
           dtype: of the model.
           plain: whether convolutions have to be plain sums over taps, which round less and send less.
-          cut: whether the mesh cuts kernels: then loops stay, which hold one layer's whole kernels at a time.
+          cut: whether each layer gathers its kernels: then loops stay, which hold those of one layer at a time.
         """
         chosen: dict[str, Any] = {}
         if self.convolution == "auto" and platform == "cpu" and dtype == "float32" and not plain:
             chosen["convolution"] = "winograd"
         if self.scan_layers is None and platform == "gpu" and not cut:
             chosen["scan_layers"] = 0
-        if self.softmax_rows is None:
-            chosen["softmax_rows"] = 4096 if platform == "gpu" else 512
+        if self.softmax_rows is None and platform == "gpu":
+            chosen["softmax_rows"] = SOFTMAX_ROWS_OF_GPUS
         return dataclasses.replace(self, **chosen)
 
 

@@ -4,7 +4,8 @@ A rate is a bound that no program reaches. Links are counted in one direction: a
 receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products are
 those that training divides by (`training.run.arithmetic.PEAKS`).
 
-To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`.
+To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`. A GPU also
+needs one in `gpus.CORES`.
 """
 
 from collections.abc import Mapping

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from convs2s_jax.scaling.chips import RESERVED, Chip
 
-PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-"""Packages that hold XLA's compiler for NVIDIA's GPUs."""
+PLUGINS = ("jax_cuda13_plugin",)
+"""Packages that hold XLA's compiler for NVIDIA's GPUs, for the version of CUDA that `description` names."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -190,9 +190,12 @@ def _costed(
     places = [order[device] for device in mesh.devices.flat]
     targets = [cfg.data.batch.accumulate * shape.rows * shape.tgt for shape in shapes]
 
+    # which operations a GPU runs is not known from the program of a CPU
+    chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
+
     def bound(shape: Shape, tokens: int) -> roofline.Step:
         work = [work_of(each, mesh.size) for each in compiled if each.shape in (shape, None)]
-        return roofline.step(work, plan.chip, places, dtype=plan.dtype, tokens=tokens)
+        return roofline.step(work, chip, places, dtype=plan.dtype, tokens=tokens)
 
     beside = plan.state_bytes - params_bytes  # gradient programs are given the parameters, not the optimiser's state
     return dataclasses.replace(

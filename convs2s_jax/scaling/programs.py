@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.data.shapes import Shape, rounded, rows_within
 from convs2s_jax.nn.types import Tree
@@ -208,6 +208,11 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
     try:
         program = function.lower(*args).compile()
     except jax.errors.JaxRuntimeError as error:
+        if any(part in str(error) for part in ("ptxas", "libdevice", "libnvvm")):
+            raise UserError(
+                f"XLA's compiler for GPUs misses a part of CUDA ({first_line(error)}): pip install "
+                "'convs2s_jax[plan-gpu]'"
+            ) from error
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise TooLargeError(f"{_label(name, shape)}: {_reason(str(error))}") from error

@@ -17,7 +17,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
 from convs2s_jax.core.versions import versions
-from convs2s_jax.scaling import plan, topology
+from convs2s_jax.scaling import gpus, plan, topology
 from convs2s_jax.scaling.topology import sizes
 from convs2s_jax.training.mesh import AXES, MeshConfig, shape
 from convs2s_jax.training.run.config import Config
@@ -28,7 +28,7 @@ ABOUT = "sweep.json"
 COLUMNS = (
     *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
     *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "host_s", "exposed_s"),
-    *("resident_bytes", "state_bytes", "sent_bytes", "fits", "compile_s", "compile_processor_s", "refused"),
+    *("resident_bytes", "state_bytes", "sent_bytes", "fits", "exact", "compile_s", "compile_processor_s", "refused"),
 )
 
 
@@ -144,6 +144,7 @@ def row_of(case: Case, made: Row) -> Row:
         "budget": case.tokens,
         "refused": made.get("refused", ""),
         "fits": made.get("fits"),
+        "exact": made.get("exact"),
         **dict(zip(AXES, case.mesh, strict=True)),
     }
     if row["refused"]:
@@ -214,8 +215,8 @@ def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
 
 def _versions() -> str:
     """Of what compiles."""
-    libtpu = importlib.util.find_spec("libtpu") is not None
-    return versions("convs2s_jax", "jax", *(["libtpu"] if libtpu else []))
+    compilers = [name for name in ("libtpu", *gpus.PLUGINS) if importlib.util.find_spec(name) is not None]
+    return versions("convs2s_jax", "jax", *compilers)
 
 
 def _mesh(text: str, devices: int) -> tuple[int, int, int]:

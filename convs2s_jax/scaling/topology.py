@@ -83,6 +83,10 @@ def named(name: str, *, slices: int = 1) -> Topology:
         f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
     )
     check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
+    check(
+        chip is None or int(shape) < chip.together or int(shape) % chip.together == 0,
+        f"--topology={name}: a machine has {chip.together if chip else 0} GPUs; give fewer, or a multiple",
+    )
     if chip is not None and gpus.has_compiler():
         return _gpu(name, chip, int(shape))
     return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
@@ -151,8 +155,8 @@ def _check_chip(name: str) -> None:
 
 
 def _gpu(name: str, chip: Chip, count: int) -> Topology:
-    machines = count // chip.together if count % chip.together == 0 else 1
-    shape = f"1x{machines}x{count // machines}"  # slices, machines, GPUs of each
+    machines = max(1, count // chip.together)
+    shape = f"{machines}x1x{count // machines}"  # groups that links connect, machines of each, GPUs of each
     try:
         found = topologies.get_topology_desc(
             platform="cuda", topology_name=name, topology=shape, target_config=gpus.description(chip)

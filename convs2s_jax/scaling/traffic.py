@@ -101,12 +101,15 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
         source, target, size = copied
         return sum(size for buffer in (source, target) if buffer.space == 0)
     operands = [computation[name].results if name in computation else () for name in operation.operands]
+    given = [buffer for operand in operands for buffer in operand]
     if kind == "fusion-start":  # (operands, results, context)
-        kind, begin = "fusion", sum(map(len, operands))
-        operation = operation._replace(kind=kind, results=operation.results[begin:-1])
-    if kind.endswith("-start") and len(operation.results) > 1:  # (from, to) of an exchange
-        size = min(buffer.bytes for buffer in operation.results[:2])
-        return sum(size for buffer in operation.results[:2] if buffer.space == 0)
+        kind = "fusion"
+        operation = operation._replace(kind=kind, results=operation.results[len(given) : -1])
+    if kind.endswith("-start") and len(operation.results) > 1:  # an exchange: (operands, results, contexts), or results
+        first = len(given) if len(operation.results) >= 2 * len(given) else 0
+        pairs = zip(given, operation.results[first:], strict=False)
+        sizes = [(pair, min(buffer.bytes for buffer in pair)) for pair in pairs]
+        return sum(size for pair, size in sizes for buffer in pair if buffer.space == 0)
     if kind in PARTS:
         return _far(operation.results) + min(_far(operation.results), _far(operands[0]))
     if kind == "dynamic-update-slice":
@@ -115,11 +118,11 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
         return _far(operation.results) + sum(_far(operand) for operand in operands)
     inner = program.computations[operation.called("calls")]
     parameters = {item.rest.split(")")[0]: item.name for item in inner.values() if item.kind == "parameter"}
-    given, made = _passed_on(operation, inner)
+    passed, made = _passed_on(operation, inner)
     read = sum(
         min(_far(operand), _read(inner, parameters[str(i)], operand))
         for i, operand in enumerate(operands)
-        if i not in given
+        if i not in passed
     )
     return read + _written(inner, operation.results, made)
 

@@ -89,8 +89,9 @@ def training_loss(
     params, features = _features(params, cfg, batch, smoothing, shards, key)
     with products_at(cfg.matmul_precision):
         layer = encoder_decoder.output_layer(params, cfg, features.dtype)
-        rows = {} if cfg.execution.softmax_rows is None else {"rows": cfg.execution.softmax_rows}
-        total, nll = summed_cross_entropy(layer, features, batch.tgt, smoothing=smoothing, shards=shards, **rows)
+        total, nll = summed_cross_entropy(
+            layer, features, batch.tgt, smoothing=smoothing, shards=shards, rows=cfg.execution.rows_of_scores
+        )
     return LossSums(loss=total, nll=nll, tokens=jnp.sum(batch.tgt != PAD))
 
 

@@ -35,7 +35,7 @@ class Options(NamedTuple):
 
 
 def summed_cross_entropy(
-    layer: Affine, features: Array, targets: Array, *, smoothing: float = 0.0, shards: int = 1, rows: int = 512
+    layer: Affine, features: Array, targets: Array, *, smoothing: float = 0.0, shards: int = 1, rows: int
 ) -> tuple[Array, Array]:
     """`loss.cross_entropy` of the scores W h + b, with respect to the kernel, the bias and the features.
 
@@ -46,7 +46,7 @@ def summed_cross_entropy(
       smoothing: label smoothing, in [0, 1).
       shards: devices over which the rows are spread, a divisor of B. Each adds up its own gradient of the kernel, and
         these are added to each other after the last chunk.
-      rows: most rows of a chunk on a device (`ExecutionConfig.softmax_rows`).
+      rows: most rows of a chunk on a device (`ExecutionConfig.rows_of_scores`).
 
     Returns:
       Two sums in nats: the loss, and the negative log-likelihood, whose gradient is taken as zero.

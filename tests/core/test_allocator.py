@@ -3,11 +3,8 @@
 import platform
 import subprocess
 import sys
-import types
 
 import pytest
-
-from convs2s_jax.core import allocator
 
 SCRIPT = """
 import ctypes, resource, sys, threading
@@ -40,38 +37,3 @@ def test_freed_blocks_are_used_again_by_every_thread():
 
     assert fetched(True) < 10
     assert fetched(False) > 600  # where this fails, glibc keeps them by itself: `core.allocator` can go
-
-
-@pytest.mark.parametrize(
-    ("platforms", "plugin", "device", "expected"),
-    [
-        (None, None, None, True),
-        ("", None, None, True),
-        (None, "xla_cuda13", "nvidia0", False),
-        (None, "xla_cuda13", "dxg", False),
-        (None, "xla_rocm7", "kfd", False),
-        (None, None, "nvidia0", True),
-        (None, "xla_cuda13", None, True),
-        (None, "xla_cuda13", "nvidiactl", True),
-        (None, "another", None, False),
-        (None, None, "accel0", False),
-        (None, None, "vfio/3", False),
-        (None, None, "vfio/vfio", True),  # there on any machine with the module
-        ("cpu", "xla_cuda13", "nvidia0", True),
-        ("cuda,cpu", None, None, False),
-    ],
-)
-def test_whether_jax_will_compute_on_cpus(platforms, plugin, device, expected, tmp_path, monkeypatch):
-    modules = [types.SimpleNamespace(name=plugin)] if plugin else []
-    monkeypatch.setattr(allocator.pkgutil, "iter_modules", lambda _: modules)
-    monkeypatch.setattr(allocator.importlib.metadata, "entry_points", lambda **_: [])
-    monkeypatch.setitem(sys.modules, "jax_plugins", types.SimpleNamespace(__path__=[]))
-    if device:
-        (tmp_path / device).parent.mkdir(exist_ok=True)
-        (tmp_path / device).touch()
-    assert allocator.expects_cpu(platforms, tmp_path) is expected
-
-
-def test_a_machine_without_the_package_of_plugins_has_none(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax_plugins", None)  # as if it could not be imported
-    assert allocator.expects_cpu(None, tmp_path)

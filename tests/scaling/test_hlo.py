@@ -234,6 +234,27 @@ def test_of_a_gpus_program_operations_with_products_are_told_from_others():
     assert traffic.memory_bytes(program) - traffic.product_bytes(program) == pytest.approx(4 * size, abs=8)
 
 
+COMBINED = """\
+HloModule test
+
+ENTRY %main (p: f32[1,64], q: f32[64,4], r: f32[8]) -> f32[4,64] {
+  %p = f32[1,64]{1,0} parameter(0)
+  %q = f32[64,4]{1,0} parameter(1)
+  %r = f32[8]{0} parameter(2)
+  %g = ((f32[1,64]{1,0}, f32[64,4]{1,0}), (f32[4,64]{1,0}, f32[64,16]{1,0})) all-gather-start(%p, %q), dimensions={0}
+  %gathered = (f32[4,64]{1,0}, f32[64,16]{1,0}) all-gather-done(%g)
+  %s = (f32[1,64]{1,0}, f32[8]{0}) all-reduce-start(%p, %r), to_apply=%sum
+  %summed = (f32[1,64]{1,0}, f32[8]{0}) all-reduce-done(%s)
+  ROOT %first = f32[4,64]{1,0} get-tuple-element(%gathered), index=0
+}
+"""
+
+
+def test_combined_exchanges_count_each_array():
+    """As single ones: each array is read and written in the size of the smaller of its two forms."""
+    assert traffic.memory_bytes(hlo.parse(COMBINED)) == 2 * 4 * (64 + 256) + 2 * 4 * (64 + 8)
+
+
 def test_products_outside_of_fusions_count():
     program = compiled(lambda x, y: jnp.sin(x @ y), (64, 64), (64, 64))
     found = hlo.parse(program.as_text())

@@ -11,7 +11,7 @@ from convs2s_jax.commands.scale_batches import Batches
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.scaling import plan, programs, tables, topology
+from convs2s_jax.scaling import gpus, plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run import abstract
@@ -32,6 +32,14 @@ def of_kind(kind):
         values = tiny.values(data__corpus="cldr_kinds", data__tgt="")
         values["model"] = {"kind": "classifier", "embedding_dim": 8}
     return values
+
+
+@pytest.fixture(scope="module", autouse=True)
+def virtual_gpus():
+    """GPUs are virtual devices, also where their compiler is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpus, "has_compiler", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +267,28 @@ def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     assert compared.efficiency == (each / base.steps[0].tokens_per_second,)
     assert 0 < compared.efficiency[0] < 1
     assert "efficiency against one chip" in tables.of_plan(compared)
+
+
+@pytest.mark.skipif(not gpus.has_compiler(), reason="XLA's compiler for GPUs is not installed")
+def test_gpus_are_planned_by_their_compiler(monkeypatch):
+    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    found = plan.make(tiny.config(mesh={"data": 2}), topology.named("h100:2"), lengths=[16])
+    assert found.exact
+    assert "virtual" not in tables.of_plan(found)
+    gradients, update = found.programs
+    assert 0 < gradients.product_traffic < gradients.memory_traffic
+    assert all(each.asynchronous for each in gradients.collectives)
+    assert update.product_traffic == 0
+
+
+def test_a_bound_on_virtual_devices_knows_nothing_of_a_gpus_operations(made):
+    """Memory is beside arithmetic there, although a GPU takes turns: the program is a CPU's."""
+    devices = topology.named("h100:8")
+    mesh = meshes.make(CFG.mesh, devices.devices)
+    slow = dataclasses.replace(made.chip, peaks={"float32": 1e11})  # so that arithmetic takes about as long as memory
+
+    def seconds(**changes):
+        changed = dataclasses.replace(made, chip=slow, **changes)
+        return plan._costed(changed, CFG, devices, mesh, made.shapes, made.programs, 0).steps[0].seconds
+
+    assert seconds() < seconds(exact=True)

@@ -28,6 +28,7 @@ from convs2s_jax.scaling.chips import CHIPS
         ("h100:2x4", 1, "write h100:NUMBER"),
         ("cpu:\N{SUPERSCRIPT TWO}", 1, "write cpu:NUMBER"),
         ("h100:8", 2, "slices are of TPUs; give the number of all devices"),
+        ("a100:12", 1, "a machine has 8 GPUs; give fewer, or a multiple"),
         ("v5e:4x4", 0, "--slices=0: use 1 or more"),
         ("cpu:4096", 1, "planned on 4096 virtual devices, and this process has 8: set XLA_FLAGS"),
     ],
@@ -81,7 +82,7 @@ def test_virtual_devices_are_needed_where_there_is_no_compiler(compiler, count, 
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("h100:1", "1x1x1"), ("h200:8", "1x1x8"), ("a100:12", "1x1x12"), ("h100:32", "1x4x8")]
+    ("name", "shape"), [("h100:1", "1x1x1"), ("a100:4", "1x1x4"), ("h200:8", "1x1x8"), ("h100:32", "4x1x8")]
 )
 def test_gpus_are_described_to_their_compiler_by_machines_of_eight(name, shape, monkeypatch):
     asked = {}

@@ -124,7 +124,7 @@ def compile_configured(
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that those of the mesh stand for (`ExecutionConfig.for_gradients`); None for their own.
     """
-    model = _for_gradients(model, mesh, platform)
+    model = _for_gradients(model, mesh, parallel, platform)
     exchange = Exchange(dtype=training.sum_dtype, once=accumulates, early=early)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
@@ -140,17 +140,18 @@ def compile_configured(
     )
 
 
-def _for_gradients(model: AnyModel, mesh: Mesh | None, platform: str | None) -> AnyModel:
+def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platform: str | None) -> AnyModel:
     """The model as it is executed for gradients.
 
-    Where kernels are cut, plain sums over taps send less; where a precision is asked for, they round less.
+    Where kernels are cut in use, plain sums over taps send less; where a precision is asked for, they round less.
     """
     tensor = mesh is not None and mesh.shape["tensor"] > 1
+    gathers = mesh is not None and mesh.size > 1 and (mesh.shape["fsdp"] > 1 or parallel == "explicit")
     execution = model.execution.for_gradients(
         platform or (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform),
         model.dtype,
         plain=tensor or model.matmul_precision != "default",
-        cut=tensor or (mesh is not None and mesh.shape["fsdp"] > 1),
+        cut=tensor or gathers,
     )
     return dataclasses.replace(model, execution=execution)
 

@@ -298,6 +298,8 @@ def test_a_configuration_of_before_has_the_defaults_and_a_wrong_value_is_refused
         UserError, match=r"^model\.execution\.scan_layers is 1: a loop has at least two .* 0 for no loop"
     ):
         build(ModelConfig, {"execution": {"scan_layers": 1}}, "model")
+    with pytest.raises(UserError, match=r"^model\.execution\.softmax_rows is 0: use 1 or more, or None"):
+        build(ModelConfig, {"execution": {"softmax_rows": 0}}, "model")
 
 
 def test_execution_is_part_of_what_programs_are_compiled_for():

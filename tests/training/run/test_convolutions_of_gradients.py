@@ -88,23 +88,33 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
 LOOP = re.compile(r"\blength=8\b")
 
 
-def gradient_program(platform, mesh=None, **execution):
+def gradient_program(platform, mesh=None, *, parallel="jit", scan_layers=None, **execution):
     """The traced gradient of a model with eight equal layers on each side."""
-    cfg = model(None, **execution)
+    cfg = model(scan_layers, **execution)
     layers = (ConvLayer(16, 3),) * 8
     encoder = dataclasses.replace(cfg.encoder, layers=layers)
     cfg = dataclasses.replace(cfg, encoder=encoder, decoder=dataclasses.replace(cfg.decoder, layers=layers))
-    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform)
+    step = compile_configured(cfg, TrainingConfig(), mesh, platform=platform, parallel=parallel)
     params = jax.eval_shape(lambda: params_of(cfg))
     return str(jax.make_jaxpr(step.first)(params, abstract_batch(8), jax.random.key(1)))
 
 
 @pytest.mark.parametrize(
-    ("platform", "sizes", "loops"),
-    [("gpu", None, False), ("tpu", None, True), ("gpu", (8, 1, 1), False), ("gpu", (1, 8, 1), True)],
+    ("platform", "sizes", "execution", "loops"),
+    [
+        ("gpu", None, {}, False),
+        ("gpu", None, {"scan_layers": 8}, True),
+        ("gpu", None, {"precision": "highest"}, False),
+        ("tpu", None, {}, True),
+        ("gpu", (8, 1, 1), {}, False),
+        ("gpu", (8, 1, 1), {"parallel": "explicit"}, True),
+        ("gpu", (1, 8, 1), {}, True),
+        ("gpu", (4, 1, 2), {}, True),
+    ],
+    ids=str,
 )
-def test_on_gpus_layers_are_in_no_loop_where_their_kernels_are_whole(platform, sizes, loops):
-    program = gradient_program(platform, None if sizes is None else mesh_of(sizes))
+def test_on_gpus_layers_are_in_no_loop_where_their_kernels_are_whole(platform, sizes, execution, loops):
+    program = gradient_program(platform, None if sizes is None else mesh_of(sizes), **execution)
     assert bool(LOOP.search(program)) is loops
 
 

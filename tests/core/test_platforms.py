@@ -1,0 +1,64 @@
+"""Whether JAX will compute on CPUs is known before it starts."""
+
+import sys
+import types
+
+import pytest
+
+from convs2s_jax.commands import train
+from convs2s_jax.core import platforms
+from convs2s_jax.core.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("chosen", "plugin", "device", "expected"),
+    [
+        (None, None, None, True),
+        ("", None, None, True),
+        (None, "xla_cuda13", "nvidia0", False),
+        (None, "xla_cuda13", "dxg", False),
+        (None, "xla_rocm7", "kfd", False),
+        (None, None, "nvidia0", True),
+        (None, "xla_cuda13", None, True),
+        (None, "xla_cuda13", "nvidiactl", True),
+        (None, "another", None, False),
+        (None, None, "accel0", False),
+        (None, None, "vfio/3", False),
+        (None, None, "vfio/vfio", True),  # there on any machine with the module
+        ("cpu", "xla_cuda13", "nvidia0", True),
+        ("cuda,cpu", None, None, False),
+    ],
+)
+def test_whether_jax_will_compute_on_cpus(chosen, plugin, device, expected, tmp_path, monkeypatch):
+    modules = [types.SimpleNamespace(name=plugin)] if plugin else []
+    monkeypatch.setattr(platforms.pkgutil, "iter_modules", lambda _: modules)
+    monkeypatch.setattr(platforms.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setitem(sys.modules, "jax_plugins", types.SimpleNamespace(__path__=[]))
+    monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: name)
+    if device:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    assert platforms.expects_cpu(chosen, tmp_path) is expected
+
+
+def test_a_machine_without_the_package_of_plugins_has_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax_plugins", None)  # as if it could not be imported
+    assert platforms.expects_cpu(None, tmp_path)
+
+
+def test_device_files_of_tpus_without_their_library_are_of_something_else(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax_plugins", None)
+    monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda _: None)
+    (tmp_path / "vfio").mkdir()
+    (tmp_path / "vfio" / "3").touch()
+    assert platforms.expects_cpu(None, tmp_path)
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_training_has_one_heap_on_cpus_only(cpu, monkeypatch):
+    called = []
+    monkeypatch.setattr(train, "expects_cpu", lambda _: cpu)
+    monkeypatch.setattr(train, "keep_freed_memory", lambda: called.append("one heap"))
+    with pytest.raises(UserError, match="--config is missing"):
+        train.main({}, [])
+    assert called == ["one heap"] * cpu
