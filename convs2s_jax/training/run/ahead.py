@@ -5,6 +5,7 @@ ahead: the first update needs it at once, and it takes a few per cent of that up
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -110,12 +111,14 @@ class Ahead(Generic[K]):
 
 
 def default_threads(mesh: Mesh) -> int:
-    """Two on accelerators, whose hosts are idle meanwhile; none on CPUs, which the updates themselves use.
+    """Half of the cores, 2 to 8, on accelerators, whose hosts are idle meanwhile; none on CPUs, which updates use.
 
     GPUs of several processes exchange what they measure while they compile, so there all compile in the same order.
     """
     platform = mesh.devices.flat[0].platform
-    return 0 if platform == "cpu" or (platform != "tpu" and distributed.several()) else 2
+    if platform == "cpu" or (platform != "tpu" and distributed.several()):
+        return 0
+    return min(8, max(2, (os.cpu_count() or 1) // 2))
 
 
 def compiler(

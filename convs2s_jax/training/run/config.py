@@ -58,7 +58,8 @@ class TrainingConfig:
       peak_flops: floating-point operations per second that one device can do, for `mfu` in the reports; None for those
         of its kind, where they are known.
       compile_ahead: number of threads that compile the batch shapes of an epoch and of its validation before they are
-        needed; None for 2 on accelerators (0 on GPUs of several processes) and 0 on CPUs, where updates use all cores.
+        needed; None for half of the host's cores, 2 to 8, on accelerators (0 on GPUs of several processes), and 0 on
+        CPUs, where updates use all cores.
       profile: STEP:STEPS traces STEPS updates from update STEP on (the first is 1) by JAX's profiler, into the folder
         profile of the workdir; "" for none.
       trackers: services that get the metrics of each report too, from wandb and mlflow (docs/training.md).

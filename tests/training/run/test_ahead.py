@@ -140,10 +140,20 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
 
 
 @pytest.mark.parametrize(
-    ("platform", "processes", "threads"), [("cpu", 1, 0), ("tpu", 1, 2), ("tpu", 4, 2), ("gpu", 1, 2), ("gpu", 4, 0)]
+    ("platform", "processes", "cores", "threads"),
+    [
+        ("cpu", 1, 16, 0),
+        ("gpu", 1, 16, 8),
+        ("gpu", 2, 16, 0),
+        ("tpu", 1, 96, 8),
+        ("tpu", 2, 12, 6),
+        ("tpu", 1, 2, 2),
+        ("gpu", 1, None, 2),
+    ],
 )
-def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes, threads):
+def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes, cores, threads):
     monkeypatch.setattr(ahead.distributed.jax, "process_count", lambda: processes)
+    monkeypatch.setattr(ahead.os, "cpu_count", lambda: cores)
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     assert ahead.default_threads(mesh) == threads
 
