@@ -124,7 +124,7 @@ def test_gpus_need_not_be_attached(name):
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=place)
     program = hlo.parse(jax.jit(jnp.sum).lower(x).compile().as_text())
     kinds = [operation.kind for each in program.computations.values() for operation in each.values()]
-    assert "all-reduce-start" in kinds
+    assert any(kind.startswith("all-reduce") for kind in kinds)
 
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
