@@ -112,7 +112,8 @@ class ExecutionConfig:
           platform: cpu, gpu or tpu.
           dtype: of the model.
           plain: whether convolutions have to be plain sums over taps, which round less and send less.
-          cut: whether each layer gathers its kernels: then loops stay, which hold those of one layer at a time.
+          cut: whether the mesh cuts kernels in use, or each layer gathers its own: then loops stay, which hold the
+            whole kernels of one layer at a time.
         """
         chosen: dict[str, Any] = {}
         if self.convolution == "auto" and platform == "cpu" and dtype == "float32" and not plain:
