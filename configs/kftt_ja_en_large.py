@@ -11,8 +11,8 @@ one program is compiled:
         --batch_size=1200 --batch_tokens=200000
 
 A checkpoint is saved every 500 updates too: about 10 minutes at 3 TFLOP/s. The model has 38,424,620 parameters. On an
-H200 an update of 512 x (32, 32) random ids took 18 ms, 4.5 minutes for all (docs/performance.md); save
-less often there. The run itself was not done.
+H200 an update of 512 x (32, 32) random ids took 18 ms, 4.5 minutes for all (docs/performance.md); save less often
+there. The run itself was not done.
 
 Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. The score of this model was not
 measured; configs/kftt_ja_en_lightconv.py, with 11.7 million parameters, has 16.29 after 7,000 updates (2.8 epochs).

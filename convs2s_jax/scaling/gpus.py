@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from convs2s_jax.scaling.chips import RESERVED, Chip
 
-PLUGINS = ("jax_cuda13_plugin",)
-"""Packages that hold XLA's compiler for NVIDIA's GPUs, for the version of CUDA that `description` names."""
+PLUGIN = "jax_cuda13_plugin"
+"""The package that holds XLA's compiler for NVIDIA's GPUs, for the version of CUDA that `description` names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ CORES: Mapping[str, Core] = MappingProxyType(
 
 def has_compiler() -> bool:
     """Whether XLA's compiler for NVIDIA's GPUs is installed."""
-    return any(importlib.util.find_spec(name) is not None for name in PLUGINS)
+    return importlib.util.find_spec(PLUGIN) is not None
 
 
 def description(chip: Chip) -> str:

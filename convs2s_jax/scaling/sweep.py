@@ -215,7 +215,7 @@ def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
 
 def _versions() -> str:
     """Of what compiles."""
-    compilers = [name for name in ("libtpu", *gpus.PLUGINS) if importlib.util.find_spec(name) is not None]
+    compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
     return versions("convs2s_jax", "jax", *compilers)
 
 

@@ -24,6 +24,8 @@ from convs2s_jax.scaling.chips import CHIPS, Chip
 from convs2s_jax.training.mesh import slice_numbers
 
 CPU = "cpu"
+REFUSALS = (RuntimeError, ValueError, NotImplementedError)
+"""How JAX and a compiler say that they do not know a topology."""
 LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install 'convs2s_jax[plan]'"
 
 
@@ -83,13 +85,16 @@ def named(name: str, *, slices: int = 1) -> Topology:
         f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
     )
     check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
+    count = int(shape)
+    if chip is None:
+        return Topology(name=name, chip=None, devices=tuple(virtual(count, name)), exact=True)
     check(
-        chip is None or int(shape) < chip.together or int(shape) % chip.together == 0,
-        f"--topology={name}: a machine has {chip.together if chip else 0} GPUs; give fewer, or a multiple",
+        count < chip.together or count % chip.together == 0,
+        f"--topology={name}: a machine has {chip.together} GPUs; give fewer, or a multiple",
     )
-    if chip is not None and gpus.has_compiler():
-        return _gpu(name, chip, int(shape))
-    return Topology(name=name, chip=chip, devices=tuple(virtual(int(shape), name)), exact=chip is None)
+    if gpus.has_compiler():
+        return _gpu(name, chip, count)
+    return Topology(name=name, chip=chip, devices=tuple(virtual(count, name)), exact=False)
 
 
 def alone(name: str) -> str:
@@ -161,7 +166,7 @@ def _gpu(name: str, chip: Chip, count: int) -> Topology:
         found = topologies.get_topology_desc(
             platform="cuda", topology_name=name, topology=shape, target_config=gpus.description(chip)
         )
-    except (RuntimeError, ValueError, NotImplementedError) as error:
+    except REFUSALS as error:
         raise UserError(
             f"--topology={name}: XLA's compiler for GPUs does not take it ({first_line(error)}); without the extra "
             "plan-gpu GPUs are planned on virtual devices"
@@ -182,7 +187,7 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
         options["chip_config_name"] = "megacore"  # a chip is one device
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
-    except (RuntimeError, ValueError, NotImplementedError) as error:
+    except REFUSALS as error:
         if "lockfile" in str(error):
             raise UserError(
                 f"--topology={name}: libtpu is in use on this machine, or its lock /tmp/libtpu_lockfile is another "

@@ -85,11 +85,8 @@ def test_the_gradient_of_the_output_layer_is_that_of_one_device(sizes, small):
     given = layer, jnp.asarray(RNG.normal(size=(16, 3, 8)), jnp.float32), jnp.asarray(RNG.integers(4, 20, (16, 3)))
     rows = sharding.batch_sharding(mesh)
     placed = jax.device_put(given, (sharding.replicated(mesh), rows, rows))
-    program = (
-        traced_for(mesh, with_gradient(summed_cross_entropy, rows=512, smoothing=0.1, shards=8))
-        .lower(*placed)
-        .compile()
-    )
+    differentiated = with_gradient(summed_cross_entropy, rows=512, smoothing=0.1, shards=8)
+    program = traced_for(mesh, differentiated).lower(*placed).compile()
     assert_equal_each(program(*placed), with_gradient(plain, smoothing=0.1)(*given), tolerance=1e-5)
     assert exchanges(program, mesh)["collective-permute"] == 4
 
