@@ -22,7 +22,8 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import state_program, vocabularies
+from convs2s_jax.training.run.configured import vocabularies
+from convs2s_jax.training.run.run_programs import state_program
 from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2

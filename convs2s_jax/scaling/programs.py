@@ -22,7 +22,7 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards, slice_numbers
-from convs2s_jax.training.run import configured
+from convs2s_jax.training.run import run_programs
 from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.step import Step, TrainState
@@ -142,7 +142,7 @@ def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch,
     Raises:
       UserError: it cannot be compiled before it is called.
     """
-    steps = configured.compile_run(cfg, mesh, platform)
+    steps = run_programs.compile_run(cfg, mesh, platform)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -157,7 +157,7 @@ def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled
       TooLargeError: it does not fit into the devices.
     """
     key = placed(abstract_key(), sharding.replicated(mesh))
-    return _compiled("first state", None, 0, mesh, configured.state_program(cfg, mesh, sizes), key)
+    return _compiled("first state", None, 0, mesh, run_programs.state_program(cfg, mesh, sizes), key)
 
 
 def compile_update(
@@ -175,7 +175,7 @@ def compile_update(
     Raises:
       TooLargeError: one does not fit into the devices.
     """
-    steps, state = step_of(cfg, mesh, platform), configured.placed_state(cfg, mesh, sizes)
+    steps, state = step_of(cfg, mesh, platform), run_programs.placed_state(cfg, mesh, sizes)
     rest = sharding.replicated(mesh)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1

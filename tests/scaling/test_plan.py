@@ -16,7 +16,7 @@ from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run import abstract
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import placed_state, state_program
+from convs2s_jax.training.run.run_programs import placed_state, state_program
 from tests import tiny
 from tests.helpers import drills_but
 

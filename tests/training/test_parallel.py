@@ -22,7 +22,8 @@ from convs2s_jax.training import rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, compile_run, fresh_state
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.run_programs import compile_run
 from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but

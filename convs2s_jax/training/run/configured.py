@@ -1,21 +1,17 @@
 """The update that a configuration describes: its task's loss and its optimiser, handed to `training.parallel`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
-from convs2s_jax.training import dispatch, optimizer, sharding
+from convs2s_jax.training import optimizer
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.gathering import Exchange
-from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
+from convs2s_jax.training.mesh import Parallel, ShardingRule
 from convs2s_jax.training.parallel import compile_steps, loss_shards
-from convs2s_jax.training.run.abstract import placed, places
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Loss, Step, TrainState, init_state
@@ -35,54 +31,6 @@ def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
     asked = cfg.data.vocabulary
     source = size or asked.src_size
     return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
-
-
-def abstract_state(cfg: Config, sizes: Mapping[str, int] | None = None) -> TrainState:
-    """Shapes of the state before the first update, for vocabularies of these sizes, by default `vocabularies(cfg)`."""
-    state: TrainState = jax.eval_shape(_fresh(cfg, vocabularies(cfg) if sizes is None else sizes), jax.random.key(0))
-    return state
-
-
-def placed_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
-    """As `abstract_state`, with the sharding that each array has between updates."""
-    state = abstract_state(cfg, sizes)
-    return placed(state, sharding.shardings(state, mesh, cfg.parallel, rules=cfg.mesh.rules))
-
-
-def state_program(
-    cfg: Config, mesh: Mesh, sizes: Mapping[str, int], wanted: TrainState | None = None
-) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update, of which each device makes its own parts alone.
-
-    Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
-    parts' sums, so these differ by rounding (decision 0038).
-
-    Args:
-      cfg: the configuration.
-      mesh: devices.
-      sizes: of vocabularies, by side.
-      wanted: what `placed_state` gives for these, from callers that have it: to trace it again takes time.
-    """
-    layout = places(placed_state(cfg, mesh, sizes) if wanted is None else wanted)
-    return dispatch.jit_once(_fresh(cfg, sizes), mesh, out_shardings=layout)
-
-
-def _fresh(cfg: Config, sizes: Mapping[str, int]) -> Callable[[Key], TrainState]:
-    return partial(fresh_state, model=cfg.model, training=cfg.training, source=sizes["source"], target=sizes["target"])
-
-
-def check_rules(cfg: Config) -> None:
-    """Refuse `mesh.rules` that do not fit the model. Raises UserError."""
-    if cfg.mesh.rules:
-        sharding.check_rules(abstract_state(cfg).params, cfg.mesh.rules)
-
-
-def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
-    """Refuse a model that `parallel=explicit` cannot train, by tracing a small batch. Raises UserError."""
-    if cfg.parallel != "explicit":
-        return
-    tokens: Any = jax.ShapeDtypeStruct((2 * row_shards(mesh), 2), jnp.int32)
-    jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:
@@ -154,18 +102,3 @@ def _for_gradients(model: AnyModel, mesh: Mesh | None, parallel: Parallel, platf
         cut=tensor or gathers,
     )
     return dataclasses.replace(model, execution=execution)
-
-
-def compile_run(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
-    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
-    accumulates = cfg.data.batch.accumulate > 1
-    return compile_configured(
-        cfg.model,
-        cfg.training,
-        mesh,
-        parallel=cfg.parallel,
-        accumulates=accumulates,
-        early=cfg.mesh.fsdp == 1,
-        rules=cfg.mesh.rules,
-        platform=platform,
-    )

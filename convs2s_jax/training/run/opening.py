@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +17,36 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training import dispatch, optimizer, schedule, sharding_table
+from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
-from convs2s_jax.training.run.abstract import places
 from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import (
-    check_rules,
-    check_types,
-    compile_run,
-    loss_of,
-    placed_state,
-    state_program,
-)
+from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.profile import FOLDER, Profile
 from convs2s_jax.training.run.reports import Reports, Silence, show
+from convs2s_jax.training.run.run_programs import (
+    begin_program,
+    check_rules,
+    check_types,
+    compile_run,
+    placed_state,
+    state_program,
+)
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
 from convs2s_jax.training.schedule import ScheduleState
-from convs2s_jax.training.step import Step, TrainState, init_state
+from convs2s_jax.training.step import Step, TrainState
 
 
 def open_run(
@@ -157,11 +156,10 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     if found is None:
         if run.cfg.training.finetune_from:
             params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
-            begin = partial(init_state, optimizer=optimizer.transformation(run.cfg.training.optimizer))
-            state = dispatch.jit_once(begin, mesh, out_shardings=places(wanted))(params)
+            state = begin_program(run.cfg, mesh, sizes)(params)
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-            state = state_program(run.cfg, mesh, sizes, wanted)(key)
+            state = state_program(run.cfg, mesh, sizes)(key)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found

@@ -22,6 +22,7 @@ from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import AnyModel
 from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.dataset import Split
+from convs2s_jax.training.run.shared_programs import shared
 
 SHAPES = 3
 """Batch shapes of the validation and the test set together: each is a program of its own, which takes longer to compile
@@ -43,7 +44,8 @@ class Evaluation(NamedTuple):
     tokens: int
 
 
-def evaluator(cfg: AnyModel, mesh: Mesh, rules: Sequence[ShardingRule] = ()) -> Callable[[Tree, Batch], LossSums]:
+@shared
+def evaluator(cfg: AnyModel, mesh: Mesh, rules: tuple[ShardingRule, ...] = ()) -> Callable[[Tree, Batch], LossSums]:
     """The jitted loss of one batch, without dropout and smoothing."""
     loss = loss_of(cfg, shards=row_shards(mesh))
 

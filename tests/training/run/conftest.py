@@ -6,9 +6,17 @@ import shutil
 
 import pytest
 
-from convs2s_jax.training.run import lease
+from convs2s_jax.training.run import lease, shared_programs
 from tests.checkpoints import save
 from tests.locks import CLAIMS, FLOCK
+
+
+@pytest.fixture
+def own_programs():
+    """The runs of a test compile their programs, as the first ones of a process do."""
+    shared_programs.forget()
+    yield
+    shared_programs.forget()
 
 
 @pytest.fixture(scope="module")

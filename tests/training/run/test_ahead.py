@@ -13,6 +13,7 @@ from convs2s_jax.training.run.ahead import Ahead
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.shared_programs import forget
 from tests import tiny
 from tests.helpers import drills_but
 
@@ -105,6 +106,7 @@ ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
         [{}],
     ),
 )
+@pytest.mark.usefixtures("own_programs")
 def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
     tmp_path, monkeypatch, all_at_once, more
 ):
@@ -125,6 +127,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
     monkeypatch.setattr(validation, "evaluate", counted)
     train(tiny.config(**options), tmp_path / "plain")
     all_at_once()
+    forget()
     train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
     counts = {
         name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"][:7]

@@ -7,7 +7,7 @@ import pytest
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.configured import placed_state, state_program
+from convs2s_jax.training.run.run_programs import placed_state, state_program
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
