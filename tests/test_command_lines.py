@@ -169,6 +169,7 @@ def test_every_flag_reaches_its_option(trained, tmp_path):
     assert [sampled.returncode, groups.returncode] == [0, 0], sampled.stderr + groups.stderr
 
 
+@pytest.mark.drill
 def test_an_interrupt_leaves_whole_lines_that_resuming_goes_on_from(trained, tmp_path):
     text = "".join(f"{i} kilowatts\n" for i in range(400))
     (tmp_path / "in").write_text(text)
@@ -255,6 +256,7 @@ class Terminal:
         return self.process.wait(timeout=60)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(("key", "status"), drills_but([("\x04", 0), ("\x03", 130)], kept=[("\x04", 0)]))
 def test_on_a_terminal_answers_follow_a_prompt(trained, key, status):
     terminal = Terminal("decode.py", f"--workdir={trained}", "--interactive", "--format=json")

@@ -10,6 +10,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.cldr import PHRASES, CldrConfig, generate, names, phrases
 from tests.data.cldr_phrases import drawn
+from tests.helpers import drills_but
 
 SMALL = CldrConfig(train=1500, valid=150, test=150)
 
@@ -89,7 +90,12 @@ def test_one_source_has_one_target():
     assert all(first_target[source] == target for source, target in kept)
 
 
-@pytest.mark.parametrize(("src", "tgt"), [("en", "de"), ("de", "en"), ("ja", "en"), ("fr", "ru"), ("zh_Hant", "ar")])
+@pytest.mark.parametrize(
+    ("src", "tgt"),
+    drills_but(
+        [("en", "de"), ("de", "en"), ("ja", "en"), ("fr", "ru"), ("zh_Hant", "ar")], kept=[("en", "de"), ("ja", "en")]
+    ),
+)
 def test_a_source_tells_all_that_its_target_shows(src, tgt):
     """Nothing needs to be dropped for ambiguity: a model could know every answer."""
     targets = {}

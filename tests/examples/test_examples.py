@@ -42,6 +42,7 @@ def test_every_example_is_tested_and_says_how_to_run_it():
         assert f"\n    python examples/{path.name}\n" in path.read_text()
 
 
+@pytest.mark.drill
 def test_per_example_gradients_are_those_of_one_pair_at_a_time_and_add_up_to_the_batch():
     module = example("per_example_gradients")
     params, gradients, norms = module.main()
@@ -127,6 +128,7 @@ def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
     close(state.params, optax.apply_updates(split, updates))
 
 
+@pytest.mark.drill
 def test_the_training_loop_learns_and_its_losses_are_the_same_on_eight_devices():
     module = example("training_loop")
     axes = module.convs2s.MeshConfig
@@ -150,6 +152,7 @@ def test_the_toy_search_finds_what_listing_all_sentences_finds():
     assert greedy.scores[0, 0] < beam.scores[0, 0]
 
 
+@pytest.mark.drill
 def test_mapped_and_differentiated_searches_are_separate_searches_and_finite_differences():
     module = example("search_numbers")
     penalties, lengths, scores, slopes = module.main()

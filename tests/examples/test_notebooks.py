@@ -56,6 +56,7 @@ def test_the_paper_and_its_code(run):
     assert found["figures"] == [6, 2, 1]
 
 
+@pytest.mark.drill
 def test_the_anatomy_of_a_beam_search(run):
     found = run("anatomy_of_a_beam_search", {"WIDTHS = (1, 2, 4, 8, 16)": "WIDTHS = (1, 2)"})
     best = max(found["everything"], key=found["log_p"])

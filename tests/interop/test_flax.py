@@ -99,6 +99,7 @@ def test_linen_makes_an_empty_cache_without_reading_a_token():
     same(fresh["cache"]["decoder"], encoder_decoder.start(weight_norm.merge(PARAMS), CFG, memory, 2))
 
 
+@pytest.mark.drill
 def test_both_modules_compute_in_the_dtype_of_the_configuration():
     half = dataclasses.replace(CFG, dtype="bfloat16")
     expected = pure_decode(PARAMS, half)[0]
@@ -138,6 +139,7 @@ def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     same(model(SRC, TGT, rngs=nnx.Rngs(dropout=7)), expected)
 
 
+@pytest.mark.drill
 def test_an_optimiser_of_nnx_trains_the_module():
     model = nnx_model(PARAMS)
     optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)

@@ -24,8 +24,7 @@ CASES = [
     "fconv_08_fresh_init",
     "fconv_09_old_version1_checkpoint",
 ]
-KEPT = [f"fconv_{kind}" for kind in ("03_mixed_1x1", "04_share_embed_nopad", "05_partial_attention", "07_even_kernels")]
-KEPT += ["fconv_02_k5_proj", "fconv_09_old_version1_checkpoint"]
+KEPT = [f"fconv_{kind}" for kind in ("02_k5_proj", "04_share_embed_nopad", "07_even_kernels")]
 
 
 def load(name: str, dtype: str):

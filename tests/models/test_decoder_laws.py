@@ -26,6 +26,8 @@ every_kind = pytest.mark.parametrize(
 """One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
 two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
 """Two lines, the others as drills: for laws that take the longest."""
+one_kind = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv"]))
+"""One line, the others as drills: for what tests of each kind or of other layers prove too."""
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]
@@ -60,7 +62,7 @@ def read(params, cfg, memory, tokens, key=None):
 
 
 @pytest.mark.parametrize("cuts", drills_but([[1] * 7, [3, 1, 3]], kept=[[3, 1, 3]]), ids=str)
-@every_decoder
+@every_kind
 def test_any_cut_of_the_target_gives_the_same_features_attentions_and_cache(decoder, cuts):
     """The attention of each layer, with and without `precompute`."""
     cfg = config(decoder=decoder)
@@ -128,7 +130,7 @@ def test_features_read_no_later_word_and_do_read_their_own(decoder):
     assert (np.diagonal(reads) > 1e-6).all()
 
 
-@every_kind
+@two_kinds
 def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(decoder):
     """Rows [b W : (b + 1) W] attend to sentence b, and one tree map over the cache reorders a beam."""
     cfg, beam = config(decoder=decoder), 3
@@ -173,7 +175,7 @@ def test_padding_of_the_memory_is_not_read(decoder):
     same(one[0], features[1, :4])
 
 
-@every_kind
+@two_kinds
 def test_dropout_of_a_target_depends_on_no_other_row(decoder):
     cfg = config(decoder=decoder, dropout=0.3)
     params, keys = parameters(cfg), row_keys(jax.random.key(3), 2)
@@ -183,7 +185,7 @@ def test_dropout_of_a_target_depends_on_no_other_row(decoder):
     assert float(jnp.max(jnp.abs(together[0] - read(params, cfg, memory(), TOKENS)[0]))) > 0.01
 
 
-@two_kinds
+@one_kind
 def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
     params = fresh(cfg)
@@ -195,7 +197,7 @@ def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     assert near_to(near[TOKENS != PAD], exact[TOKENS != PAD])
 
 
-@two_kinds
+@one_kind
 def test_decoding_without_jit_is_the_same(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
@@ -203,7 +205,7 @@ def test_decoding_without_jit_is_the_same(decoder):
     same(eager, read(params, cfg, memory(), TOKENS))
 
 
-@two_kinds
+@one_kind
 def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
     """Vocabulary of four words, at most three per sentence: 85 hypotheses; a beam of 80 finds the best."""
     cfg = config(decoder=decoder)

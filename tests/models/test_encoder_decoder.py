@@ -109,6 +109,7 @@ def test_padding_and_rows_of_padding_add_nothing_to_the_sums():
     jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0.0), nothing)
 
 
+@pytest.mark.drill
 def test_sums_of_two_halves_are_those_of_the_whole():
     cfg, params = setup("plain")
     pairs = [*PAIRS, PAIRS[0]]

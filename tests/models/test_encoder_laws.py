@@ -14,12 +14,13 @@ from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, 
 
 every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
 every_kind = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=firsts(ENCODERS)))
+two_kinds = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv", "gru"]))
 """One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
 
 encode = jax.jit(model.encode, static_argnums=1)
 
 
-@every_encoder
+@every_kind
 def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(encoder):
     cfg = config(encoder)
     params = parameters(cfg)
@@ -34,7 +35,7 @@ def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(e
             same(memory.summary[b], one.summary[0])
 
 
-@every_encoder
+@every_kind
 def test_every_source_position_is_in_keys_values_and_summary_and_padding_in_none(encoder):
     cfg = config(encoder)
     params = parameters(cfg)
@@ -57,7 +58,7 @@ def test_every_source_position_is_in_keys_values_and_summary_and_padding_in_none
     assert (reads[:, [PAD, 4, 10, 11, 12]] == 0.0).all()
 
 
-@every_kind
+@two_kinds
 def test_dropout_of_a_source_depends_on_no_other_row(encoder):
     cfg = config(encoder, dropout=0.3)
     params, keys = parameters(cfg), row_keys(jax.random.key(3), 3)
@@ -67,7 +68,7 @@ def test_dropout_of_a_source_depends_on_no_other_row(encoder):
     assert float(jnp.max(jnp.abs(together.keys - encode(params, cfg, src).keys))) > 0.01
 
 
-@every_kind
+@two_kinds
 def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     cfg, half = config(encoder), config(encoder, dtype="bfloat16")
     params, src = fresh(cfg), padded(SENTENCES, 6)
@@ -76,7 +77,7 @@ def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     assert near_to(near.keys, exact.keys)
 
 
-@every_kind
+@two_kinds
 def test_encoding_without_jit_is_the_same(encoder):
     cfg = config(encoder)
     src = padded(SENTENCES, 6)

@@ -17,7 +17,7 @@ SIZES = [(1, 1, 1), (2, 5, 1), (3, 6, 2), (9, 4, 1), (4, 1, 3), (9, 7, 2)]
 """K, T, D: narrow and wide kernels, more and fewer positions than taps, one position."""
 every_size = pytest.mark.parametrize(("width", "length", "dilation"), SIZES)
 every_form = pytest.mark.parametrize("form", list(DEPTHWISE_FORMS))
-every_head = pytest.mark.parametrize("heads", [6, 3, 1])
+every_head = pytest.mark.parametrize("heads", drills_but([6, 3, 1], kept=[3]))
 
 
 def random(*shape, seed=0):
@@ -109,7 +109,7 @@ def test_the_form_is_chosen_by_the_width_of_the_kernel(kernel, width, form):
 
 
 @every_kernel
-@pytest.mark.parametrize("length", [3, 4, 7, 8, 9, 23])
+@pytest.mark.parametrize("length", drills_but([3, 4, 7, 8, 9, 23], kept=[4, 23]))
 @pytest.mark.parametrize(("width", "dilation"), [(2, 1), (4, 1), (3, 3)])
 def test_blocks_of_positions_leave_the_result_as_it_is(kernel, length, width, dilation, monkeypatch):
     """Blocks of 3: whole ones, a rest, and windows that reach over more than a block."""
@@ -186,7 +186,7 @@ def test_centred_pads_half_the_reach_and_the_smaller_half_on_the_left(reach):
     close(convolution.centred(partial(depthwise, weight), inputs, reach), loops(w, padded, 1))
 
 
-@pytest.mark.parametrize("cuts", drills_but([[6], [1] * 6, [2, 1, 3], [5, 1]], kept=[[1] * 6, [2, 1, 3]]), ids=str)
+@pytest.mark.parametrize("cuts", drills_but([[6], [1] * 6, [2, 1, 3], [5, 1]], kept=[[2, 1, 3]]), ids=str)
 @pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (3, 2), (9, 1)])
 @every_kernel
 def test_causal_equals_loops_in_any_cut(kernel, width, dilation, cuts):

@@ -70,6 +70,7 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     assert grads.encoder.embedding.table.shape == leading + table.shape
 
 
+@pytest.mark.drill
 def test_the_first_state_counts(made):
     """It is made in parts, and has to fit into a chip as the update has."""
     whole = plan.make(tiny.config(), topology.named("h100:1"), lengths=[16]).start
@@ -110,6 +111,7 @@ def test_a_gradient_program_leaves_the_state_of_the_optimiser_in_memory(made):
     assert made.resident == max(update, made.start.memory.peak)
 
 
+@pytest.mark.drill
 def test_flops_are_those_of_one_device_for_the_whole_batch(made):
     alone = plan.make(tiny.config(data__batch={"tokens": 256, "accumulate": 3}), topology.named("h100:1"), lengths=[16])
     assert alone.programs[0].flops.model == made.programs[0].flops.model
@@ -179,6 +181,7 @@ def test_where_one_side_is_text_only_its_length_is_given(kind):
         programs.shape_of(cfg, (24, 32), 256, meshes.make(meshes.MeshConfig(data=1)))
 
 
+@pytest.mark.drill
 def test_shapes_that_come_out_equal_are_planned_once():
     """10 is raised to a multiple of 16 here; each shape would have counted the programs of both."""
     cfg = tiny.config(data__batch={"tokens": 256, "length_multiple": 16})
@@ -205,6 +208,7 @@ def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, m
         Batches(lengths=lengths, tokens=tokens, tokens_per_chip=each, vocabulary=vocabulary)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("kind", drills_but(["language", "classifier"], ["classifier"]))
 def test_other_tasks_have_plans(kind):
     found = plan.make(build(Config, of_kind(kind)), topology.named("h100:1"), lengths=[16], vocabulary=40)
@@ -214,7 +218,7 @@ def test_other_tasks_have_plans(kind):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-@pytest.mark.parametrize(("name", "slices"), [("v5e:2x2", 1), ("v5e:2x2", 2)])
+@pytest.mark.parametrize(("name", "slices"), drills_but([("v5e:2x2", 1), ("v5e:2x2", 2)], kept=[("v5e:2x2", 2)]))
 def test_tpus_are_planned_by_their_own_compiler(name, slices):
     """Its peak holds what the program gives, and its exchanges go over the axes of the mesh."""
     cfg = tiny.config(mesh={"data": slices, "fsdp": 4}, data__batch={"tokens": 256})

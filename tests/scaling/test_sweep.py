@@ -193,6 +193,7 @@ def test_without_its_compiler_nothing_is_written(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.drill
 def test_the_command_plans_draws_and_continues(tmp_path, capsys):
     """`convs2s scale sweep` as a user runs it, twice."""
     folder, told = tmp_path / "out", []

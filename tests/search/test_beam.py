@@ -203,6 +203,7 @@ def test_order_of_sentences_changes_nothing():
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[order], y), together, shuffled)
 
 
+@pytest.mark.drill
 def test_jit_changes_nothing():
     cfg = SearchConfig(unk_penalty=-1.0)
     given = (), trigram_cache(range(LANGUAGES), 5), request(MAX_LENGTHS)

@@ -87,7 +87,7 @@ def test_a_map_over_values_gives_what_separate_searches_give(name):
 NUMBERS = ["length_penalty", "temperature", "coverage_penalty", "unk_penalty"]
 
 
-@pytest.mark.parametrize("name", drills_but(NUMBERS, kept=["temperature", "coverage_penalty"]))
+@pytest.mark.parametrize("name", drills_but(NUMBERS, kept=["temperature"]))
 def test_gradients_of_the_best_scores_equal_finite_differences(name):
     value, step = getattr(CFG, name), 1e-2
 

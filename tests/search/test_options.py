@@ -73,9 +73,7 @@ def everything(language, cfg, wanted):
     return exhaustive(TABLES[language], cfg, LONGEST, wanted)
 
 
-@pytest.mark.parametrize(
-    "names", drills_but(SETS, kept=[*SETS[: len(OPTIONS)], *SETS[len(OPTIONS) :: 3]]), ids=" + ".join
-)
+@pytest.mark.parametrize("names", drills_but(SETS, kept=SETS[: len(OPTIONS)]), ids=" + ".join)
 def test_widest_beam_equals_exhaustive_search(names):
     values = {"beam_size": WIDEST, "min_length": 0}
     for name in names:
@@ -140,7 +138,7 @@ MANY = np.stack([trigram_table(seed, 8) for seed in range(COUNT)])
             {"sampling": True},
             {"phrases": True},
         ],
-        kept=[{"stop": "fairseq", "no_repeat_ngram": 2}, {"coverage_penalty": 0.5}, {"sampling": True}],
+        kept=[{"stop": "fairseq", "no_repeat_ngram": 2}],
     ),
     ids=str,
 )

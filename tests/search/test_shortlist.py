@@ -92,7 +92,7 @@ def listed(members, cfgs, weight, source):
     return [(text, total / (len(text) + 1)) for total, text in ranked]
 
 
-@pytest.mark.parametrize("case", ["one", "fused ensemble"])
+@pytest.mark.parametrize("case", drills_but(["one", "fused ensemble"], kept=["one"]))
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_the_widest_search_is_the_best_of_all_hypotheses_over_the_words_of_a_sentence(params, small, case):
     """Under the exact stopping rule; the other sentences of the batch have other words."""
@@ -118,6 +118,7 @@ def test_a_shortlist_of_all_words_changes_nothing(params):
         np.testing.assert_allclose(x.best.attention, y.best.attention, atol=1e-5)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("name", drills_but(["beam", "penalties", "groups"], kept=["penalties"]))
 def test_neighbours_order_and_devices_change_nothing(params, small, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])

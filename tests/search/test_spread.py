@@ -10,6 +10,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.search import classify, translate
+from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 CLASSIFIER = ClassifierConfig(embedding_dim=8)
@@ -33,7 +34,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", drills_but(CALLS, kept=["generate"]))
 def test_devices_exchange_nothing(name, monkeypatch):
     """So several of these programs may be in progress at once; see `training.dispatch`."""
     module, call = CALLS[name]

@@ -44,6 +44,7 @@ def translations(params, sources):
     return translate(params, MODEL, SEARCH, sources, rows=4)
 
 
+@pytest.mark.drill
 def test_each_sentence_alone_gets_the_same_translation(params, sources, translations):
     for source, together in zip(sources, translations, strict=True):
         (alone,) = translate(params, MODEL, SEARCH, [source])

@@ -26,6 +26,7 @@ def test_every_example_is_a_command(example):
     assert decode.options(*command_line.parse(decode.COMMAND, shlex.split(arguments))).workdir
 
 
+@pytest.mark.drill
 def test_the_librarys_example_runs(trained, capsys):
     [code] = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
     exec(compile(code.replace("runs/demo", str(trained)), "docs/decoding.md", "exec"), {})

@@ -16,6 +16,7 @@ from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.translation import interactive, shortlists
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation.options import Options
+from tests.helpers import drills_but
 
 
 class Typist(io.RawIOBase):
@@ -63,12 +64,15 @@ def test_answers_come_at_once_and_are_those_of_a_file(talk, translator, lines):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"format": "json", "nbest": 2},
-        {"format": "fairseq", "replace_unk": True},
-        {"search": {"sampling": True}, "seed": 3},
-    ],
+    drills_but(
+        [
+            {},
+            {"format": "json", "nbest": 2},
+            {"format": "fairseq", "replace_unk": True},
+            {"search": {"sampling": True}, "seed": 3},
+        ],
+        kept=[{}, {"format": "json", "nbest": 2}],
+    ),
     ids=str,
 )
 def test_no_sentence_needs_a_compilation(talk, options):
@@ -76,6 +80,7 @@ def test_no_sentence_needs_a_compilation(talk, options):
     _check_compiled_before(talk, options)
 
 
+@pytest.mark.drill
 def test_no_sentence_needs_a_compilation_with_a_shortlist(talk, translator, tmp_path, monkeypatch):
     """Of few words, or of so many that the softmax is over all."""
     monkeypatch.setattr(shortlist, "LEAST", 8)
@@ -110,6 +115,7 @@ def test_lines_are_numbered(talk):
     assert [(record["line"], record["source"]) for record in records] == [(0, "Norway"), (1, ""), (2, "5 km")]
 
 
+@pytest.mark.drill
 def test_samples_are_those_of_a_file(talk, translator):
     answers, _, _ = talk(["Norway\n", "Norway\n"], search={"sampling": True}, seed=3)
     search = Options(workdir=("a",), search={"sampling": True}).resolve(translator.cfg.search)

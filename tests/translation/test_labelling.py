@@ -13,6 +13,7 @@ from convs2s_jax.translation import decoding as job
 from convs2s_jax.translation import interactive, labelling, trained
 from convs2s_jax.translation.options import Options
 from tests import tiny
+from tests.helpers import drills_but
 
 LINES = ["5 kilowatts", "", "Norway and Spain", "1 2 3 4 5 6 " * 30, "at 12:30", "Norway", "Norway"]
 
@@ -83,7 +84,7 @@ def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir
         assert {item["label"]: item["probability"] for item in record["labels"]} == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("style", drills_but(["text", "json"], kept=["json"]))
 def test_windows_and_resuming_change_nothing(desk, style, monkeypatch):
     whole = desk.decode(format=style, batch_size=1)
     assert desk.decode(output="windows", format=style, batch_size=1, window=2) == whole

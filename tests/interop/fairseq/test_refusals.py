@@ -278,6 +278,7 @@ def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence, tmp_path):
     assert sentence in result.stderr
 
 
+@pytest.mark.drill
 def test_there_and_back_by_the_command_line(file, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
     wanted = "--config.training.keep=5"

@@ -17,6 +17,7 @@ from convs2s_jax.models.classifier.model import FEATURES, AnyFeatures, Classifie
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import DECODERS, ENCODERS, AnyDecoder, AnyEncoder
+from tests.helpers import drills_but
 from tests.models import kinds
 
 # compiled: operation by operation takes several times as long
@@ -36,7 +37,7 @@ def config(name, **values):
     return build(ClassifierConfig, {"embedding_dim": E, "dropout": 0.3, "features": CASES[name], **values})
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=drills_but(CASES, kept=["kim", "mean"]))
 def name(request):
     return request.param
 

@@ -117,6 +117,7 @@ def test_padding_gets_no_gradient(name):
         assert (np.abs(embedding.positions[2]) > 0).all()
 
 
+@pytest.mark.drill
 def test_jit_equals_no_jit():
     cfg, params = setup("plain")
     src = padded(SENTENCES, 5, left=False)
@@ -164,6 +165,7 @@ def test_dropout_follows_its_key():
     assert not np.allclose(keys(0), keys(1))
 
 
+@pytest.mark.drill
 def test_activations_keep_their_deviation_through_twenty_fresh_layers():
     """Sections 3.4 and 3.5: the deviation of the outputs of layers 1 and 20 differs by less than a factor of 1.25.
 

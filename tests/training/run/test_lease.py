@@ -23,6 +23,7 @@ def stale(workdir, *, elsewhere):
     (workdir / "lock-4").write_bytes(record.to_bytes() + b"17\n")
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("elsewhere", drills_but([False, True], [True]))
 def test_of_processes_that_take_over_a_stale_claim_exactly_one_wins(tmp_path, elsewhere):
     with holders(tmp_path, CLAIMS, number=3) as processes:

@@ -81,6 +81,7 @@ def test_a_child_of_a_child_keeps_the_files_that_it_inherits(tmp_path):
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], cwd=tiny.ROOT, check=True)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("kind", drills_but([FLOCK, CLAIMS], [CLAIMS]))
 def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     with holders(tmp_path, kind, "50", number=3) as processes:

@@ -206,6 +206,7 @@ def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
     assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"
 
 
+@pytest.mark.drill
 def test_torch_is_not_imported_where_it_is_installed():
     """As tensorboardX would; and it can be imported afterwards as ever."""
     pytest.importorskip("torch")
