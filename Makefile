@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FOR_TESTS := $(VENV)/.installed-test
+WITH_TORCH := $(VENV)/.installed-torch
 FOR_DRILLS := $(VENV)/.installed-drills
 FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -12,7 +13,7 @@ INSTALL := $(PIP) install --quiet --no-compile
 # Where this is set, each of the hundreds of processes of the tests compiles all that it imports: 4 s in place of 1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: browser demo docs links test drills lint types floors install clean
+.PHONY: browser demo docs links test pytest drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
@@ -25,15 +26,19 @@ $(FOR_TESTS): setup.cfg setup.py pyproject.toml
 	$(INSTALL) -e '.[test]'
 	touch $(INSTALLED) $@
 
-$(FOR_DRILLS): $(FOR_TESTS)
-	$(INSTALL) -e '.[test,docs,emulators,export,mlflow,report,serve,wandb]'
+$(WITH_TORCH): $(FOR_TESTS)
+	$(INSTALL) -e '.[parity]'
+	touch $@
+
+$(FOR_DRILLS): $(WITH_TORCH)
+	$(INSTALL) -e '.[test,parity,docs,emulators,export,mlflow,report,serve,wandb]'
 	touch $@
 
 $(FOR_DOCS): $(INSTALLED)
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
-install: $(FOR_TESTS)
+install: $(WITH_TORCH)
 
 demo: $(INSTALLED)
 	$(BIN)/python train.py --config=configs/cldr_en_de.py --workdir=runs/demo
@@ -49,7 +54,11 @@ types: $(FOR_TESTS)
 floors: $(FOR_TESTS)
 	$(BIN)/lint-imports
 
-test: lint types floors
+# Types are checked while PyTorch is installed and the tests begin: each of these takes one core.
+test: lint floors
+	$(MAKE) --no-print-directory -j 2 pytest types
+
+pytest: $(WITH_TORCH)
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
 # Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.

@@ -54,6 +54,7 @@ def test_per_example_gradients_are_those_of_one_pair_at_a_time_and_add_up_to_the
         close(norms[i], np.sqrt(sum(np.sum(np.square(leaf)) for leaf in leaves)))
 
 
+@pytest.mark.drill
 def test_attention_alone_is_equations_1_and_2_in_a_loop():
     params, (h, g, keys, values, mask), (out, weights), slope = example("attention_alone").main()
     w, b = np.asarray(params.query.w), np.asarray(params.query.b)

@@ -125,6 +125,7 @@ def test_nnx_decodes_step_by_step_with_its_cache():
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
 
 
+@pytest.mark.drill
 def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     variables = {"params": {"model": PARAMS}}
     apply = jax.jit(lambda seed: LINEN.apply(variables, SRC, TGT, rngs={"dropout": jax.random.key(seed)}))

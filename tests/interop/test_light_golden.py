@@ -92,7 +92,7 @@ def check_gradients(ours, expected, tolerance):
     assert not {name: error for name, error in errors.items() if error >= tolerance}
 
 
-@pytest.mark.parametrize("name", drills_but([name for name in CASES if name != WIDE], kept=CASES[1:3]))
+@pytest.mark.parametrize("name", drills_but([name for name in CASES if name != WIDE], kept=CASES[2:3]))
 def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     dtype, suffix, tolerance = precision
     cfg, tensors, arrays, info = load(name, dtype)

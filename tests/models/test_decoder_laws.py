@@ -108,7 +108,7 @@ def test_a_cache_has_rows_first_and_keeps_its_shapes_and_types(decoder):
         assert {leaf.shape[0] for leaf in jax.tree.leaves(source)} == {2}
 
 
-@every_kind
+@two_kinds
 def test_features_read_no_later_word_and_do_read_their_own(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
@@ -146,7 +146,7 @@ def test_hypotheses_share_the_memory_of_their_sentence_and_may_change_places(dec
     same(advance(params, cfg, memory(), cache, last), advance(params, cfg, memory(), moved, last))
 
 
-@every_decoder
+@every_kind
 def test_attention_is_a_distribution_over_the_source_where_there_is_one(decoder):
     """Of each layer, and of all together: the mean of the layers, or the last where the config says so."""
     cfg = config(decoder=decoder)
@@ -163,7 +163,7 @@ def test_attention_is_a_distribution_over_the_source_where_there_is_one(decoder)
         np.testing.assert_allclose(attention, together, rtol=0, atol=1e-6)
 
 
-@every_kind
+@two_kinds
 def test_padding_of_the_memory_is_not_read(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)
@@ -205,7 +205,8 @@ def test_decoding_without_jit_is_the_same(decoder):
     same(eager, read(params, cfg, memory(), TOKENS))
 
 
-@one_kind
+@pytest.mark.drill
+@every_decoder
 def test_the_widest_beam_finds_what_listing_everything_finds(decoder):
     """Vocabulary of four words, at most three per sentence: 85 hypotheses; a beam of 80 finds the best."""
     cfg = config(decoder=decoder)

@@ -28,7 +28,7 @@ CONFIGS = {
     ),
     "tied_output": ({"layers": [(8, 3)]}, {"layers": [(8, 3)] * 2, "tied_output": True, "out_dim": E}),
 }
-every_config = pytest.mark.parametrize("name", ["mixed", "tied_output"])
+every_config = pytest.mark.parametrize("name", drills_but(["mixed", "tied_output"], kept=["mixed"]))
 """Widths, residual connections, projections, attention in some layers, no positions; a tied softmax with positions."""
 
 
@@ -125,6 +125,7 @@ def test_decoder_inputs_are_the_target_shifted_right():
     np.testing.assert_array_equal(encoder_decoder.decoder_inputs(tgt), expected)
 
 
+@pytest.mark.drill
 def test_vmap_of_the_gradient_gives_the_gradient_of_each_pair():
     """What per-example gradients are for: their sum is the gradient of the batch."""
     cfg, params = setup("plain")

@@ -38,9 +38,7 @@ def kernels(params):
     return {path_of(path): leaf for path, leaf in leaves if is_quantized(leaf)}
 
 
-@pytest.mark.parametrize(
-    ("encoder", "decoder"), drills_but(together(), kept=[("conv", "conv"), ("lightconv", "lightconv")])
-)
+@pytest.mark.parametrize(("encoder", "decoder"), drills_but(together(), kept=[("conv", "conv")]))
 def test_each_kind_has_its_convolutions_and_softmax_in_integers(encoder, decoder):
     _, params = made(encoder, decoder)
     found = {re.sub(r"/plain|/\d+|/w$", "", name) for name in kernels(params)}

@@ -60,6 +60,7 @@ def test_products_are_kept_by_dots_and_inputs_alone_by_block(encoder, decoder):
     assert few < more < all_
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("form", "scan_layers"),
     drills_but(list(itertools.product(["xla", "products", "winograd"], [0, 2])), kept=[("products", 2)]),

@@ -18,6 +18,7 @@ from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 
 V = 20
@@ -85,7 +86,7 @@ def test_it_is_one_array_of_what_is_trained(kind):
     )
 
 
-@both_kinds
+@pytest.mark.parametrize("kind", drills_but(KINDS, kept=["conv"]))
 def test_decoding_with_what_was_computed_beforehand_gives_the_same_logits(kind):
     cfg = config(kind)
     params = fresh(cfg)

@@ -115,6 +115,7 @@ def test_bfloat16_stays_bfloat16():
     assert dropout(jnp.ones(4, jnp.bfloat16), 0.5, jax.random.key(0)).dtype == jnp.bfloat16
 
 
+@pytest.mark.drill
 def test_raw_keys_are_taken_as_typed_ones():
     x, raw, key = jnp.ones((3, 4)), jax.random.PRNGKey(5), jax.random.key(5)
     np.testing.assert_array_equal(dropout(x, 0.5, raw), dropout(x, 0.5, key))

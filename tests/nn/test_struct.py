@@ -72,6 +72,7 @@ def test_fields_constructors_and_keys_are_those_of_the_fields_that_are_written_d
         node.x = 2
 
 
+@pytest.mark.drill
 def test_structures_of_two_dataclasses_are_still_equal_in_jax():
     """When this is skipped on all versions that are supported, delete the script, `nn.struct` and this file."""
     run = subprocess.run([sys.executable, UPSTREAM], capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ from convs2s_jax.scaling.check import Measured, at_hand
 from tests import tiny
 
 
+@pytest.mark.drill
 def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     """The bytes are those of the plan, and compiling is no part of a step."""
     path, given = tmp_path / "check.json", tiny.config_file(tmp_path, mesh={"data": 4, "fsdp": 2}, training__clip=0.5)

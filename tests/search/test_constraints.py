@@ -146,6 +146,7 @@ def test_matched_is_the_longest_beginning_that_was_spelt(seed):
             assert ours[0, x, c] == expected
 
 
+@pytest.mark.drill
 def test_without_phrases_it_is_plain_search():
     table = trigram_table(3, V)
     cfg = SearchConfig(beam_size=3)

@@ -62,6 +62,7 @@ def trained(golden: Path):
     return weight_norm.merge(params_from_state_dict(cfg, tensors)), cfg
 
 
+@pytest.mark.drill
 def test_the_imported_checkpoint_is_the_same_model(golden, trained, tmp_path):
     """As decode.py has it: the checkpoint's own file, imported into a workdir."""
     pytest.importorskip("torch")

@@ -113,6 +113,7 @@ def test_what_does_not_fit_is_refused(params):
         translate((params, params), MODEL, SEARCH, [[5]])
 
 
+@pytest.mark.drill
 def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
     members = (params, fresh(1))
     cfg = dataclasses.replace(SEARCH, temperature=1.5, stop="exact")

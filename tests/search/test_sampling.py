@@ -78,6 +78,7 @@ def test_scores_are_those_of_the_model():
             np.testing.assert_allclose(found.scores[b, w], sum(expected) / n, rtol=1e-5)
 
 
+@pytest.mark.drill
 def test_a_sentence_draws_the_same_wherever_it_stands():
     cfg = SearchConfig(beam_size=3, sampling=True)
     together, alone, other = draw(cfg, 24, longest=7), draw(cfg, 1, offset=17, longest=7), draw(cfg, 24, 1, longest=7)
@@ -102,6 +103,7 @@ def test_candidates_equal_a_loop_over_sorted_probabilities(k, p):
         np.testing.assert_array_equal(kept[list(expected)], row[list(expected)].astype(np.float32))
 
 
+@pytest.mark.drill
 def test_top_1_is_greedy_search():
     table = TABLE.copy()
     table[..., BOS] -= 20  # a search may take the begin symbol, samples never hold it

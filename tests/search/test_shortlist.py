@@ -108,6 +108,7 @@ def test_the_widest_search_is_the_best_of_all_hypotheses_over_the_words_of_a_sen
         np.testing.assert_allclose([c.score for c in found.candidates[:10]], [s for _, s in expected], rtol=1e-4)
 
 
+@pytest.mark.drill
 def test_a_shortlist_of_all_words_changes_nothing(params):
     everything = lexicon(each=VOCABULARY - 4)
     alone = translate(params, MODEL, SEARCH, SOURCES, rows=16, attention=True)

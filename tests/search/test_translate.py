@@ -63,6 +63,7 @@ def forced(params, src, inputs):
     return jax.nn.log_softmax(encoder_decoder.decode(params, MODEL, memory, cache, inputs)[0])
 
 
+@pytest.mark.drill
 def test_token_scores_are_those_of_one_forced_pass(params, sources, translations):
     """The scores of the search, one token and one reordering at a time, are the model's in one call."""
     for source, translation in zip(sources, translations, strict=True):

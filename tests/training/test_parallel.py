@@ -78,21 +78,31 @@ def three_updates(state, steps, batches):
 
 
 @pytest.fixture(scope="module")
-def expected():
+def gradients():
     state, steps, batches = on_one_device()
-    gradients = steps.first(state.params, batches[0], KEY)
-    return jax.device_get((gradients, three_updates(state, steps, batches)))
+    return jax.device_get(steps.first(state.params, batches[0], KEY))
+
+
+@pytest.fixture(scope="module")
+def updates():
+    return jax.device_get(three_updates(*on_one_device()))
 
 
 @pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=[("jit", (2, 2, 2))]), ids=str)
-def test_gradients_and_updates_are_those_of_one_device(way, sizes, expected):
+def test_gradients_are_those_of_one_device(way, sizes, gradients):
     """The other ways have smaller losses in test_by_device.py and test_sharding_rules.py."""
     state, steps, batches = laid_out(way, sizes)
-    gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
-    assert_equal_each(gradients, expected[0])
+    assert_equal_each(jax.device_get(steps.first(state.params, batches[0], KEY)), gradients)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("way", "sizes"), WAYS, ids=str)
+def test_updates_are_those_of_one_device(way, sizes, updates):
+    """As test_by_device.py shows of a small loss."""
+    state, steps, batches = laid_out(way, sizes)
     layout = jax.tree.map(lambda x: x.sharding, state)
     after, reports = three_updates(state, steps, batches)
-    assert_equal_each((after, reports), expected[1])
+    assert_equal_each((after, reports), updates)
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
 
 
@@ -115,13 +125,13 @@ def test_widths_that_only_tensor_divides_give_the_updates_of_one_device(way, siz
 
 @pytest.mark.drill
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 4, 1)], ids=str)
-def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, expected, monkeypatch):
+def test_updates_with_sums_in_rings_are_those_of_one_device(sizes, updates, monkeypatch):
     """As on many devices."""
     monkeypatch.setattr(rings, "LEAST", 2)
     monkeypatch.setattr(rings, "PLATFORMS", ("cpu",))
     state, steps, batches = laid_out("jit", sizes)
     assert "ppermute" in steps.first.lower(state.params, batches[0], KEY).as_text(debug_info=True)
-    assert_equal_each(three_updates(state, steps, batches), expected[1])
+    assert_equal_each(three_updates(state, steps, batches), updates)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +156,10 @@ def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_f
 
 @pytest.mark.drill
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
-def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, expected):
+def test_kernels_that_stay_gathered_have_the_gradients_of_one_device(way, gradients):
     state, _, batches = laid_out(way, (2, 4, 1))
     steps = compile_configured(MODEL, TRAINING, mesh_of((2, 4, 1)), parallel=way, early=True)
-    assert_equal_each(steps.first(state.params, batches[0], KEY), expected[0])
+    assert_equal_each(steps.first(state.params, batches[0], KEY), gradients)
 
 
 @pytest.mark.drill
@@ -169,12 +179,12 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
 
 @pytest.mark.drill
 @pytest.mark.parametrize(("way", "sizes"), [("jit", (8, 1, 1)), ("shard_map", (2, 4, 1)), ("pmap", (8, 1, 1))], ids=str)
-def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way, sizes, expected):
+def test_updates_whose_gradients_are_exchanged_once_are_those_of_one_device(way, sizes, updates):
     """As test_by_device.py shows of a small loss."""
     state, steps, batches = laid_out(way, sizes, once=True)
     layout = jax.tree.map(lambda x: x.sharding, state)
     after, reports = three_updates(state, steps, batches)
-    assert_equal_each((after, reports), expected[1])
+    assert_equal_each((after, reports), updates)
     assert all(jax.tree.leaves(jax.tree.map(lambda x, old: x.sharding.is_equivalent_to(old, x.ndim), after, layout)))
 
 

@@ -81,6 +81,7 @@ def test_accumulated_batches_equal_the_big_batch(batch, optimizer):
     assert int(sums.loss.tokens) == int(jnp.sum(batch.tgt != PAD))
 
 
+@pytest.mark.drill
 def test_rows_of_padding_change_nothing(batch):
     padded = jax.tree.map(lambda x: jnp.pad(x, ((0, 3), (0, 0)), constant_values=PAD), batch)
     training = TrainingConfig()

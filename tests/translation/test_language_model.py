@@ -48,6 +48,7 @@ def written(tmp_path, name, *lines):
     return str(path)
 
 
+@pytest.mark.drill
 def test_perplexity_of_the_validation_is_that_of_the_scores_of_its_lines(lm, tmp_path):
     """The evaluation of training and decode.py --score are two ways through the model."""
     last = [m for m in tiny.metrics(lm) if m["split"] == "valid"][-1]

@@ -85,6 +85,7 @@ def test_a_picture_has_a_panel_for_each_layer_and_the_mean_with_all_tokens():
         attention_figure.panels(one, ["3"])
 
 
+@pytest.mark.drill
 def test_files_of_odd_tokens_are_the_same_each_time_and_missing_letters_are_told(tmp_path):
     """No token is read as a formula or breaks the XML."""
     odd = made_up(["$x_{$", "<&\"'", "\x00\n", "\u05e9\u05dc\u05d5\u05dd", "</s>"], ["\\frac", "</s>"])

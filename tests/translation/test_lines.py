@@ -20,6 +20,7 @@ def found(translator):
     return library.translate(translator, SEARCH, LINES, nbest=3)
 
 
+@pytest.mark.drill
 def test_the_best_does_not_depend_on_nbest(translator, lines, found):
     for one, several in zip(library.translate(translator, SEARCH, lines), found, strict=True):
         assert one.hypotheses == several.hypotheses[:1]
@@ -81,6 +82,7 @@ def test_width_and_devices_change_nothing(translator, lines, found):
         assert [(h.text, h.alignment) for h in wide.hypotheses] == [(h.text, h.alignment) for h in result.hypotheses]
 
 
+@pytest.mark.drill
 def test_samples_of_a_line_depend_on_seed_and_number_only(translator, lines):
     search = SearchConfig(beam_size=2, sampling=True)
     whole = library.translate(translator, search, lines, seed=5)

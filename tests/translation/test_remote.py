@@ -39,6 +39,7 @@ def decoded(told=None, **options):
     return stores.read("gs://bucket/out")
 
 
+@pytest.mark.drill
 def test_a_training_in_a_store_has_the_bits_of_a_local_one(bucket, trained):  # noqa: F811
     train(tiny.config(training__max_steps=3, training__save_every=1, training__keep=3), "gs://bucket/run")
     with store_copy.opened("gs://bucket/run") as folder:

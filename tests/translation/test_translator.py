@@ -84,6 +84,7 @@ def test_a_ready_translator_translates_and_scores_the_same(trained, other, sourc
             np.testing.assert_allclose(one.best.score, two.best.score, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.drill
 def test_integers_score_nearly_the_same(trained, other, sources):
     """Of all kernels that are named, and of no others."""
     for workdirs in (trained, [trained, other]):

@@ -13,6 +13,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq import checkpoint, files
+from tests.helpers import drills_but
 from tests.interop.fairseq import examples
 
 
@@ -117,7 +118,11 @@ def test_omegaconf_is_read_without_it(torch, good, tmp_path, monkeypatch):
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("form", [dict, lambda model: argparse.Namespace(**model)], ids=["dictionary", "Namespace"])
+def namespace(model):
+    return argparse.Namespace(**model)
+
+
+@pytest.mark.parametrize("form", drills_but([dict, namespace], kept=[dict]), ids=["dictionary", "Namespace"])
 def test_the_later_form_of_arguments_says_the_same(torch, good, tmp_path, form):
     args = vars(good["args"])
     model = {name: args.pop(name) for name in list(args) if "coder_" in name or "positions" in name}

@@ -229,6 +229,7 @@ def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
     assert tiny.digests(tmp_path / "run", 1)["optimizer"] == tiny.digests(tmp_path / "again", 1)["optimizer"]
 
 
+@pytest.mark.drill
 def test_adam_comes_and_goes_without_its_state(values, tmp_path):
     values["args"].optimizer = "adam"
     told = examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")

@@ -70,7 +70,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("cuts", drills_but([[7], [1] * 7, [3, 1, 3], [6, 1]], kept=[[3, 1, 3]]), ids=str)
-@every_config
+@two_configs
 def test_any_cut_of_the_target_equals_one_call(name, cuts):
     """Logits, attention and every leaf of the cache, with a target that ends early."""
     cfg, params = setup(name)
@@ -266,6 +266,7 @@ def test_fresh_parameters_follow_section_3_5_as_fairseq_reads_it():
     np.testing.assert_array_equal(params.output.b, 0.0)
 
 
+@pytest.mark.drill
 def test_fresh_bias_of_a_tied_output_is_uniform():
     """U(-1/sqrt(O), 1/sqrt(O)), which has the deviation 1/sqrt(3 O): 20,000 draws, known to 0.5 %."""
     cfg = build(ConvDecoderConfig, {"layers": [(4, 1)], "out_dim": 9, "tied_output": True})

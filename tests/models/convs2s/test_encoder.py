@@ -14,6 +14,7 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s import encoder as conv_encoder
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
+from tests.helpers import drills_but
 
 V, E = 12, 6
 CONFIGS = {
@@ -24,6 +25,10 @@ CONFIGS = {
     "no_positions": {"layers": [(8, 3)] * 2, "positions": False},
 }
 every_config = pytest.mark.parametrize("name", [name for name in CONFIGS if name != "plain"])
+two_configs = pytest.mark.parametrize(
+    "name", drills_but([name for name in CONFIGS if name != "plain"], kept=["kernels", "skips"])
+)
+"""Two of them, the others as drills."""
 
 
 def setup(name):
@@ -54,7 +59,7 @@ def real(memory, row):
     return np.asarray(memory.keys[row])[mask], np.asarray(memory.values[row])[mask], np.asarray(memory.summary[row])
 
 
-@every_config
+@two_configs
 def test_padding_on_either_side_and_batch_neighbours_change_nothing(name):
     cfg, params = setup(name)
     alone = [real(encode(params, cfg, padded([s], len(s), left=False)), 0) for s in SENTENCES]

@@ -150,6 +150,7 @@ def test_bfloat16_is_that_of_unrolled_layers_up_to_its_rounding():
     close(got[1], expected[1], 0.1)
 
 
+@pytest.mark.drill
 def test_parameters_and_caches_do_not_depend_on_the_execution():
     """Values too: a checkpoint of one is a checkpoint of the other."""
     fresh = [

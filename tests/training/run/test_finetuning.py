@@ -42,7 +42,7 @@ def assert_tuned(workdir, source):
     assert run_folder.fingerprints(best(workdir).vocabularies) == run_folder.fingerprints(best(source).vocabularies)
 
 
-@pytest.mark.parametrize("mesh", drills_but(MESHES, kept=[MESHES[1]]), ids=str)
+@pytest.mark.parametrize("mesh", drills_but(MESHES, kept=[{}]), ids=str)
 def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path):
     train(tiny.config(**OTHER, **mesh, training__finetune_from=str(source)), tmp_path / "run")
     assert_tuned(tmp_path / "run", source)

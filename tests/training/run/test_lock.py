@@ -60,6 +60,7 @@ def test_a_child_that_outlives_its_parent_does_not_hold_it(tmp_path):
         os.kill(child, signal.SIGKILL)  # it was alive
 
 
+@pytest.mark.drill
 def test_a_child_of_a_child_keeps_the_files_that_it_inherits(tmp_path):
     """The number of the lock's descriptor, which a child closes, may be that of another file by the next fork."""
     code = """

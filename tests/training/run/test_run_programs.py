@@ -1,6 +1,7 @@
 """Runs of a process share their programs where these are equal."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -111,3 +112,17 @@ def test_the_latest_results_are_kept():
     for n in [*range(KEPT), 0, KEPT, 0, 1]:
         assert number(n) == n
     assert made == [*range(KEPT), KEPT, 1]
+
+
+@pytest.mark.usefixtures("own_programs")
+@pytest.mark.drill
+def test_the_sweep_of_the_page_compiles_for_its_first_run(tmp_path, monkeypatch):
+    page = (tiny.ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    file = tiny.config_file(tmp_path, training__schedule=FIXED)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code.replace('"cldr_en_de"', repr(str(file))), "docs/training.md", "exec"), {})
+    first, second = (tiny.metrics(tmp_path / "runs" / f"rate{rate}") for rate in (0.25, 0.1))
+    assert first[0]["compilations"] > 0
+    assert second[0]["compilations"] == 0
+    assert first[0]["learning_rate"] != second[0]["learning_rate"]
