@@ -1,0 +1,154 @@
+"""Overrides of a configuration: literals, paths, and the bounds of numbers and texts."""
+
+import math
+
+import pytest
+
+from convs2s_jax.core.config import build, override, record, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.literals import literal
+from convs2s_jax.training.optimizer import AdamConfig
+from convs2s_jax.training.run.config import Config
+
+DATA = {"corpus": "cldr", "src": "en", "tgt": "de"}
+
+
+@record
+class Small:
+    size: int
+    share: float = 0.5
+    name: str = ""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.3", 0.3),
+        (" 7 ", 7),
+        ("-1e-4", -1e-4),
+        ("10_000", 10_000),
+        ("True", True),
+        ("None", None),
+        ("'0.3'", "0.3"),
+        ("[(256, 3)] * 4 + [(512, 1)]", [(256, 3)] * 4 + [(512, 1)]),
+        ("2 * [1]", [1, 1]),
+        ("[[1] * 2, (3,)]", [[1, 1], (3,)]),
+        ("{'a': 1}", {"a": 1}),
+        ("adam", "adam"),
+        ("runs/a b", "runs/a b"),
+        ("", ""),
+        ("2 * 3", "2 * 3"),
+        ("[1] * 'x'", "[1] * 'x'"),
+        ("[1] * 100000000000", "[1] * 100000000000"),
+        ("[1] * 1000 * 1000", "[1] * 1000 * 1000"),
+        ("(" * 300, "(" * 300),
+        ("-" * 100_000 + "1", "-" * 100_000 + "1"),
+        ("[1]" + " + [1]" * 2000, "[1]" + " + [1]" * 2000),
+        ("a\0b", "a\0b"),
+    ],
+    ids=lambda x: repr(x)[:30],
+)
+def test_literals_are_read_and_all_else_is_text(text, value):
+    assert literal(text) == value
+    assert type(literal(text)) is type(value)
+
+
+def test_nothing_is_ever_evaluated(tmp_path):
+    trace = tmp_path / "trace"
+    for text in (f"open({str(trace)!r}, 'w')", f"[open({str(trace)!r}, 'w')] * 2", "[x for x in [1]]", "().__class__"):
+        assert literal(text) == text
+        assert override({}, "model.dropout", text) == {"model": {"dropout": text}}
+    assert not trace.exists()
+
+
+def test_override_sets_one_value_and_changes_nothing_given():
+    values = {"model": {"dropout": 0.1, "dtype": "float32"}, "seed": 1}
+    assert override(values, "model.dropout", "0.3") == {"model": {"dropout": 0.3, "dtype": "float32"}, "seed": 1}
+    assert values["model"]["dropout"] == 0.1
+    assert override(values, "training.optimizer.kind", "adam")["training"] == {"optimizer": {"kind": "adam"}}
+    assert override({"a": None}, "a.b", "1") == {"a": {"b": 1}}
+    assert override({"a": AdamConfig()}, "a.b1", "0.8")["a"] == to_dict(AdamConfig(b1=0.8))
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "message"),
+    [
+        ({"seed": 1}, "seed.x", r"^config\.seed\.x: config\.seed is 1, a value without fields; set it as a whole$"),
+        (
+            {"model": {"encoder": {"layers": [8]}}},
+            "model.encoder.layers.width",
+            r"^config\.model\.encoder\.layers\.width: config\.model\.encoder\.layers is \[8\], a value without fields",
+        ),
+        ("text", "seed", r"^config\.seed: config is 'text', a value without fields"),
+    ],
+)
+def test_an_override_of_what_has_no_fields_is_refused(values, path, message):
+    with pytest.raises(UserError, match=message):
+        override(values, path, "1")
+
+
+def test_a_misspelt_override_is_refused_when_it_is_built():
+    with pytest.raises(UserError, match=r"^config\.model\.droput: there is no field 'droput'; did you mean 'dropout'"):
+        build(Config, override({"data": DATA}, "model.droput", "0.3"))
+
+
+MANY = {"hex": "0x" + "f" * 10_000, "digits": "1" * 5000, "real": "1" * 5000 + ".5", "infinite": "1e999"}
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("path", ["seed", "training.clip", "model.encoder.layers", "model.dtype"])
+def test_a_number_beyond_all_numbers_is_refused_in_one_short_sentence(path, name):
+    with pytest.raises(UserError, match=rf"^config\.{path} is .*(expected|use|there are)") as refused:
+        build(Config, override({"data": DATA}, path, MANY[name]))
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "large"])
+def test_numbers_are_finite(value):
+    with pytest.raises(UserError, match=r"^config\.share is .*: use a finite number$"):
+        build(Small, {"size": 1, "share": value})
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31), 10**5000], ids=["2^31", "-2^31", "large"])
+def test_whole_numbers_have_a_bound(value):
+    """A table of 2^31 rows was an OverflowError of JAX."""
+    with pytest.raises(UserError, match=r"^config\.size is .*: use a whole number from -2147483647 to 2147483647$"):
+        build(Small, {"size": value})
+    assert build(Small, {"size": 2**31 - 1}).size == 2**31 - 1
+
+
+def test_seeds_have_a_bound():
+    """JAX cuts a seed to 32 bits, so that 2**32 was the seed 0 without a word."""
+    with pytest.raises(UserError, match=r"^config\.seed is 4294967296: use .* from -4294967295 to 4294967295$"):
+        build(Config, {"data": DATA, "seed": 2**32})
+    assert build(Config, {"data": DATA, "seed": 2**32 - 1}).seed == 2**32 - 1
+
+
+def test_texts_and_lists_have_a_bound():
+    with pytest.raises(UserError, match=r"^config\.name is 'xxx.*\.\.\.xxx.*: a text has at most 4096 characters$"):
+        build(Small, {"size": 1, "name": "x" * 1_000_000})
+    with pytest.raises(UserError, match=r"^config\.name is 'a\\x00b': a text has no NUL character$"):
+        build(Small, {"size": 1, "name": "a\0b"})
+    with pytest.raises(UserError, match=r"^config\.data\.files\.train has 10001 items: a list has at most 10000$"):
+        build(Config, {"data": {**DATA, "files": {"train": [("a", "b")] * 10_001}}})
+    with pytest.raises(UserError, match=r"^config\.xxx.*more characters.*: there is no field"):
+        build(Config, {"data": DATA, "x" * 1_000_000: 1})
+
+
+def test_nested_repetitions_cost_no_memory_and_no_time():
+    """[[[0] * 1000] * 1000] * 1000 was read, and its message took minutes and more memory than there is."""
+    for text in ("[[[0]*1000]*1000]*1000", "[[0]*10**15]", "[(512, 3)]*10**15", "[[[0]*100]*100]"):
+        with pytest.raises(
+            UserError, match=r"^config\.model\.encoder\.layers is '.*': expected a list, whose repetiti"
+        ):
+            build(Config, override({"data": DATA}, "model.encoder.layers", text))
+    shared = [0]
+    for _ in range(60):
+        shared = [shared] * 2
+    with pytest.raises(UserError, match=r"^config\.seed is \[\[\[.*: expected a whole number$"):
+        build(Config, {"data": DATA, "seed": shared})
+
+
+def test_a_path_without_end_is_refused():
+    with pytest.raises(UserError, match=r"^'a\.a\.a.*: a path has at most 20 fields$"):
+        override({}, "a." * 100_000 + "b", "1")
