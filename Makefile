@@ -13,7 +13,7 @@ INSTALL := $(PIP) install --quiet --no-compile
 # Where this is set, each of the hundreds of processes of the tests compiles all that it imports: 4 s in place of 1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: browser demo docs links test pytest drills lint types floors install clean
+.PHONY: browser demo docs links test drills lint types floors install clean
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
@@ -54,11 +54,9 @@ types: $(FOR_TESTS)
 floors: $(FOR_TESTS)
 	$(BIN)/lint-imports
 
-# Types are checked while PyTorch is installed and the tests begin: each of these takes one core.
+# Types are checked while PyTorch is installed: each takes one core.
 test: lint floors
-	$(MAKE) --no-print-directory -j 2 pytest types
-
-pytest: $(WITH_TORCH)
+	$(MAKE) --no-print-directory -j 2 types $(WITH_TORCH)
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
 # Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.

@@ -20,6 +20,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.run_programs import check_rules, placed_state
+from convs2s_jax.training.run.shared_programs import forget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,7 @@ def make(
 
 def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], vocabulary: int | None) -> Plan:
     """The plan of updates on batches of these shapes."""
+    forget()  # what an earlier plan has compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     sizes = vocabularies(cfg, vocabulary)
     state = placed_state(cfg, mesh, sizes)

@@ -20,7 +20,6 @@ from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.translation.translator import Translator, load
-from tests.helpers import drills_but
 
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 KINDS = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
@@ -46,7 +45,8 @@ def convs2s(tmp_path_factory):
     return workdir, exported(workdir, folder / "model", max_tokens=24, platforms=("cpu", "cuda", "tpu"))
 
 
-@pytest.mark.parametrize("kind", drills_but(KINDS, []))
+@pytest.mark.drill
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_model_translates_as_decoding_does(kind, tmp_path):
     workdir = workdir_of(kind, tmp_path)
     model = runtime.Model(exported(workdir, tmp_path / "model", max_tokens=32))

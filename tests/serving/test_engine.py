@@ -122,7 +122,7 @@ PREFIX, CONSTRAINTS = ["", "um 12", ""], [["Kilo"], [], []]
 
 @pytest.mark.parametrize(
     ("prefix", "constraints"),
-    drills_but([(PREFIX, None), (None, CONSTRAINTS), (PREFIX, CONSTRAINTS)], kept=[]),
+    drills_but([(PREFIX, None), (None, CONSTRAINTS), (PREFIX, CONSTRAINTS)], kept=[(PREFIX, CONSTRAINTS)]),
     ids=["p", "c", "both"],
 )
 def test_what_is_required_gives_the_translations_of_decoding(required, prefix, constraints):

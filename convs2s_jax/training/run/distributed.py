@@ -1,7 +1,6 @@
 """Coordination of several processes: barriers, shared decisions, division of work, and a common end."""
 
 import contextlib
-import functools
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from convs2s_jax.core.guard import INTERRUPTED, explained
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.run.holder import LOST
+from convs2s_jax.training.run.shared_programs import shared
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def local(mesh: Mesh, tree: Tree) -> Tree:
     return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
 
 
-@functools.cache
+@shared
 def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
     """A function that gathers a tree on every device, compiled once per mesh."""
     return dispatch.jit(lambda x: x, out_shardings=sharding.replicated(mesh))

@@ -12,7 +12,7 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, validation
+from convs2s_jax.training.run import checkpoint, distributed, validation
 from convs2s_jax.training.run.ahead import Wanted, shapes_of
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
@@ -20,6 +20,7 @@ from convs2s_jax.training.run.device_memory import device_memory
 from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
+from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.staging import opened
 from convs2s_jax.training.run.window import Window
 from convs2s_jax.training.step import TrainState, update
@@ -39,6 +40,8 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
       UserError: bad data or configuration, a checkpoint that cannot be written or read, a loss that is not finite.
     """
     interrupts = interrupts or Interrupts()
+    if distributed.several():
+        forget()  # an earlier run may have ended where some had compiled what others had not, and compiling is together
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
         window, plans = _window(session, state, position), _plans(session)

@@ -15,7 +15,7 @@ _FUNCTIONS: list[Any] = []
 def shared(make: F) -> F:
     """Decorator of a function that makes programs: calls with equal arguments, which are hashable, have one result.
 
-    What the function reads besides its arguments must not change within a process; see `forget`.
+    What the function and the program read besides their arguments must not change within a process; see `forget`.
     """
     kept: Any = functools.lru_cache(maxsize=KEPT)(make)
     _FUNCTIONS.append(kept)
@@ -24,6 +24,9 @@ def shared(make: F) -> F:
 
 
 def forget() -> None:
-    """Let all of them go, so that the next run makes its own."""
+    """Let all of them go, so that the next run makes its own: after a change of code or of JAX's settings.
+
+    It also frees the memory of devices that programs take.
+    """
     for kept in _FUNCTIONS:
         kept.cache_clear()

@@ -16,7 +16,6 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import holder
 from convs2s_jax.training.run.lock import locked
 from tests import tiny
-from tests.helpers import drills_but
 from tests.locks import CLAIMS, FLOCK, go, hold, holders
 
 
@@ -83,7 +82,7 @@ def test_a_child_of_a_child_keeps_the_files_that_it_inherits(tmp_path):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("kind", drills_but([FLOCK, CLAIMS], [CLAIMS]))
+@pytest.mark.parametrize("kind", [FLOCK, CLAIMS])
 def test_many_processes_hold_it_one_at_a_time(tmp_path, kind):
     with holders(tmp_path, kind, "50", number=3) as processes:
         said = [process.communicate(timeout=60) for process in processes]
