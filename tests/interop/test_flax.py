@@ -73,6 +73,7 @@ def test_linen_has_the_values_and_gradients_of_the_pure_functions():
     same(gradient, jax.jit(pure_gradient)(PARAMS))
 
 
+@pytest.mark.drill
 def test_nnx_has_the_values_and_gradients_of_the_pure_functions():
     model = nnx_model(PARAMS)
     value, gradient = nnx.jit(nnx.value_and_grad(lambda model: total(model(SRC, TGT))))(model)

@@ -26,8 +26,6 @@ every_kind = pytest.mark.parametrize(
 """One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
 two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
 """Two lines, the others as drills: for laws that take the longest."""
-one_kind = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv"]))
-"""One line, the others as drills: for what tests of each kind or of other layers prove too."""
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
 LENGTHS = [S, 2]
@@ -185,7 +183,8 @@ def test_dropout_of_a_target_depends_on_no_other_row(decoder):
     assert float(jnp.max(jnp.abs(together[0] - read(params, cfg, memory(), TOKENS)[0]))) > 0.01
 
 
-@one_kind
+@pytest.mark.drill
+@every_decoder
 def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     cfg, half = config(decoder=decoder), config(decoder=decoder, dtype="bfloat16")
     params = fresh(cfg)
@@ -197,7 +196,8 @@ def test_features_of_bfloat16_are_bfloat16_and_logits_float32(decoder):
     assert near_to(near[TOKENS != PAD], exact[TOKENS != PAD])
 
 
-@one_kind
+@pytest.mark.drill
+@every_decoder
 def test_decoding_without_jit_is_the_same(decoder):
     cfg = config(decoder=decoder)
     params = parameters(cfg)

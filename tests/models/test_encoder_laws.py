@@ -9,18 +9,17 @@ from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.nn.dropout import row_keys
 from tests.helpers import drills_but, padded, same
-from tests.models.kinds import ENCODERS, firsts
+from tests.models.kinds import ENCODERS
 from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, with_table
 
 every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
-every_kind = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=firsts(ENCODERS)))
 two_kinds = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv", "gru"]))
 """One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
 
 encode = jax.jit(model.encode, static_argnums=1)
 
 
-@every_kind
+@two_kinds
 def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(encoder):
     cfg = config(encoder)
     params = parameters(cfg)
@@ -35,7 +34,7 @@ def test_padding_on_either_side_and_batch_neighbours_leave_the_memory_as_it_is(e
             same(memory.summary[b], one.summary[0])
 
 
-@every_kind
+@two_kinds
 def test_every_source_position_is_in_keys_values_and_summary_and_padding_in_none(encoder):
     cfg = config(encoder)
     params = parameters(cfg)
@@ -68,7 +67,8 @@ def test_dropout_of_a_source_depends_on_no_other_row(encoder):
     assert float(jnp.max(jnp.abs(together.keys - encode(params, cfg, src).keys))) > 0.01
 
 
-@two_kinds
+@pytest.mark.drill
+@every_encoder
 def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     cfg, half = config(encoder), config(encoder, dtype="bfloat16")
     params, src = fresh(cfg), padded(SENTENCES, 6)
@@ -77,7 +77,8 @@ def test_a_memory_of_bfloat16_is_bfloat16_and_near(encoder):
     assert near_to(near.keys, exact.keys)
 
 
-@two_kinds
+@pytest.mark.drill
+@every_encoder
 def test_encoding_without_jit_is_the_same(encoder):
     cfg = config(encoder)
     src = padded(SENTENCES, 6)

@@ -38,7 +38,7 @@ CASES = [
     "beam_b5_unnormalized",
 ]
 KEPT = [
-    *("beam_b10_lp2.0", "beam_b5_maxlen_a0.5_b2", "beam_b5_ngram3_minlen40_fixed", "beam_b5_unnormalized"),
+    *("beam_b10_lp2.0", "beam_b5_ngram3_minlen40_fixed", "beam_b5_unnormalized"),
 ]
 TOLERANCE = 1e-5
 NAMES = {  # fairseq's names of the options, and ours

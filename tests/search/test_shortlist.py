@@ -134,6 +134,7 @@ def test_neighbours_order_and_devices_change_nothing(params, small, name):
         same(run(SOURCES[:2], rows=4), together[:2])
 
 
+@pytest.mark.drill
 def test_prefixes_and_phrases_may_have_words_outside_the_shortlist(params, small):
     random = np.random.default_rng(1)
     odd = [random.permutation([w for w in range(4, VOCABULARY) if w not in allowed(s)])[:2] for s in SOURCES]

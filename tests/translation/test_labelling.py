@@ -67,6 +67,7 @@ def test_one_line_in_gives_one_label_with_its_probability(desk):
     assert "tokens exceed the model's length and are left out" in cut
 
 
+@pytest.mark.drill
 def test_json_has_all_labels_and_they_are_the_softmax_of_the_model(desk, workdir):
     records = [json.loads(line) for line in desk.decode(format="json", batch_size=2).splitlines()]
     found = trained.restore(workdir, (), None, print)

@@ -77,6 +77,7 @@ def test_a_source_is_refused(lm, tmp_path):
         decode(tmp_path, lm, input=source)
 
 
+@pytest.mark.drill
 def test_fused_scores_are_sums_and_weight_0_changes_nothing(trained, lm, tmp_path):
     source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
     alone, _ = decode(tmp_path, trained, input=source)

@@ -58,6 +58,7 @@ def test_a_loop_counts_as_often_as_it_runs_and_a_branch_at_most_once():
     assert counts == [once * (7 + 7 + 6), once * 7 * 3, once * 7 * 3]
 
 
+@pytest.mark.drill
 def test_the_count_is_near_that_of_the_compiler():
     """XLA counts elementwise operations too, and bodies of loops once: here layers are wide and not scanned."""
     encoder = {"layers": [[64, 3]] * 3, "max_positions": 64}

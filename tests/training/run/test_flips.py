@@ -212,6 +212,7 @@ def test_before_the_first_checkpoint_a_run_begins_as_if_nothing_were_damaged(who
     assert sum("is damaged" in sentence for sentence in told) == (len(paths) if damaged == "cache" else 0)
 
 
+@pytest.mark.drill
 def test_any_flipped_bit_of_the_configuration_is_refused_or_changes_nothing(whole, tmp_path):
     data = (whole / "config.json").read_bytes()
     expected, rng, refused = run_folder.load_config(whole), random.Random(SEED), 0

@@ -57,6 +57,7 @@ def test_the_results_of_earlier_updates_are_awaited_at_both_ends(calls, tmp_path
     assert calls == ["awaited", ("start", tmp_path), "awaited", ("stop",)]
 
 
+@pytest.mark.drill
 def test_a_run_leaves_a_trace_that_names_its_programs_and_the_same_parameters(tmp_path):
     options = {"training__max_steps": 4, "training__validate_every": 100}
     train(tiny.config(**options), tmp_path / "plain")

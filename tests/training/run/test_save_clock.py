@@ -47,6 +47,7 @@ def test_the_clock_of_process_0_decides(monkeypatch, answer):
     assert asked == [not answer]
 
 
+@pytest.mark.drill
 def test_a_run_saves_at_the_first_report_after_the_time(tmp_path, monkeypatch):
     """Updates of 10 s and a report after every second one: 30 s are over at steps 4 and 8."""
     clock, due = Time(monkeypatch), SaveClock.due
