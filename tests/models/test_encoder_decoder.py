@@ -99,6 +99,7 @@ def test_padding_gets_no_gradient_and_every_parameter_gets_some(name):
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.max(jnp.abs(leaf)) > 0), gradients))
 
 
+@pytest.mark.drill
 def test_padding_and_rows_of_padding_add_nothing_to_the_sums():
     cfg, params = setup("plain")
     empty = ([], [])

@@ -14,7 +14,7 @@ from tests.models.laws import SENTENCES, E, config, fresh, near_to, parameters, 
 
 every_encoder = pytest.mark.parametrize("encoder", ENCODERS)
 two_kinds = pytest.mark.parametrize("encoder", drills_but(ENCODERS, kept=["conv", "gru"]))
-"""One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
+"""Two lines, the others as drills: the laws of whole models run over a pair of each kind in `make test` too."""
 
 encode = jax.jit(model.encode, static_argnums=1)
 

@@ -33,7 +33,7 @@ every_kind = pytest.mark.parametrize(
     ("encoder", "decoder"),
     drills_but(
         together(),
-        kept=[("conv", "conv"), ("lightconv", "lightconv"), ("slicenet", "slicenet"), ("gru", "bahdanau")],
+        kept=[("conv", "conv"), ("lightconv", "lightconv"), ("gru", "bahdanau")],
     ),
 )
 """One pair of each kind; those of their variants are drills."""

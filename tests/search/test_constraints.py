@@ -37,6 +37,7 @@ def search(table, cfg, prefixes, phrases, longest=LONGEST):
     ], found
 
 
+@pytest.mark.drill
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),

@@ -55,6 +55,7 @@ def test_groups_equal_the_loops(groups, size, seed):
     np.testing.assert_allclose([s for _, s in ours], [e.score for e in expected], rtol=1e-5)
 
 
+@pytest.mark.drill
 def test_groups_differ_more_than_hypotheses_of_one_beam():
     def different(cfg):
         return np.mean([len({t[0] for t, _ in search(trigram_table(seed, V), cfg)}) for seed in range(10)])
@@ -64,6 +65,7 @@ def test_groups_differ_more_than_hypotheses_of_one_beam():
     assert different(diverse) > different(plain) + 0.5
 
 
+@pytest.mark.drill
 def test_without_strength_groups_are_the_same_beam():
     cfg = SearchConfig(beam_size=6, diverse_groups=3, diverse_strength=0.0)
     alone = search(trigram_table(0, V), SearchConfig(beam_size=2))

@@ -159,6 +159,7 @@ def test_sentences_that_leave_the_batch_change_nothing(values):
         np.testing.assert_allclose(alone.token_scores[0], together.token_scores[b], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.drill
 def test_memory_stays_with_its_sentence_when_others_leave():
     """The step reads its own sentence from the memory and would notice another one's."""
 

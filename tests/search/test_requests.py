@@ -93,6 +93,7 @@ def test_score_of_nothing_and_of_too_much(params):
         score(params, MODEL, SEARCH, [[]], [[], []])
 
 
+@pytest.mark.drill
 def test_prefixes_and_phrases_are_kept(params):
     prefixes = [RANDOM.integers(4, VOCABULARY, i % 3) for i in range(len(SOURCES))]
     phrases = [[RANDOM.integers(4, VOCABULARY, 1)] if len(s) > 3 else [] for s in SOURCES]

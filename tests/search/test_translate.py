@@ -85,6 +85,7 @@ def test_token_scores_are_those_of_one_forced_pass(params, sources, translations
             np.testing.assert_allclose(candidate.score, expected.mean(), rtol=1e-4)
 
 
+@pytest.mark.drill
 def test_candidates_hold_arrays_of_their_own_lengths(params, sources):
     """Views would keep the arrays of their whole batch, padded, until a window of lines is written."""
     for nbest in (1, 2):

@@ -77,9 +77,8 @@ def listed(workdir, tmp_path_factory):
     return load(options, tell=pytest.fail)
 
 
-@pytest.mark.parametrize(
-    "words", drills_but([None, 8], kept=[None]), ids=["the batch fits", "the batch needs all words"]
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("words", [None, 8], ids=["the batch fits", "the batch needs all words"])
 def test_a_shortlist_gives_the_translations_of_decoding(listed, monkeypatch, words):
     monkeypatch.setattr(shortlist, "LEAST", words or 128)
     lines = ["5 kilowatts", "at 12:30", "1 2 3"]

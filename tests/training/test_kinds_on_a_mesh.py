@@ -10,7 +10,6 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training import sharding
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models.kinds import pair, together
 from tests.models.laws import filled
@@ -39,7 +38,8 @@ EACH_KIND = [("jit", "dynamic", "dynamic")]
 ALL = [(way, *kinds) for way in ("jit", "shard_map", "explicit") for kinds in together()]
 
 
-@pytest.mark.parametrize(("way", "encoder", "decoder"), drills_but(ALL, EACH_KIND))
+@pytest.mark.drill
+@pytest.mark.parametrize(("way", "encoder", "decoder"), ALL)
 def test_gradients_on_a_mesh_are_those_of_one_device(way, encoder, decoder):
     cfg = build(ModelConfig, {"embedding_dim": 32, "dropout": 0.3, **pair(encoder, decoder)})
     assert_equal_each(gradients(cfg, mesh_of((2, 2, 2)), way), gradients(cfg), least=LEAST)

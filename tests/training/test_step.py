@@ -109,6 +109,7 @@ def test_dropout_depends_on_the_key_alone(batch):
     assert np.any(one.params.encoder.map_in.w.v != without.params.encoder.map_in.w.v)
 
 
+@pytest.mark.drill
 def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
     model = MODEL.__class__(
         embedding_dim=8, dropout=0.0, encoder=MODEL.encoder, decoder=MODEL.decoder, dtype="bfloat16"

@@ -246,6 +246,7 @@ def test_json_scores_the_given_translations(desk):
     assert sums == pytest.approx([sum(r["hypotheses"][0]["token_scores"]) for r in records], rel=1e-5)
 
 
+@pytest.mark.drill
 def test_integers_are_what_the_flag_asks_for(desk):
     """Scores as the library has them; and a resumed output keeps to the flag that began it."""
     desk.decode(format="json", int8=True)

@@ -59,6 +59,7 @@ def test_perplexity_of_the_validation_is_that_of_the_scores_of_its_lines(lm, tmp
     assert last["perplexity"] == pytest.approx(math.exp(-np.mean(scores)), rel=1e-4)
 
 
+@pytest.mark.drill
 def test_texts_are_drawn_for_empty_lines_and_go_on_from_prefixes(lm, tmp_path):
     empty = written(tmp_path, "empty", *[""] * 5)
     first, _ = decode(tmp_path, lm, input=empty, search={"sampling": True}, seed=3)
@@ -166,6 +167,7 @@ def test_the_built_in_corpus_of_one_side_is_that_side_of_the_pairs():
         assert parallel_text.read(one, split).tgt == parallel_text.read(both, split).tgt
 
 
+@pytest.mark.drill
 def test_what_reads_attention_reads_the_translators_beside_a_language_model(trained, lm, tmp_path):
     source = written(tmp_path, "source", "5 kilowatts", "Norway and Spain")
     search = {"lm_weight": 0.1, "coverage_penalty": 0.2}

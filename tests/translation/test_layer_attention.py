@@ -43,6 +43,7 @@ def drawing(*arguments, text=""):
     return called(lambda given: command.console(["attention", *given]), *arguments, text=text)
 
 
+@pytest.mark.drill
 def test_layers_are_those_of_the_translation_that_the_search_finds(deep):
     """Their mean is what the search itself returns; both sides have their end symbols."""
     made = layer_attention(deep, TEXTS)

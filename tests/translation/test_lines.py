@@ -62,6 +62,7 @@ def test_the_text_of_a_scored_line_is_the_given_one(translator):
     assert "<unk>" in result.best.tokens
 
 
+@pytest.mark.drill
 def test_prefixes_begin_and_constraints_occur(translator):
     lines, prefix = ["Norway and Spain"] * 3, ["Norwegen", "", "5"]
     constraints = [["Spanien", "5"], [], ["Norwegen"]]
@@ -73,6 +74,7 @@ def test_prefixes_begin_and_constraints_occur(translator):
             assert all(phrase in h.text for phrase in phrases)
 
 
+@pytest.mark.drill
 def test_width_and_devices_change_nothing(translator, lines, found):
     assert len(jax.local_devices()) == 8
     one = library.translate(translator, SEARCH, lines, nbest=3, devices=jax.local_devices()[:1], batch_size=2)

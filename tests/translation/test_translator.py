@@ -103,6 +103,7 @@ def test_integers_score_nearly_the_same(trained, other, sources):
         assert sum(name.endswith("conv/w/values") or name.endswith("output/w/values") for name in found) >= 3
 
 
+@pytest.mark.drill
 def test_a_model_without_a_kernel_for_integers_is_refused(trained):
     plain = load(trained, tell=print)
     cells = {"embedding_dim": 8, "encoder": {"kind": "recurrent", "units": 8}}

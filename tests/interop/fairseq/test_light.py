@@ -12,7 +12,6 @@ from convs2s_jax.interop import fairseq
 from convs2s_jax.interop.fairseq import families
 from convs2s_jax.interop.fairseq.checkpoint import load
 from convs2s_jax.models.config import ModelConfig
-from tests.helpers import drills_but
 from tests.interop.fairseq import examples
 
 CASES = {
@@ -70,7 +69,8 @@ def of_cuda(tensors, tied):
     return {name: value[:, 0] if name.endswith("conv.weight") else value for name, value in tensors.items()}
 
 
-@pytest.mark.parametrize("name", drills_but(CASES, kept=[*CASES][2:3]))
+@pytest.mark.drill
+@pytest.mark.parametrize("name", CASES)
 def test_an_imported_model_has_fairseqs_logits(name, tmp_path):
     arrays, args, tensors = case(name)
     told = " ".join(examples.bring_in(write(tmp_path, args, tensors), tmp_path / "run"))

@@ -113,9 +113,10 @@ def decode(params, cfg, memory, cache, tokens):
     return encoder_decoder.decode(params, cfg, memory, cache, tokens)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("name", "prepared"),
-    drills_but([("two runs", False), ("skips", False), ("partial attention", True)], kept=[("two runs", False)]),
+    [("two runs", False), ("skips", False), ("partial attention", True)],
 )
 def test_memory_and_any_cut_of_the_target_are_those_of_unrolled_layers(name, prepared):
     """Encoder, logits, attention and every leaf of the cache; two hypotheses for each sentence."""
@@ -311,6 +312,7 @@ def test_execution_is_part_of_what_programs_are_compiled_for():
     assert hash(cfg) != hash(dataclasses.replace(cfg, execution=OTHERS["scanned"]))
 
 
+@pytest.mark.drill
 def test_with_dots_the_results_of_products_are_kept():
     """More than inputs alone, and less than all that gradients read."""
     assert residuals(OTHERS["remat"]) < residuals(OTHERS["dots"]) < 0.9 * residuals(UNROLLED)

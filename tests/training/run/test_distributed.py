@@ -79,6 +79,7 @@ def assert_same_parameters(one, other):
         assert np.linalg.norm(a - theirs[name]) <= 1e-5 * max(np.linalg.norm(theirs[name]), 1e-3), name
 
 
+@pytest.mark.drill
 def test_two_processes_equal_one(two, silent):
     assert_same(two, silent)
 

@@ -174,6 +174,7 @@ def test_skipped_steps_follow_each_other_from_one_epoch_and_one_start_to_the_nex
     assert sum(skipped) >= 10
 
 
+@pytest.mark.drill
 @pytest.mark.usefixtures("own_programs")
 def test_each_shape_compiles_once(tmp_path):
     """The second and third epoch compile nothing: all shapes are known from the first."""
