@@ -31,10 +31,6 @@ def gradients(cfg, mesh=None, way="jit"):
     return jax.device_get(compile_configured(cfg, TRAINING, mesh, parallel=way).first(params, given, KEY))
 
 
-EACH_KIND = [("jit", "dynamic", "dynamic")]
-"""Its layers gather their own kernels. `test_laws.py` finds the rules of all kinds."""
-
-
 ALL = [(way, *kinds) for way in ("jit", "shard_map", "explicit") for kinds in together()]
 
 

@@ -33,7 +33,6 @@ CONFIGS = {
     "sutskever": {"attention": "none", "cell": "lstm", "layers": 2, "wiring": "current"},
     "tied": {"tied_output": True, "out_dim": E},
 }
-every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
 def setup(name):
