@@ -23,7 +23,7 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import vocabularies
-from convs2s_jax.training.run.run_programs import state_program
+from convs2s_jax.training.run.run_programs import program_key, state_program
 from convs2s_jax.training.step import TrainState
 
 WARM_UP = 2
@@ -100,7 +100,7 @@ def measure(
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     sizes = vocabularies(cfg, vocabulary)
-    state = state_program(cfg, mesh, sizes)(jax.random.key(0))
+    state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]
     for shape, bound in zip(plan.shapes, plan.steps, strict=True):

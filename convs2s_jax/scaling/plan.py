@@ -19,7 +19,7 @@ from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import vocabularies
-from convs2s_jax.training.run.run_programs import check_rules, placed_state
+from convs2s_jax.training.run.run_programs import check_rules, placed_state, program_key
 from convs2s_jax.training.run.shared_programs import forget
 
 
@@ -133,7 +133,7 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
     forget()  # what an earlier plan has compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     sizes = vocabularies(cfg, vocabulary)
-    state = placed_state(cfg, mesh, sizes)
+    state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
         topology=topology.name,
         slices=topology.slices,

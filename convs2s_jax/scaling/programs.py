@@ -142,7 +142,7 @@ def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch,
     Raises:
       UserError: it cannot be compiled before it is called.
     """
-    steps = run_programs.compile_run(cfg, mesh, platform)
+    steps = run_programs.compile_run(run_programs.program_key(cfg), mesh, platform)
     if not hasattr(steps.first, "lower"):
         raise UserError(
             f"parallel is '{cfg.parallel}', whose programs are compiled when they are called: plan with jit"
@@ -157,7 +157,8 @@ def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled
       TooLargeError: it does not fit into the devices.
     """
     key = placed(abstract_key(), sharding.replicated(mesh))
-    return _compiled("first state", None, 0, mesh, run_programs.state_program(cfg, mesh, sizes), key)
+    program = run_programs.state_program(run_programs.program_key(cfg), mesh, **sizes)
+    return _compiled("first state", None, 0, mesh, program, key)
 
 
 def compile_update(
@@ -175,7 +176,8 @@ def compile_update(
     Raises:
       TooLargeError: one does not fit into the devices.
     """
-    steps, state = step_of(cfg, mesh, platform), run_programs.placed_state(cfg, mesh, sizes)
+    steps = step_of(cfg, mesh, platform)
+    state = run_programs.placed_state(run_programs.program_key(cfg), mesh, **sizes)
     rest = sharding.replicated(mesh)
     key, rate = placed(abstract_key(), rest), placed(RATE, rest)
     found, more = list[Compiled](), cfg.data.batch.accumulate - 1

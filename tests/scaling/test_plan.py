@@ -17,11 +17,13 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run import abstract
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.run_programs import placed_state, state_program
+from convs2s_jax.training.run.run_programs import placed_state, program_key, state_program
+from convs2s_jax.training.run.shared_programs import forget
 from tests import tiny
 from tests.helpers import drills_but
 
 CFG = tiny.config(mesh={"data": 2, "fsdp": 4}, data__batch={"tokens": 256, "accumulate": 3})
+SIZES = {"source": 150, "target": 150}
 
 
 def of_kind(kind):
@@ -64,7 +66,7 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     """As in a run, which compiles the same steps."""
     cfg = tiny.config(mesh={"data": 8}, data__batch={"tokens": 256, "accumulate": batches})
     mesh = meshes.make(cfg.mesh)
-    params = placed_state(cfg, mesh, {"source": 150, "target": 150}).params
+    params = placed_state(program_key(cfg), mesh, **SIZES).params
     batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
     grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
     table = params.encoder.embedding.table
@@ -82,7 +84,7 @@ def test_the_first_state_counts(made):
 
 def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
     mesh = meshes.make(CFG.mesh)
-    state = state_program(CFG, mesh, {"source": 150, "target": 150})(jax.random.key(0))
+    state = state_program(program_key(CFG), mesh, **SIZES)(jax.random.key(0))
     parts = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state)]
     assert made.state_bytes == sum(parts)
     assert made.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -95,7 +97,7 @@ def test_state_and_arguments_have_the_bytes_of_the_arrays(made):
 def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
     """On CPUs gradients in float32 take fewer products (decision 0034)."""
     mesh = meshes.make(CFG.mesh)
-    params = placed_state(CFG, mesh, {"source": 150, "target": 150}).params
+    params = placed_state(program_key(CFG), mesh, **SIZES).params
     batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
     gpu, cpu = (
         flops.count(programs.step_of(CFG, mesh, platform).first, params, batch, key) for platform in ("gpu", None)
@@ -106,7 +108,7 @@ def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
 
 def test_a_gradient_program_leaves_the_state_of_the_optimiser_in_memory(made):
     peaks = {each.name: each.memory.peak for each in made.programs}
-    state = placed_state(CFG, meshes.make(CFG.mesh), {"source": 150, "target": 150})
+    state = placed_state(program_key(CFG), meshes.make(CFG.mesh), **SIZES)
     beside = plan.bytes_on_a_device(state) - plan.bytes_on_a_device(state.params)
     update = max(peaks["gradients"] + beside, peaks["more gradients"] + beside, peaks["update"])
     assert made.resident == max(update, made.start.memory.peak)
@@ -245,13 +247,15 @@ def test_compiling_a_run_takes_its_shapes_and_the_other_programs_once(made):
 
 @pytest.mark.drill
 def test_a_second_plan_compiles_all_its_programs():
-    """Their times are part of it. The first plan of a process also measures the rates of its devices."""
+    """Their times are part of it."""
     counts = []
-    for _ in range(3):
+    for before in (None, forget, None):  # the first plan of a process also measures the rates of its devices
+        if before:
+            before()
         with CompileCounter() as counter:
             plan.make(tiny.config(), topology.named("cpu:1"), lengths=[16])
         counts.append(counter.count)
-    assert counts[1] == counts[2] >= counts[0] - 2
+    assert counts[1] == counts[2] > 2
 
 
 def test_compiling_a_run_takes_the_mean_of_the_planned_shapes_for_each(made):

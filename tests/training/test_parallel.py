@@ -23,7 +23,7 @@ from convs2s_jax.training.optimizer import AdamConfig
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.run_programs import compile_run
+from convs2s_jax.training.run.run_programs import compile_run, program_key
 from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but
@@ -147,7 +147,7 @@ def test_kernels_are_gathered_again_for_the_backward_pass_where_fsdp_was_asked_f
     cfg = tiny.config(mesh__fsdp=asked, parallel="shard_map")
     cfg = dataclasses.replace(cfg, model=MODEL)
     state, _, batches = laid_out("shard_map", sizes)
-    steps = compile_run(cfg, mesh_of(sizes))
+    steps = compile_run(program_key(cfg), mesh_of(sizes))
     text = steps.first.lower(state.params, batches[0], KEY).as_text()
     merged = jax.eval_shape(weight_norm.merge, state.params)
     names = [path_of(path) for path, leaf in jax.tree_util.tree_leaves_with_path(merged) if leaf.ndim > 1]

@@ -38,6 +38,7 @@ from convs2s_jax.training.run.run_programs import (
     check_types,
     compile_run,
     placed_state,
+    program_key,
     state_program,
 )
 from convs2s_jax.training.run.save_clock import SaveClock
@@ -69,7 +70,7 @@ def open_run(
     clock, workdir = WallClock(), place.folder
     mesh, primary = make(cfg.mesh, parallel=cfg.parallel), distributed.is_primary()
     check_rules(cfg)
-    step = compile_run(cfg, mesh)
+    step = compile_run(program_key(cfg), mesh)
     check_types(cfg, mesh, step)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
@@ -144,7 +145,8 @@ def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, state: Train
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:
     """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
     sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-    wanted = placed_state(run.cfg, mesh, sizes)
+    programs = program_key(run.cfg)
+    wanted = placed_state(programs, mesh, **sizes)
     merged = jax.eval_shape(weight_norm.merge, wanted.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
     found = restoring.restore(
@@ -156,10 +158,10 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     if found is None:
         if run.cfg.training.finetune_from:
             params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
-            state = begin_program(run.cfg, mesh, sizes)(params)
+            state = begin_program(programs, mesh, **sizes)(params)
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-            state = state_program(run.cfg, mesh, sizes)(key)
+            state = state_program(programs, mesh, **sizes)(key)
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found

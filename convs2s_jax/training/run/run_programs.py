@@ -4,7 +4,7 @@ A run that differs from an earlier one only in what its programs do not depend o
 learning rate or the number of updates, traces and compiles none of them again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,52 +67,40 @@ def _abstract_state(key: ProgramKey, *, source: int, target: int) -> TrainState:
     return state
 
 
-def placed_state(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> TrainState:
-    """Shapes of the state for vocabularies of these sizes, with the sharding that each array has between updates."""
-    return _placed_state(program_key(cfg), mesh, **sizes)
-
-
 @shared
-def _placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> TrainState:
+def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> TrainState:
+    """Shapes of the state for vocabularies of these sizes, with the sharding that each array has between updates."""
     state = _abstract_state(key, source=source, target=target)
     return placed(state, sharding.shardings(state, mesh, key.parallel, rules=key.rules))
 
 
-def state_program(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Callable[[Key], TrainState]:
+@shared
+def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
     """The program of the state before the first update, of which each device makes its own parts alone.
 
     Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
     parts' sums, so these differ by rounding (decision 0038).
 
     Args:
-      cfg: the configuration.
+      key: what programs depend on.
       mesh: devices.
-      sizes: of vocabularies, by side.
+      source, target: sizes of the vocabularies.
     """
-    return _state_program(program_key(cfg), mesh, **sizes)
-
-
-@shared
-def _state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    layout = places(_placed_state(key, mesh, source=source, target=target))
+    layout = places(placed_state(key, mesh, source=source, target=target))
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
 
 
-def begin_program(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Callable[[Tree], TrainState]:
+@shared
+def begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
     """The program of the state before the first update that begins with given parameters: those of another run.
 
     Args:
-      cfg: the configuration.
+      key: what programs depend on.
       mesh: devices.
-      sizes: of vocabularies, by side.
+      source, target: sizes of the vocabularies.
     """
-    return _begin_program(program_key(cfg), mesh, **sizes)
-
-
-@shared
-def _begin_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Tree], TrainState]:
     begin = partial(init_state, optimizer=optimizer.transformation(key.training.optimizer))
-    layout = places(_placed_state(key, mesh, source=source, target=target))
+    layout = places(placed_state(key, mesh, source=source, target=target))
     return dispatch.jit_once(begin, mesh, out_shardings=layout)
 
 
@@ -134,13 +122,9 @@ def check_types(cfg: Config, mesh: Mesh, step: Step[Batch, LossSums]) -> None:
     jax.eval_shape(step.first, abstract_state(cfg).params, Batch(src=tokens, tgt=tokens), jax.random.key(0))
 
 
-def compile_run(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
-    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
-    return _compile_run(program_key(cfg), mesh, platform)
-
-
 @shared
-def _compile_run(key: ProgramKey, mesh: Mesh, platform: str | None) -> Step[Batch, LossSums]:
+def compile_run(key: ProgramKey, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
+    """The compiled update of a run on its mesh, for the platform of the mesh or another (`compile_configured`)."""
     return compile_configured(
         key.model,
         key.training,

@@ -33,7 +33,7 @@ every_config = pytest.mark.parametrize("name", [name for name in CONFIGS if name
 two_configs = pytest.mark.parametrize(
     "name", drills_but([name for name in CONFIGS if name != "plain"], kept=["projections", "partial_attention"])
 )
-"""Two of them, the others as drills: for what does not depend on widths and kernels."""
+"""Two of them, the others as drills."""
 
 
 def setup(name):

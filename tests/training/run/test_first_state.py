@@ -7,7 +7,7 @@ import pytest
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.run_programs import placed_state, state_program
+from convs2s_jax.training.run.run_programs import placed_state, program_key, state_program
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
@@ -29,7 +29,7 @@ def config(sizes, parallel="jit"):
 @pytest.fixture(scope="module")
 def alone():
     mesh = make(MeshConfig(), jax.devices()[:1])
-    return jax.device_get(state_program(config((1, 1, 1)), mesh, SIZES)(KEY))
+    return jax.device_get(state_program(program_key(config((1, 1, 1))), mesh, **SIZES)(KEY))
 
 
 CASES = [
@@ -44,7 +44,7 @@ CASES = [
 def test_it_is_that_of_one_device(way, sizes, alone):
     """Draws bit for bit. Lengths are sums of squares, whose order is that of the devices: they differ by rounding."""
     cfg, mesh = config(sizes, way), mesh_of(sizes)
-    made = state_program(cfg, mesh, SIZES)(KEY)
+    made = state_program(program_key(cfg), mesh, **SIZES)(KEY)
     layout = sharding.shardings(made, mesh, way)
     pairs = zip(jax.tree_util.tree_leaves_with_path(made), jax.tree.leaves(alone), jax.tree.leaves(layout), strict=True)
     for (path, ours), theirs, place in pairs:
@@ -60,7 +60,8 @@ def test_it_is_that_of_one_device(way, sizes, alone):
 def test_no_device_holds_it_whole(sizes):
     """Beside its part of the result a device has its part of the draws, of layers that are alike once more."""
     mesh = mesh_of(sizes)
-    state = placed_state(config(sizes), mesh, SIZES)
+    key = program_key(config(sizes))
+    state = placed_state(key, mesh, **SIZES)
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    memory = state_program(config(sizes), mesh, SIZES).lower(KEY).compile().memory_analysis()
+    memory = state_program(key, mesh, **SIZES).lower(KEY).compile().memory_analysis()
     assert memory.output_size_in_bytes + memory.temp_size_in_bytes < whole / 3

@@ -178,7 +178,7 @@ def test_skipped_steps_follow_each_other_from_one_epoch_and_one_start_to_the_nex
 @pytest.mark.usefixtures("own_programs")
 def test_each_shape_compiles_once(tmp_path):
     """The second and third epoch compile nothing: all shapes are known from the first."""
-    options = {"data__batch__shapes": 2, "data__batch__tokens": 800, "training__report_every": 1}
+    options = {"data__batch__shapes": 3, "data__batch__tokens": 800, "training__report_every": 1}
     options |= {"training__validate_every": 8, "training__validate_bleu": True}
     train(tiny.config(**options, training__max_steps=24), tmp_path)
     lines = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"]
