@@ -1,0 +1,62 @@
+"""Parts of `benchmarks/accelerator.py`: whole updates, and convolutions of single channels."""
+
+import argparse
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import depthwise as single
+import jax
+import jax.numpy as jnp
+from accelerator_tools import FIRST, Found, digits, memory, preset, spread, timed
+from machine import decoder_flops, encoder_flops
+
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.step import update
+
+
+def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
+    """Whole updates, and their share of the product."""
+    cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
+    steps = compile_configured(cfg.model, cfg.training)
+    fresh = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
+    state = jax.jit(fresh)(jax.random.key(1))
+    for rows, length in sizes["batches"]:
+        ids = jax.random.randint(jax.random.key(2), (2, rows, length), FIRST, vocabulary)
+        batch = Batch(src=ids[0], tgt=ids[1])
+        flops = 3 * rows * length * (encoder_flops(cfg.model) + decoder_flops(cfg.model, length, vocabulary))
+        taken: list[float] = []
+        while len(taken) <= sizes["repeats"] and (len(taken) < 3 or time.monotonic() < end):
+            before, count = time.perf_counter(), 8 if taken else 1
+            for number in range(count):
+                state, sums = update(steps, state, [batch], jnp.float32(1e-4), jax.random.key(number))
+            jax.block_until_ready((state, sums))
+            taken.append((time.perf_counter() - before) / count)
+        first, taken = taken[0], taken[1:]
+        yield {
+            "what": f"fconv_{sizes['train']}, {rows} x ({length}, {length})",
+            "first s": digits(first),
+            "ms": spread([1e3 * t for t in taken]),
+            "tokens/s": spread([rows * length / t for t in taken]),
+            "share of the product": spread([flops / t / peaks["product"] for t in taken]),
+            "GB": memory(),
+        }
+
+
+def convolutions(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
+    """Each form of a convolution of single channels and XLA's grouped one: forward and both gradients."""
+    del peaks
+    B, T, C, H = sizes["rows"], sizes["length"], sizes["channels"], 4
+    keys = jax.random.split(jax.random.key(0), 3)
+    dy = jax.random.normal(keys[0], (B, T, C)).astype(arguments.dtype)
+    for width in sizes["widths"]:
+        x = jax.random.normal(keys[1], (B, T + width - 1, C)).astype(arguments.dtype)
+        kernels = {"depthwise": (width, C), "lightweight": (width, H), "dynamic": (B, T, width, H)}
+        for operation, shape in kernels.items():
+            w = jax.random.normal(keys[2], shape).astype(arguments.dtype)
+            taken = {}
+            for name, form in single.OPERATIONS[operation].items():
+                both = jax.jit(lambda w, x, form=form: (lambda y, pull: (y, pull(dy)))(*jax.vjp(form, w, x)))
+                taken[f"{name} ms"] = digits(1e3 * min(timed(both, w, x, repeats=sizes["repeats"], end=end)))
+            yield {"what": f"{operation}, width {width}, {B} x {T} x {C}", **taken}
