@@ -1,5 +1,7 @@
 """Dropout (section 4.2)."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,10 +65,12 @@ def typed(key: Key) -> Key:
     return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
+@partial(jax.jit, static_argnums=1)
 def _levels(key: Key, shape: tuple[int, ...]) -> Array:
     """Uniform integers in [0, 65536): the number of each pair of elements, mixed with each word of the key in turn.
 
     A mask needs no cipher: with this in place of `jax.random.bits` LightConv compiles in half the time (decision 0012).
+    Compiled by itself, since then the masks of one shape are traced once: a LightConv of 13 layers has 53 in 7 shapes.
     """
     *rest, last = shape
     shape = *rest, -(-last // 2)

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import flops
-from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.step import Loss, gradients
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run.abstract import abstract_key, placed
 
 TERA = 1e12
 PEAKS: Mapping[str, float] = MappingProxyType(
@@ -63,34 +63,30 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
     return None if rate is None else rate * mesh.devices.size
 
 
-def update_flops(loss: Loss[Batch, LossSums], params: Tree, batch: Batch) -> float:
-    """Operations of the products in the gradient of one batch, over all devices (`training.flops`).
+def counter(first: Callable[[Tree, Batch, Key | None], Any], params: Tree) -> Callable[[Batch], float]:
+    """A function that tells the operations of the products in the gradient of a batch, over all devices.
 
-    What is computed a second time (`model.execution.remat`) is not counted.
+    They are read off the program as it was traced to be compiled, once for each shape (`training.flops`). What is
+    computed a second time (`model.execution.remat`) is not counted.
 
     Args:
-      loss: of a batch.
-      params: trained parameters; their shapes are enough.
-      batch: of which the shapes are enough too.
+      first: of `training.step.Step`.
+      params: trained parameters; they may be deleted afterwards.
     """
-    params, batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, batch))
-    key = jax.eval_shape(lambda: jax.random.key(0))
-
-    def gradient(params: Tree, batch: Batch, key: Key) -> tuple[Tree, LossSums]:
-        return gradients(loss, params, batch, key=key)
-
-    return float(flops.count(gradient, params, batch, key).model)
-
-
-def counter(loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
-    """`update_flops` of a batch, counted once for each shape. `params` may be deleted afterwards."""
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    params = placed(params, jax.tree.map(lambda x: x.sharding, params))
     found: dict[Any, float] = {}
 
     def counted(batch: Batch) -> float:
         shape = (batch.src.shape, batch.tgt.shape)
         if shape not in found:
-            found[shape] = update_flops(loss, shapes, batch)
+            found[shape] = float(_traced(first, params, batch, abstract_key()).model)
         return found[shape]
 
     return counted
+
+
+def _traced(first: Any, *args: Any) -> flops.Flops:
+    """The operations of a program. That of `pmap` cannot be asked for what it was traced to."""
+    if hasattr(first, "trace"):
+        return flops.of_jaxpr(first.trace(*args).jaxpr.jaxpr)
+    return flops.count(first, *args)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
@@ -23,7 +23,7 @@ from convs2s_jax.training.run.session import Position, Session, last_good, save,
 from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.staging import opened
 from convs2s_jax.training.run.window import Window
-from convs2s_jax.training.step import TrainState, update
+from convs2s_jax.training.step import TrainState, fold_in, update
 
 
 def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None) -> None:
@@ -125,12 +125,12 @@ def _epoch(
         if len(pending) < run.cfg.data.batch.accumulate and not last:
             continue
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
-        key = jax.random.fold_in(root, position.step)
+        key = fold_in(root, position.step)
         shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
         with window.update_of(shapes):
             for shape in shapes:
                 session.ahead.wait_for(Wanted(gradients=True, shape=shape))
-            state, sums = update(session.step, state, pending, jnp.float32(rate), key)
+            state, sums = update(session.step, state, pending, np.float32(rate), key)
             flops = sum(map(session.flops, pending))
         pending = []
         position = dataclasses.replace(position, step=position.step + 1, batch=prepared.index + 1)

@@ -25,7 +25,6 @@ from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_thre
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
@@ -128,7 +127,7 @@ def open_run(
             Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
         ),
         peak,
-        flops=counter(loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
+        flops=counter(step.first, state.params) if peak else lambda _: 0.0,
         place=place,
     )
     return session, state, position

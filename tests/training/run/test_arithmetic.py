@@ -5,13 +5,15 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run import arithmetic, opening
-from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops, update_flops
-from convs2s_jax.training.run.configured import fresh_state, loss_of
+from convs2s_jax.training.parallel import compile_steps
+from convs2s_jax.training.run import opening
+from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 
@@ -30,12 +32,17 @@ def loss_with(network):
     return loss
 
 
+def flops_of(network, params):
+    """Operations of the gradient program of a network."""
+    return counter(compile_steps(loss_with(network), optax.sgd(1.0)).first, params)(BATCH)
+
+
 def test_two_layers_by_hand():
     """Forward both products; backward one for each kernel, and one for what lies between them."""
     params = {"a": jnp.ones((E, 8)), "b": jnp.ones((8, V))}
     rows = B * S
     by_hand = 2 * rows * (E * 8 + 8 * V) + 2 * rows * (E * 8 + 8 * V) + 2 * rows * 8 * V
-    assert update_flops(loss_with(lambda p, x: jnp.sin(x @ p["a"]) @ p["b"]), params, BATCH) == by_hand
+    assert flops_of(lambda p, x: jnp.sin(x @ p["a"]) @ p["b"], params) == by_hand
 
 
 def test_a_loop_counts_as_often_as_it_runs_and_a_branch_at_most_once():
@@ -52,7 +59,7 @@ def test_a_loop_counts_as_often_as_it_runs_and_a_branch_at_most_once():
     def branched(p, x):
         return jax.lax.cond(jnp.sum(x) > 0, lambda: looped(p, x), lambda: x)
 
-    counts = [update_flops(loss_with(f), params, BATCH) for f in (unrolled, looped, branched)]
+    counts = [flops_of(f, params) for f in (unrolled, looped, branched)]
     # x itself is no parameter; the loop differentiates it in its first turn too
     once = 2 * B * S * E * E
     assert counts == [once * (7 + 7 + 6), once * 7 * 3, once * 7 * 3]
@@ -64,24 +71,23 @@ def test_the_count_is_near_that_of_the_compiler():
     encoder = {"layers": [[64, 3]] * 3, "max_positions": 64}
     decoder = {"layers": [[64, 3]] * 2, "out_dim": 64, "max_positions": 64}
     cfg = tiny.config(model__encoder=encoder, model__decoder=decoder, model__embedding_dim=64)
-    loss = loss_of(cfg.model)
+    first = compile_configured(cfg.model, cfg.training).first
     state = fresh_state(jax.random.key(0), cfg.model, cfg.training, source=150, target=150)
     batch = Batch(src=jnp.ones((8, 32), jnp.int32), tgt=jnp.ones((8, 24), jnp.int32))
-
-    def gradient(params):
-        return arithmetic.gradients(loss, params, batch, key=jax.random.key(0))
-
-    theirs = jax.jit(gradient).lower(state.params).cost_analysis()["flops"]
-    assert update_flops(loss, state.params, batch) == pytest.approx(theirs, rel=0.2)
+    theirs = first.lower(state.params, batch, jax.random.key(0)).cost_analysis()["flops"]
+    assert counter(first, state.params)(batch) == pytest.approx(theirs, rel=0.2)
 
 
-def test_each_shape_is_counted_once(monkeypatch):
+def test_each_shape_is_traced_once_to_be_counted_and_computed():
     params, calls = {"w": jnp.ones((E, 8))}, []
-    flops = counter(loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"]), params)
+    first = compile_steps(loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"]), optax.sgd(1.0)).first
+    flops = counter(first, params)
     twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
     counts = [flops(batch) for batch in (BATCH, twice, BATCH, twice)]
     assert counts == [counts[0], 2 * counts[0]] * 2
     assert len(calls) == 2
+    first(params, twice, jax.random.key(0))
+    assert len(calls) == 2, "a batch of the same shape was traced again to be computed"
 
 
 @pytest.mark.parametrize(
