@@ -1,13 +1,16 @@
 """What one accelerator does, in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--parts P ...]
 
-Five parts in one call: the rates of the device, training, decoding, products of 8 bits, convolutions of single
-channels. Every result is printed as a line of JSON when it is there, a table of all follows. A part begins no further
-case after its share of --minutes, and one that fails leaves the others alone; then the status is 1. Programs are kept
-in --cache, so that a second call compiles nothing. Without an accelerator it is refused, --small excepted. Assumptions:
+Six parts in one call: the rates of the device, training, batches of several shapes, decoding, products of 8 bits,
+convolutions of single channels. Every result is printed as a line of JSON when it is there, a table of all follows. A
+part begins no further case after its share of --minutes, and one that fails leaves the others alone; then the status is
+1. Programs are kept in --cache, so that a second call compiles nothing. Without an accelerator it is refused, --small
+excepted. Assumptions:
 
 * Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000, eight updates between two
   looks at the clock. The share counts the products of the model as it is written, three times those of its forward
   pass.
+* Shapes: kftt_ja_en_large, 8,000 words, batches of about 16,000 tokens in five of its shapes, each alone and in turn.
+  Where they take longer in turn, compare with XLA_FLAGS=--xla_gpu_enable_command_buffer= (no CUDA graphs).
 * Decoding: fconv_wmt_en_fr, fresh parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
   times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
   bound of 1.1 times the source, since fresh parameters rarely choose the end symbol. All of it once more with kernels
@@ -30,16 +33,19 @@ import jax
 import jax.numpy as jnp
 from accelerator_decoding import bytes_, decoding, source_lengths
 from accelerator_tools import Found, digits, timed
-from accelerator_training import convolutions, training
+from accelerator_training import convolutions, shapes, training
 from machine import describe, run_script
 
 SIZES = {
-    "train": "wmt_en_de",
-    "decode": "wmt_en_fr",
+    "train": "fairseq_fconv_wmt_en_de",
+    "decode": "fairseq_fconv_wmt_en_fr",
     "vocabulary": 40_000,
     "side": 8192,
     "copied": 2**28,
     "batches": ((256, 64), (512, 64)),
+    "in_turn": "kftt_ja_en_large",
+    "words": 8000,
+    "shapes": ((1000, 8, 16), (664, 24, 24), (496, 32, 32), (280, 40, 56), (160, 64, 96)),
     "rows": 64,
     "length": 64,
     "channels": 1024,
@@ -51,12 +57,15 @@ SIZES = {
 }
 SMALL = {
     **SIZES,
-    "train": "iwslt_de_en",
-    "decode": "iwslt_de_en",
+    "train": "fairseq_fconv_iwslt_de_en",
+    "decode": "fairseq_fconv_iwslt_de_en",
     "vocabulary": 300,
     "side": 256,
     "copied": 2**18,
     "batches": ((4, 8),),
+    "in_turn": "fairseq_fconv_iwslt_de_en",
+    "words": 300,
+    "shapes": ((4, 8, 8), (2, 8, 16)),
     "rows": 2,
     "length": 8,
     "channels": 8,
@@ -120,10 +129,11 @@ def rates(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float)
 
 
 PARTS = {
-    "training": (training, 0.3),
-    "decoding": (decoding, 0.4),
+    "training": (training, 0.25),
+    "shapes": (shapes, 0.15),
+    "decoding": (decoding, 0.35),
     "int8": (bytes_, 0.05),
-    "convolutions": (convolutions, 0.2),
+    "convolutions": (convolutions, 0.15),
 }
 """Each part, and its share of the time."""
 

@@ -79,7 +79,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
             for s, n in zip(steps, lengths, strict=True)
         )
         yield {
-            "what": f"fconv_{sizes['decode']}, {len(sources)} sentences, beam 5, batch {rows}"
+            "what": f"{sizes['decode']}, {len(sources)} sentences, beam 5, batch {rows}"
             + (", int8" if params is integers else ""),
             "compiling s": digits(first),
             "s": spread(taken),

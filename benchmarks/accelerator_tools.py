@@ -19,9 +19,9 @@ FIRST = 4
 
 
 def preset(name: str, dtype: str) -> Config:
-    """A configuration of fairseq's sizes."""
+    """A configuration of this repository, with this dtype."""
     given = [("data.dir", "."), ("model.dtype", dtype)]
-    return build(Config, read_config(str(CONFIGS / f"fairseq_fconv_{name}.py"), given))
+    return build(Config, read_config(str(CONFIGS / f"{name}.py"), given))
 
 
 def timed(function, *given, repeats: int, end: float) -> list[float]:

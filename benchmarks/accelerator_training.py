@@ -1,19 +1,22 @@
 """Parts of `benchmarks/accelerator.py`: whole updates, and convolutions of single channels."""
 
 import argparse
+import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import depthwise as single
 import jax
 import jax.numpy as jnp
+import numpy as np
 from accelerator_tools import FIRST, Found, digits, memory, preset, spread, timed
 from machine import decoder_flops, encoder_flops
 
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.step import update
+from convs2s_jax.training.step import TrainState, update
 
 
 def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
@@ -35,13 +38,56 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
             taken.append((time.perf_counter() - before) / count)
         first, taken = taken[0], taken[1:]
         yield {
-            "what": f"fconv_{sizes['train']}, {rows} x ({length}, {length})",
+            "what": f"{sizes['train']}, {rows} x ({length}, {length})",
             "first s": digits(first),
             "ms": spread([1e3 * t for t in taken]),
             "tokens/s": spread([rows * length / t for t in taken]),
             "share of the product": spread([flops / t / peaks["product"] for t in taken]),
             "GB": memory(),
         }
+
+
+def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
+    """Updates of each shape alone, and of all in turn: arrays of a program may then lie elsewhere at each call."""
+    del peaks
+    cfg, vocabulary = preset(sizes["in_turn"], arguments.dtype), sizes["words"]
+    steps = compile_configured(cfg.model, cfg.training)
+    fresh = partial(fresh_state, model=cfg.model, training=cfg.training, source=vocabulary, target=vocabulary)
+    state = jax.jit(fresh)(jax.random.key(1))
+
+    def random_batch(shape: tuple[int, int, int]) -> Batch:
+        keys, (rows, src, tgt) = jax.random.split(jax.random.key(2)), shape
+        sides = [jax.random.randint(k, (rows, n), FIRST, vocabulary) for k, n in zip(keys, (src, tgt), strict=True)]
+        return Batch(src=sides[0], tgt=sides[1])
+
+    def timed_updates(state: TrainState, batches: list[Batch]) -> tuple[TrainState, float]:
+        before = time.perf_counter()
+        for number, batch in enumerate(batches):
+            state, sums = update(steps, state, [batch], np.float32(1e-4), jax.random.key(number))
+        jax.block_until_ready((state, sums))
+        return state, 1e3 * (time.perf_counter() - before) / len(batches)
+
+    batches = [random_batch(shape) for shape in sizes["shapes"]]
+    before = time.perf_counter()
+    with ThreadPoolExecutor(len(batches)) as pool:  # to compile at once
+        list(pool.map(lambda batch: steps.first(state.params, batch, jax.random.key(0)), batches))
+    state, _ = timed_updates(state, batches)
+    first = time.perf_counter() - before
+    alone, in_turn = [], []
+    while len(in_turn) < sizes["repeats"] and (not in_turn or time.monotonic() < end):
+        each = []
+        for batch in batches:
+            state, taken = timed_updates(state, [batch] * len(batches))
+            each.append(taken)
+        alone.append(statistics.mean(each))
+        state, taken = timed_updates(state, batches * len(batches))
+        in_turn.append(taken)
+    yield {
+        "what": f"{sizes['in_turn']}, {len(batches)} shapes, an update",
+        "first s": digits(first),
+        "each shape alone ms": spread(alone),
+        "in turn ms": spread(in_turn),
+    }
 
 
 def convolutions(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:

@@ -93,7 +93,7 @@ def test_the_accelerators_call_measures_every_part(tmp_path):
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert not [one for one in found if "error" in one]
-    assert {one["part"] for one in found} == {"rates", "training", "decoding", "int8", "convolutions"}
+    assert {one["part"] for one in found} == {"rates", "training", "shapes", "decoding", "int8", "convolutions"}
     shares = [one["share of the product"] for one in found if "share of the product" in one]
     assert all(float(value) > 0 for share in shares for value in share.split(" / "))
 
