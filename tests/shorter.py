@@ -102,6 +102,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "docs/results.md": {
             "max_steps=7000": "max_steps=2",
             "--checkpoint=8832": "--checkpoint=1",
+            "--checkpoint=13000,13500,14000,14500,15000": "--checkpoint=1,2",
         },
         "docs/performance.md": {
             "--repeats 5": "--repeats 1",
@@ -148,16 +149,19 @@ BRIEFLY = (
 SHORT = " --config.search.beam_size=1 --config.search.max_length_a=0.0 --config.search.max_length_b=24"
 CUT = " --config.data.vocabulary.src_size=250 --config.data.vocabulary.tgt_size=250"
 TRANSLATOR = BRIEFLY + SHORT + CUT + TINY + " --config.model.decoder.out_dim=16"
+ONE_LAYER = "".join(f" --config.model.{side}.layers='[3]'" for side in ("encoder", "decoder"))
 LESS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
             ("cldr_en_de", "iwslt14_de_en", "multi30k_de_en", "your_text", "paper_wmt14_en_de"), TRANSLATOR
         ),
         "kftt_ja_en": TRANSLATOR,
-        "kftt_ja_en_lightconv": BRIEFLY
+        "kftt_ja_en_lightconv": BRIEFLY + SHORT + CUT + ONE_LAYER,
+        "kftt_ja_en_large": BRIEFLY
         + SHORT
         + CUT
-        + "".join(f" --config.model.{side}.layers='[3]'" for side in ("encoder", "decoder")),
+        + ONE_LAYER
+        + " --config.model.embedding_dim=16 --config.model.encoder.conv_dim=16 --config.model.decoder.conv_dim=16",
         "aeslc": TRANSLATOR,
         "scan_convs2s": BRIEFLY + TINY,
         "scan_gru": BRIEFLY + " --config.model.encoder.units=16 --config.model.decoder.units=16",

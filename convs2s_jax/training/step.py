@@ -10,10 +10,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.dropout import row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
+from convs2s_jax.training import dispatch
 from convs2s_jax.training.optimizer import clip_gradients
 
 
@@ -163,7 +165,7 @@ class Step(NamedTuple, Generic[B, S]):
 
     first: Callable[[Tree, B, Key | None], tuple[Tree, S]]
     add: Callable[[tuple[Tree, S], Tree, B, Key | None], tuple[Tree, S]]
-    finish: Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
+    finish: Callable[[TrainState, tuple[Tree, S], ArrayLike | None], tuple[TrainState, StepSums[S]]]
 
 
 Finish = Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
@@ -175,13 +177,13 @@ def added(total: Tree, more: Tree) -> Tree:
     return jax.tree.map(jnp.add, total, more)
 
 
-fold_in = jax.jit(jax.random.fold_in)
+fold_in = dispatch.jit(jax.random.fold_in)
 """`jax.random.fold_in` in one call of a program, for loops: its five operations, called one by one, take eight times as
 long (0.27 ms on one Zen 3 core), while the device may have nothing to do."""
 
 
 def update(
-    step: Step[B, S], state: TrainState, batches: Sequence[B], rate: Array | None, key: Key | None
+    step: Step[B, S], state: TrainState, batches: Sequence[B], rate: ArrayLike | None, key: Key | None
 ) -> tuple[TrainState, StepSums[S]]:
     """One update from one or several batches, equal to an update from all their rows at once.
 
