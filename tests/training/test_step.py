@@ -24,8 +24,8 @@ from tests.helpers import drills_but
 MODEL = ModelConfig(
     embedding_dim=8,
     dropout=0.0,
-    encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),) * 2, max_positions=32),
-    decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),) * 2, out_dim=8, max_positions=32),
+    encoder=ConvEncoderConfig(layers=(ConvLayer(8, 3),), max_positions=32),
+    decoder=ConvDecoderConfig(layers=(ConvLayer(8, 3),), out_dim=8, max_positions=32),
 )
 OPTIMIZERS = {"nesterov": NesterovConfig(), "adam": AdamConfig()}
 BAD = list(itertools.product(["loss", "gradient"], [0, 3]))

@@ -126,6 +126,9 @@ def compiler(
 ) -> Callable[[Wanted], object]:
     """A function that compiles the programs of a batch shape, as the calls of an update or a validation would.
 
+    Threads trace one after another: that is Python, of which one thread runs at a time, and which takes longer where
+    several want to. So the first shape asked for is compiled while the second is traced.
+
     Args:
       step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
       evaluate: of `validation.evaluator`.
@@ -136,20 +139,26 @@ def compiler(
     first: Any = step.first
     add: Any = step.add
     params = placed(params, jax.tree.map(lambda x: x.sharding, params))
-    key = abstract_key()
+    key, tracing = abstract_key(), threading.Lock()
 
     def compile_gradients(batch: Batch) -> None:
         if not hasattr(first, "lower"):
             return
-        compiled = first.lower(params, batch, key).compile()
+        with tracing:
+            lowered = first.lower(params, batch, key)
+        compiled = lowered.compile()
         if accumulate:
-            total = placed(jax.eval_shape(step.first, params, batch, key), compiled.output_shardings)
-            add.lower(total, params, batch, key).compile()
+            with tracing:
+                total = placed(jax.eval_shape(step.first, params, batch, key), compiled.output_shardings)
+                lowered = add.lower(total, params, batch, key)
+            lowered.compile()
 
     def compile_loss(batch: Batch) -> None:
         merge: Any = validation.merged
-        merged = placed(jax.eval_shape(merge, params), merge.lower(params).compile().output_shardings)
-        evaluate.lower(merged, batch).compile()
+        with tracing:
+            merged = placed(jax.eval_shape(merge, params), merge.lower(params).compile().output_shardings)
+            lowered = evaluate.lower(merged, batch)
+        lowered.compile()
 
     def compile_shape(wanted: Wanted) -> None:
         rows, src, _, tgt = wanted.shape

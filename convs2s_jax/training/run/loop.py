@@ -163,9 +163,7 @@ def _compile_ahead(session: Session, epoch: plan.Plan, start: int) -> None:
     cfg, valid = session.run.cfg, session.run.valid
     if not session.ahead.enabled:
         return
-    at_once = 1 if cfg.data.batch.accumulate == 1 else 0  # a further batch of an update has another program
-    shapes = shapes_of(epoch, session.mesh, start)[at_once:]
-    wanted = [Wanted(gradients=True, shape=shape) for shape in shapes]
+    wanted = [Wanted(gradients=True, shape=shape) for shape in shapes_of(epoch, session.mesh, start)]
     if valid is not None:
         held_out = validation.planned(cfg.model, valid, session.run.held_out_shapes)
         wanted += [Wanted(gradients=False, shape=shape) for shape in shapes_of(held_out, session.mesh)]

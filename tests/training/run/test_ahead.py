@@ -2,14 +2,16 @@
 
 import contextlib
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import ahead, validation
-from convs2s_jax.training.run.ahead import Ahead
+from convs2s_jax.training.run.ahead import Ahead, Wanted
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.loop import train
@@ -81,6 +83,24 @@ def test_without_threads_nothing_is_done():
         one.wait_for("a")
 
 
+def test_shapes_are_compiled_at_once_and_traced_one_after_another():
+    tracing, most, compiling = [], [], threading.Barrier(2)
+
+    def lower(*_):
+        tracing.append(None)
+        most.append(len(tracing))
+        time.sleep(0.05)  # so that another thread would begin
+        tracing.pop()
+        return SimpleNamespace(compile=lambda: compiling.wait(60))
+
+    step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
+    work = ahead.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False)
+    with Ahead(work, threads=2) as both:
+        both.request([Wanted(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+    assert not compiling.broken
+    assert most == [1, 1]
+
+
 @pytest.fixture
 def all_at_once(monkeypatch):
     """Each request is done before the program goes on."""
@@ -110,10 +130,7 @@ ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
 def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
     tmp_path, monkeypatch, all_at_once, more
 ):
-    """All but the first shape are finished before the first update: afterwards no update or validation compiles.
-
-    With several batches in an update each shape has two programs, and those of the first are compiled ahead too.
-    """
+    """All shapes are finished before the first update: afterwards no update or validation compiles."""
     options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
     options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
     evaluate, validations = validation.evaluate, []

@@ -42,7 +42,7 @@ def test_the_account_is_of_the_whole_time(monkeypatch):
 
 @pytest.mark.usefixtures("own_programs")
 def test_the_shares_of_each_report_and_the_account_of_a_run_add_up_to_one(tmp_path, capsys):
-    options = {"training__max_steps": 14, "training__validate_every": 4, "training__validate_bleu": True}
+    options = {"training__max_steps": 14, "training__validate_every": 4}
     train(tiny.config(**options, training__save_every=3), tmp_path)
     lines = [line for line in tiny.metrics(tmp_path) if line["split"] == "train"]
     for line in lines:
