@@ -77,10 +77,11 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
     while len(in_turn) < sizes["repeats"] and (not in_turn or time.monotonic() < end):
         each = []
         for batch in batches:
-            state, taken = timed_updates(state, [batch] * len(batches))
+            state, _ = timed_updates(state, [batch])
+            state, taken = timed_updates(state, [batch] * 4 * len(batches))
             each.append(taken)
         alone.append(statistics.mean(each))
-        state, taken = timed_updates(state, batches * len(batches))
+        state, taken = timed_updates(state, batches * 4 * len(batches))
         in_turn.append(taken)
     yield {
         "what": f"{sizes['in_turn']}, {len(batches)} shapes, an update",

@@ -62,6 +62,15 @@ class Exchanger(Protocol):
 
 
 @dataclass(frozen=True)
+class Alone:
+    """For one device, which has all parts: no exchange and no constraint, which take time to be traced."""
+
+    def __call__(self, value: Array, dtype: Any) -> Array:
+        """The array in this dtype."""
+        return value.astype(dtype)
+
+
+@dataclass(frozen=True)
 class Constrained:
     """For `jit`: says how the array and its gradient lie, and XLA exchanges parts.
 
@@ -134,6 +143,8 @@ def is_early(mesh: Mesh, exchange: Exchange) -> bool:
 
 def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), exchange: Exchange = EACH_BATCH) -> Tree:
     """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
+    if mesh.size == 1:
+        return jax.tree.map(lambda value: Part(value, Alone(), value.dtype, True), params)
     cut = sharding.state_axis(mesh)
     early = is_early(mesh, exchange)
 
@@ -147,7 +158,7 @@ def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), ex
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
         way = placed(whole, own, last if narrow else None)
         by_columns = own in (P(None, cut), P("tensor", cut))
-        looked_up = name.endswith("embedding/table") and by_columns and not narrow and mesh.size > 1
+        looked_up = name.endswith("embedding/table") and by_columns and not narrow
         return Part(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:

@@ -109,7 +109,7 @@ def _jit(
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
-            return loss(params if mesh.size == 1 else gathering.constrained(params, mesh, rules, exchange), batch, key)
+            return loss(gathering.constrained(params, mesh, rules, exchange), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return gradients(in_parts, params, batch, key=key)

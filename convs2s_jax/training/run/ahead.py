@@ -1,7 +1,7 @@
 """Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`).
 
 These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not compiled
-ahead: the first update needs it at once, and it takes a few per cent of that update's compilation.
+ahead: the first update needs it right after its gradient, whose compilation takes most of the time.
 """
 
 import contextlib
@@ -43,14 +43,17 @@ class Wanted(NamedTuple):
 class Ahead(Generic[K]):
     """Context manager whose threads do a piece of work for each of a list of names, in its order."""
 
-    def __init__(self, work: Callable[[K], object], *, threads: int) -> None:
+    def __init__(self, work: Callable[[K], object], *, threads: int, ended: threading.Event | None = None) -> None:
         """Nothing begins before `request`.
 
         Args:
-          work: is done once for a name. Its errors are ignored: whoever needs the result meets them again.
+          work: is done once for a name. Its errors are ignored: whoever needs the result meets them again, and may have
+            the memory that was missing beside other work.
           threads: how many at a time; with 0 nothing is done.
+          ended: is set at the end, so that work can be left which has more steps.
         """
         self._work, self._threads, self._free = work, threads, threads
+        self._ended = ended or threading.Event()
         self._waiting: list[K] = []
         self._running: dict[K, threading.Event] = {}
         self._seen: set[K] = set()
@@ -87,6 +90,7 @@ class Ahead(Generic[K]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for what is being compiled, as Python may crash where it ends meanwhile; not after a second signal."""
+        self._ended.set()
         with self._lock:
             self._waiting = []
             running = list(self._running.values())
@@ -122,7 +126,7 @@ def default_threads(mesh: Mesh) -> int:
 
 
 def compiler(
-    step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool
+    step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool, ended: threading.Event
 ) -> Callable[[Wanted], object]:
     """A function that compiles the programs of a batch shape, as the calls of an update or a validation would.
 
@@ -135,30 +139,31 @@ def compiler(
       params: trained parameters; they may be deleted afterwards.
       mesh: the devices.
       accumulate: whether updates have several batches.
+      ended: once it is set, nothing more is traced.
     """
     first: Any = step.first
     add: Any = step.add
     params = placed(params, jax.tree.map(lambda x: x.sharding, params))
     key, tracing = abstract_key(), threading.Lock()
 
+    def compiled(program: Any, *args: Any) -> Any:
+        with tracing:
+            if ended.is_set():
+                raise InterruptedError("no program is needed any more")
+            lowered = program.lower(*args)
+        return lowered.compile()
+
     def compile_gradients(batch: Batch) -> None:
         if not hasattr(first, "lower"):
             return
-        with tracing:
-            lowered = first.lower(params, batch, key)
-        compiled = lowered.compile()
+        places = compiled(first, params, batch, key).output_shardings
         if accumulate:
-            with tracing:
-                total = placed(jax.eval_shape(step.first, params, batch, key), compiled.output_shardings)
-                lowered = add.lower(total, params, batch, key)
-            lowered.compile()
+            compiled(add, placed(jax.eval_shape(step.first, params, batch, key), places), params, batch, key)
 
     def compile_loss(batch: Batch) -> None:
         merge: Any = validation.merged
-        with tracing:
-            merged = placed(jax.eval_shape(merge, params), merge.lower(params).compile().output_shardings)
-            lowered = evaluate.lower(merged, batch)
-        lowered.compile()
+        places = compiled(merge, params).output_shardings
+        compiled(evaluate, placed(jax.eval_shape(merge, params), places), batch)
 
     def compile_shape(wanted: Wanted) -> None:
         rows, src, _, tgt = wanted.shape

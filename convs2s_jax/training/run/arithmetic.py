@@ -7,10 +7,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import flops
-from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.run.abstract import abstract_key, placed
+from convs2s_jax.training.step import Loss, Step, gradients
 
 TERA = 1e12
 PEAKS: Mapping[str, float] = MappingProxyType(
@@ -63,30 +64,31 @@ def peak_flops(mesh: Mesh, given: float | None) -> float | None:
     return None if rate is None else rate * mesh.devices.size
 
 
-def counter(first: Callable[[Tree, Batch, Key | None], Any], params: Tree) -> Callable[[Batch], float]:
+def counter(step: Step[Batch, LossSums], loss: Loss[Batch, LossSums], params: Tree) -> Callable[[Batch], float]:
     """A function that tells the operations of the products in the gradient of a batch, over all devices.
 
-    They are read off the program as it was traced to be compiled, once for each shape (`training.flops`). What is
-    computed a second time (`model.execution.remat`) is not counted.
+    They are read off the program that `step.first` was traced to, once for each shape (`training.flops`), with the
+    forms of convolutions that it computes. What is computed a second time (`model.execution.remat`) is not counted.
 
     Args:
-      first: of `training.step.Step`.
+      step: the update. With `parallel="pmap"` its program cannot be asked for, and that of the loss is traced.
+      loss: of a batch.
       params: trained parameters; they may be deleted afterwards.
     """
     params = placed(params, jax.tree.map(lambda x: x.sharding, params))
+    first: Any = step.first
     found: dict[Any, float] = {}
+
+    def of_program(batch: Batch) -> flops.Flops:
+        if hasattr(first, "trace"):
+            return flops.of_jaxpr(first.trace(params, batch, abstract_key()).jaxpr.jaxpr)
+        plain = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, batch))
+        return flops.count(lambda *given: gradients(loss, *given[:2], key=given[2]), *plain, abstract_key())
 
     def counted(batch: Batch) -> float:
         shape = (batch.src.shape, batch.tgt.shape)
         if shape not in found:
-            found[shape] = float(_traced(first, params, batch, abstract_key()).model)
+            found[shape] = float(of_program(batch).model)
         return found[shape]
 
     return counted
-
-
-def _traced(first: Any, *args: Any) -> flops.Flops:
-    """The operations of a program. That of `pmap` cannot be asked for what it was traced to."""
-    if hasattr(first, "trace"):
-        return flops.of_jaxpr(first.trace(*args).jaxpr.jaxpr)
-    return flops.count(first, *args)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_thre
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import loss_of
 from convs2s_jax.training.run.digest import digest_of_record
 from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.lock import locked
@@ -127,7 +129,7 @@ def open_run(
             Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
         ),
         peak,
-        flops=counter(step.first, state.params) if peak else lambda _: 0.0,
+        flops=counter(step, loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
         place=place,
     )
     return session, state, position
@@ -137,8 +139,9 @@ def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, state: Train
     """The threads that compile shapes before they are needed."""
     given = cfg.training.compile_ahead
     threads = default_threads(mesh) if given is None else given
-    work = compiler(step, evaluate, state.params, mesh, accumulate=cfg.data.batch.accumulate > 1)
-    return Ahead(work, threads=threads)
+    ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
+    work = compiler(step, evaluate, state.params, mesh, accumulate=accumulate, ended=ended)
+    return Ahead(work, threads=threads, ended=ended)
 
 
 def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:

@@ -84,34 +84,64 @@ def test_without_threads_nothing_is_done():
 
 
 def test_shapes_are_compiled_at_once_and_traced_one_after_another():
-    tracing, most, compiling = [], [], threading.Barrier(2)
+    tracing, most, compiling, ended = [], [], threading.Barrier(3), threading.Event()
+
+    def compiled():
+        compiling.wait(10)
+        return SimpleNamespace(output_shardings=None)
 
     def lower(*_):
         tracing.append(None)
         most.append(len(tracing))
         time.sleep(0.05)  # so that another thread would begin
         tracing.pop()
-        return SimpleNamespace(compile=lambda: compiling.wait(60))
+        return SimpleNamespace(compile=compiled)
 
     step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
-    work = ahead.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False)
-    with Ahead(work, threads=2) as both:
+    work = ahead.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    with Ahead(work, threads=2, ended=ended) as both:
         both.request([Wanted(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
-    assert not compiling.broken
+        compiling.wait(10)
     assert most == [1, 1]
+
+
+def test_what_waits_to_be_traced_at_the_end_is_left():
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    traced = []
+
+    def lower(*_):
+        traced.append(None)
+        begun.set()
+        assert go.wait(60)
+        return SimpleNamespace(compile=lambda: SimpleNamespace(output_shardings=None))
+
+    step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
+    work = ahead.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    with Ahead(work, threads=2, ended=ended) as both:
+        both.request([Wanted(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+        assert begun.wait(60)
+        threading.Timer(0.2, go.set).start()  # when the end has begun
+    assert len(traced) == 1
 
 
 @pytest.fixture
 def all_at_once(monkeypatch):
-    """Each request is done before the program goes on."""
+    """Each request is done before the program goes on; gets a list of what is asked for."""
     request = Ahead.request
 
-    def then_wait(self, names):
-        request(self, names)
-        while self._waiting or self._running:
-            threading.Event().wait(0.01)
+    def begin():
+        asked = []
 
-    return lambda: monkeypatch.setattr(ahead.Ahead, "request", then_wait)
+        def then_wait(self, names):
+            asked.extend(names)
+            request(self, names)
+            while self._waiting or self._running:
+                threading.Event().wait(0.01)
+
+        monkeypatch.setattr(ahead.Ahead, "request", then_wait)
+        return asked
+
+    return begin
 
 
 ACCUMULATED = {"data__batch__accumulate": 3}
@@ -143,7 +173,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
 
     monkeypatch.setattr(validation, "evaluate", counted)
     train(tiny.config(**options), tmp_path / "plain")
-    all_at_once()
+    asked = all_at_once()
     forget()
     train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
     counts = {
@@ -151,6 +181,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
         for name in ("plain", "ahead")
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
+    assert len({name.shape for name in asked if name.gradients}) == 2
     if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
         assert counts["ahead"][-1] == counts["ahead"][0]
     plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set

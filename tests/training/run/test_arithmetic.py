@@ -9,12 +9,14 @@ import optax
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run import opening
 from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.run_programs import compile_run, placed_state, program_key
 from tests import tiny
 
 V, E, B, S, T = 17, 6, 4, 5, 3
@@ -34,7 +36,8 @@ def loss_with(network):
 
 def flops_of(network, params):
     """Operations of the gradient program of a network."""
-    return counter(compile_steps(loss_with(network), optax.sgd(1.0)).first, params)(BATCH)
+    loss = loss_with(network)
+    return counter(compile_steps(loss, optax.sgd(1.0)), loss, params)(BATCH)
 
 
 def test_two_layers_by_hand():
@@ -71,23 +74,35 @@ def test_the_count_is_near_that_of_the_compiler():
     encoder = {"layers": [[64, 3]] * 3, "max_positions": 64}
     decoder = {"layers": [[64, 3]] * 2, "out_dim": 64, "max_positions": 64}
     cfg = tiny.config(model__encoder=encoder, model__decoder=decoder, model__embedding_dim=64)
-    first = compile_configured(cfg.model, cfg.training).first
+    steps, loss = compile_configured(cfg.model, cfg.training), loss_of(cfg.model)
     state = fresh_state(jax.random.key(0), cfg.model, cfg.training, source=150, target=150)
     batch = Batch(src=jnp.ones((8, 32), jnp.int32), tgt=jnp.ones((8, 24), jnp.int32))
-    theirs = first.lower(state.params, batch, jax.random.key(0)).cost_analysis()["flops"]
-    assert counter(first, state.params)(batch) == pytest.approx(theirs, rel=0.2)
+    theirs = steps.first.lower(state.params, batch, jax.random.key(0)).cost_analysis()["flops"]
+    assert counter(steps, loss, state.params)(batch) == pytest.approx(theirs, rel=0.2)
 
 
 def test_each_shape_is_traced_once_to_be_counted_and_computed():
     params, calls = {"w": jnp.ones((E, 8))}, []
-    first = compile_steps(loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"]), optax.sgd(1.0)).first
-    flops = counter(first, params)
+    loss = loss_with(lambda p, x: calls.append(x.shape) or x @ p["w"])
+    steps = compile_steps(loss, optax.sgd(1.0))
+    flops = counter(steps, loss, params)
     twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
     counts = [flops(batch) for batch in (BATCH, twice, BATCH, twice)]
     assert counts == [counts[0], 2 * counts[0]] * 2
     assert len(calls) == 2
-    first(params, twice, jax.random.key(0))
+    steps.first(params, twice, jax.random.key(0))
     assert len(calls) == 2, "a batch of the same shape was traced again to be computed"
+
+
+@pytest.mark.parametrize("parallel", ["shard_map", "pmap"])
+def test_each_way_to_spread_an_update_has_the_count_of_one_device(parallel):
+    def counted(**options):
+        cfg = tiny.config(**options, model__execution__convolution="xla")  # that of pmap is counted as it is written
+        mesh, programs = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
+        params = placed_state(programs, mesh, source=V, target=V).params
+        return counter(compile_run(programs, mesh), loss_of(cfg.model), params)(BATCH)
+
+    assert counted(mesh__data=2, parallel=parallel) == counted(mesh__data=1)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,6 @@ def test_without_its_leader_a_process_ends_within_the_bound(tmp_path):
         assert re.search("another process of this training was lost|another task died", both[1].told)
 
 
-@pytest.mark.drill
 @pytest.mark.parametrize(("options", "sentence"), drills_but(DIFFERENT, kept=DIFFERENT[:1]))
 def test_processes_that_differ_are_refused(tmp_path, options, sentence):
     config = config_file(tmp_path, **DATA)
