@@ -30,27 +30,32 @@ def workdir(tmp_path_factory):
     return folder / "convs2s"
 
 
-@pytest.fixture(scope="module")
-def engine(workdir):
-    options = ServeOptions(
-        workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=("constraints",)
-    )
+def loaded(workdir, *, allow):
+    options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=3, max_tokens=16, allow=allow)
     return load(options, tell=pytest.fail)
 
 
-def test_nothing_is_compiled_once_the_server_is_ready(engine):
+@pytest.fixture(scope="module")
+def engine(workdir):
+    return loaded(workdir, allow=("constraints",))
+
+
+@pytest.mark.parametrize("allow", drills_but([((),), (("constraints",),)], kept=[((),)]))
+def test_nothing_is_compiled_once_the_server_is_ready(workdir, allow):
+    engine = loaded(workdir, allow=allow)
     compiled = list(engine.compile())
     # 1 and 3 lines, with and without attention; searches with and without constraints
-    assert len(compiled) == len(engine.widths) * 2 * 2 * 2
+    assert len(compiled) == len(engine.widths) * 2 * 2 * (1 + len(allow))
     lines = [LineRequest(text) for text in ("5 kilowatts", "at 12:30", "")]
-    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]])
+    axes = engine.room_for(engine.search, ["5"], prefix=None, constraints=[["5"]]) if allow else None
     with CompileCounter() as counter:
         for attention in (False, True):
             key = Key(engine.asked({"length_penalty": 0.7}), attention=attention)
             for count in (1, 2, 3):
                 for width in engine.widths:
                     engine.run(key, width, lines[:count])
-                    engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
+                    if allow:
+                        engine.run(key._replace(axes=axes), width, [lines[0]._replace(constraints=("5",))] * count)
     assert counter.count == 0
 
 

@@ -123,7 +123,7 @@ def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
     assert sums.loss.nll != exact_sums.loss.nll
 
 
-@pytest.mark.parametrize(("where", "skip"), drills_but(BAD, kept=[("gradient", 3), ("loss", 0)]))
+@pytest.mark.parametrize(("where", "skip"), drills_but(BAD, kept=[("gradient", 3)]))
 def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
     training = TrainingConfig(skip_bad_steps=skip)
     state = fresh_state(jax.random.key(1), MODEL, training, source=20, target=20)
