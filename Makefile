@@ -8,8 +8,9 @@ WITH_TORCH := $(VENV)/.installed-torch
 FOR_DRILLS := $(VENV)/.installed-drills
 FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Python compiles what it imports; to compile all that is installed takes half of an installation. A venv gets the newest
-# pip: that of Python 3.11 takes twice as long to choose versions.
+# The newest pip: that of Python 3.11 takes twice as long to choose versions.
+MADE = $(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear --upgrade-deps $(VENV)
+# Python compiles what it imports; to compile all that is installed takes half of an installation.
 INSTALL := $(PIP) install --quiet --no-compile
 # Where this is set, each of the hundreds of processes of the tests compiles all that it imports: 4 s in place of 1.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,12 +19,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
-	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear --upgrade-deps $(VENV)
+	$(MADE)
 	$(INSTALL) -e .
 	touch $@
 
 $(FOR_TESTS): setup.cfg setup.py pyproject.toml
-	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear --upgrade-deps $(VENV)
+	$(MADE)
 	$(INSTALL) -e '.[test]'
 	touch $(INSTALLED) $@
 

@@ -23,7 +23,7 @@ every_decoder = pytest.mark.parametrize("decoder", [*DECODERS, *LANGUAGE_MODELS]
 every_kind = pytest.mark.parametrize(
     "decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "lightconv", "bahdanau", *LANGUAGE_MODELS])
 )
-"""One line of each kind, the others as drills: for laws on which the variants of a kind should not differ."""
+"""A line of most kinds, the others as drills: for laws on which the variants of a kind should not differ."""
 two_kinds = pytest.mark.parametrize("decoder", drills_but([*DECODERS, *LANGUAGE_MODELS], kept=["conv", "bahdanau"]))
 """Two lines, the others as drills: for laws that take the longest."""
 

@@ -33,7 +33,7 @@ every_kind = pytest.mark.parametrize(
     ("encoder", "decoder"),
     drills_but(together(), kept=[("conv", "conv"), ("lightconv", "lightconv")]),
 )
-"""One pair of each kind; those of their variants are drills."""
+"""Two pairs; all others are drills."""
 
 
 @pytest.mark.parametrize(

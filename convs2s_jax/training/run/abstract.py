@@ -29,5 +29,5 @@ def placed(tree: Tree, where: Tree) -> Tree:
 
 
 def places(tree: Tree) -> Tree:
-    """The shardings of abstract arrays."""
+    """The shardings of arrays, abstract or not."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)

@@ -19,7 +19,7 @@ from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import distributed, validation
-from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
+from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed, places
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.step import Step
 
@@ -143,7 +143,7 @@ def compiler(
     """
     first: Any = step.first
     add: Any = step.add
-    params = placed(params, jax.tree.map(lambda x: x.sharding, params))
+    params = placed(params, places(params))
     key, tracing = abstract_key(), threading.Lock()
 
     def compiled(program: Any, *args: Any) -> Any:
@@ -156,14 +156,14 @@ def compiler(
     def compile_gradients(batch: Batch) -> None:
         if not hasattr(first, "lower"):
             return
-        places = compiled(first, params, batch, key).output_shardings
+        where = compiled(first, params, batch, key).output_shardings
         if accumulate:
-            compiled(add, placed(jax.eval_shape(step.first, params, batch, key), places), params, batch, key)
+            compiled(add, placed(jax.eval_shape(step.first, params, batch, key), where), params, batch, key)
 
     def compile_loss(batch: Batch) -> None:
         merge: Any = validation.merged
-        places = compiled(merge, params).output_shardings
-        compiled(evaluate, placed(jax.eval_shape(merge, params), places), batch)
+        where = compiled(merge, params).output_shardings
+        compiled(evaluate, placed(jax.eval_shape(merge, params), where), batch)
 
     def compile_shape(wanted: Wanted) -> None:
         rows, src, _, tgt = wanted.shape

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import flops
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run.abstract import abstract_key, placed
+from convs2s_jax.training.run.abstract import abstract_key, placed, places
 from convs2s_jax.training.step import Loss, Step, gradients
 
 TERA = 1e12
@@ -75,7 +75,7 @@ def counter(step: Step[Batch, LossSums], loss: Loss[Batch, LossSums], params: Tr
       loss: of a batch.
       params: trained parameters; they may be deleted afterwards.
     """
-    params = placed(params, jax.tree.map(lambda x: x.sharding, params))
+    params = placed(params, places(params))
     first: Any = step.first
     found: dict[Any, float] = {}
 
