@@ -1,5 +1,6 @@
 """Updates on the devices at hand, measured beside their plan."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.run_programs import program_key, state_program
-from convs2s_jax.training.step import TrainState
+from convs2s_jax.training.step import StepSums, TrainState
 
 WARM_UP = 2
 """Updates before the first that is measured."""
@@ -115,12 +116,7 @@ def measure(
                 (given,),
             )
         )
-        taken = list[float]()
-        for number in range(steps + WARM_UP):
-            key = _replicated(mesh, jax.random.fold_in(jax.random.key(0), number))
-            before = time.perf_counter()
-            state = _one(mine, update, state, batch, key)
-            taken.append(time.perf_counter() - before)
+        state, taken = _timed(mine, update, state, batch, steps + WARM_UP)
         name = f"step {shape.rows} x ({shape.src}, {shape.tgt})"
         found.append(Measured(name, "s", bound.seconds, tuple(taken[WARM_UP:])))
     peak = _peak_here(mesh)
@@ -141,15 +137,36 @@ def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
     return dispatch.jit(make, out_shardings=sharding.batch_sharding(mesh))(jax.random.key(1))
 
 
-def _one(gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key) -> TrainState:
-    """One update by the compiled programs, awaited at its end, and on several CPU devices after each program."""
+def _timed(
+    gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, count: int
+) -> tuple[TrainState, list[float]]:
+    """The state after `count` updates, and the seconds between their ends.
+
+    As in training, each is called before the one before it is awaited.
+    """
+    mesh = jax.tree.leaves(state.params)[0].sharding.mesh
+    last, times = None, list[float]()
+    for number in range(count):
+        key = _replicated(mesh, jax.random.fold_in(jax.random.key(0), number))
+        state, sums = _one(gradients, update, state, batch, key)
+        jax.block_until_ready(last)
+        times.append(time.perf_counter())
+        last = sums
+    jax.block_until_ready(last)
+    times.append(time.perf_counter())
+    return state, [end - begin for begin, end in itertools.pairwise(times)]
+
+
+def _one(
+    gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key
+) -> tuple[TrainState, StepSums[Any]]:
+    """One update by the compiled programs, awaited on several CPU devices only."""
     total = dispatch.Program(gradients[0].program)(state.params, batch, key)
     for more in gradients[1:]:
         for _ in range(more.times):
             total = dispatch.Program(more.program)(total, state.params, batch, key)
     mesh = jax.tree.leaves(state.params)[0].sharding.mesh
-    after, _ = jax.block_until_ready(update.program(state, total, _replicated(mesh, jnp.float32(LEARNING_RATE))))
-    return after
+    return dispatch.Program(update.program)(state, total, _replicated(mesh, jnp.float32(LEARNING_RATE)))
 
 
 def _replicated(mesh: Mesh, value: Any) -> Any:
