@@ -51,6 +51,10 @@ class Plan:
     batches: tuple[PlannedBatch, ...]
     padding: float
 
+    def first_uses(self, start: int = 0) -> tuple[Shape, ...]:
+        """The shapes of the batches from `start` on, in the order of their first use."""
+        return tuple(dict.fromkeys(self.shapes[batch.shape] for batch in self.batches[start:]))
+
 
 def usable(
     src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int, one_sided: bool = False

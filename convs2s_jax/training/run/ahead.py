@@ -14,17 +14,18 @@ import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import round_up
-from convs2s_jax.data.plan import Plan
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import row_shards
 from convs2s_jax.training.run import distributed, validation
-from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed, places
+from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.step import Step
 
 K = TypeVar("K", bound=Hashable)
-Shape = tuple[int, ...]
+Sides = tuple[int, ...]
 """Rows and length of the sources, rows and length of the targets."""
 
 
@@ -37,7 +38,7 @@ class Wanted(NamedTuple):
     """
 
     gradients: bool
-    shape: Shape
+    shape: Sides
 
 
 class Ahead(Generic[K]):
@@ -136,14 +137,13 @@ def compiler(
     Args:
       step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
       evaluate: of `validation.evaluator`.
-      params: trained parameters; they may be deleted afterwards.
+      params: the trained parameters' shapes, placed as those of the state are.
       mesh: the devices.
       accumulate: whether updates have several batches.
       ended: once it is set, nothing more is traced.
     """
     first: Any = step.first
     add: Any = step.add
-    params = placed(params, places(params))
     key, tracing = abstract_key(), threading.Lock()
 
     def compiled(program: Any, *args: Any) -> Any:
@@ -173,8 +173,15 @@ def compiler(
     return compile_shape
 
 
-def shapes_of(plan: Plan, mesh: Mesh, start: int = 0) -> list[Shape]:
-    """The shapes of a plan's batches from `start` on, in the order of their first use."""
-    shapes = [plan.shapes[planned.shape] for planned in plan.batches[start:]]
-    rows = {shape: round_up(shape.rows, row_shards(mesh)) for shape in shapes}
-    return [(n, shape.src, n, shape.tgt) for shape, n in rows.items()]
+def wanted(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[Wanted]:
+    """The programs of training batches of these shapes, in their order, and then those of the run's validation."""
+    found = [Wanted(gradients=True, shape=_on(mesh, shape)) for shape in shapes]
+    if run.valid is not None:
+        held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
+        found += [Wanted(gradients=False, shape=_on(mesh, shape)) for shape in held_out.first_uses()]
+    return found
+
+
+def _on(mesh: Mesh, shape: Shape) -> Sides:
+    rows = round_up(shape.rows, row_shards(mesh))
+    return rows, shape.src, rows, shape.tgt

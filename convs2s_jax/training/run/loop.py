@@ -12,8 +12,8 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, distributed, validation
-from convs2s_jax.training.run.ahead import Wanted, shapes_of
+from convs2s_jax.training.run import checkpoint, distributed
+from convs2s_jax.training.run.ahead import Wanted, wanted
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.device_memory import device_memory
@@ -115,7 +115,8 @@ def _epoch(
     def make(planned: plan.PlannedBatch) -> Batch:
         return batch_on(session.mesh, run.train, epoch, planned)
 
-    _compile_ahead(session, epoch, position.batch)
+    if session.ahead.enabled:
+        session.ahead.request(wanted(run, session.mesh, epoch.first_uses(position.batch)))
     _tell_rate(session, position)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
@@ -156,18 +157,6 @@ def _epoch(
         if session.interrupts.received or _ended(cfg, position):
             break
     return state, position
-
-
-def _compile_ahead(session: Session, epoch: plan.Plan, start: int) -> None:
-    """Begin with the programs of the epoch's batches from `start` on, and then those of its validation."""
-    cfg, valid = session.run.cfg, session.run.valid
-    if not session.ahead.enabled:
-        return
-    wanted = [Wanted(gradients=True, shape=shape) for shape in shapes_of(epoch, session.mesh, start)]
-    if valid is not None:
-        held_out = validation.planned(cfg.model, valid, session.run.held_out_shapes)
-        wanted += [Wanted(gradients=False, shape=shape) for shape in shapes_of(held_out, session.mesh)]
-    session.ahead.request(wanted)
 
 
 def _tell_rate(session: Session, position: Position) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
 from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
-from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads
+from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads, wanted
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
@@ -93,7 +94,9 @@ def open_run(
     distributed.agree("training corpus", run.fingerprint)
     distributed.agree("validation or test set", digest_of_record(dict(run.held_out)))
     evaluate = validation.evaluator(cfg.model, mesh, cfg.mesh.rules)
-    state, position, damaged = _begin(run, mesh, tell)
+    layout = placed_state(program_key(cfg), mesh, **_sizes(run))
+    ahead = stack.enter_context(_ahead(cfg, step, evaluate, layout, mesh))
+    state, position, damaged = _begin(run, mesh, layout, ahead, tell)
 
     def commit() -> Reports:
         _commit(run, damaged)
@@ -124,7 +127,7 @@ def open_run(
         SaveClock(cfg.training.save_every_minutes),
         compiled,
         clock,
-        stack.enter_context(_ahead(cfg, step, evaluate, state, mesh)),
+        ahead,
         stack.enter_context(
             Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
         ),
@@ -135,35 +138,43 @@ def open_run(
     return session, state, position
 
 
-def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, state: TrainState, mesh: Mesh) -> Ahead[Wanted]:
+def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, layout: TrainState, mesh: Mesh) -> Ahead[Wanted]:
     """The threads that compile shapes before they are needed."""
     given = cfg.training.compile_ahead
     threads = default_threads(mesh) if given is None else given
     ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
-    work = compiler(step, evaluate, state.params, mesh, accumulate=accumulate, ended=ended)
+    work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended)
     return Ahead(work, threads=threads, ended=ended)
 
 
-def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainState, Position, list[Path]]:
+def _sizes(run: Run) -> dict[str, int]:
+    """Entries of the vocabularies."""
+    return {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
+
+
+def _begin(
+    run: Run, mesh: Mesh, layout: TrainState, ahead: Ahead[Wanted], tell: Callable[[str], None]
+) -> tuple[TrainState, Position, list[Path]]:
     """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
-    sizes = {"source": run.vocabularies.src.size, "target": run.vocabularies.tgt.size}
-    programs = program_key(run.cfg)
-    wanted = placed_state(programs, mesh, **sizes)
-    merged = jax.eval_shape(weight_norm.merge, wanted.params)
+    sizes, programs = _sizes(run), program_key(run.cfg)
+    merged = jax.eval_shape(weight_norm.merge, layout.params)
     task_of(run.cfg.model).check_search(merged, run.cfg, run.vocabularies)
     found = restoring.restore(
         run_folder.checkpoints(run.workdir),
-        wanted,
+        layout,
         check=lambda position: check_data(run, position),
         tell=tell,
     )
     if found is None:
         if run.cfg.training.finetune_from:
-            params = finetuning.parameters(run.cfg, run.vocabularies, wanted.params, tell)
-            state = begin_program(programs, mesh, **sizes)(params)
+            params = finetuning.parameters(run.cfg, run.vocabularies, layout.params, tell)
+            begin = partial(begin_program(programs, mesh, **sizes), params)
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
-            state = state_program(programs, mesh, **sizes)(key)
+            begin = partial(state_program(programs, mesh, **sizes), key)
+        if ahead.enabled:  # beside the state's program, which takes as long to compile as that of a batch shape
+            ahead.request(wanted(run, mesh, run.first_uses))
+        state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:
         state, saved, damaged = found
@@ -173,7 +184,7 @@ def _begin(run: Run, mesh: Mesh, tell: Callable[[str], None]) -> tuple[TrainStat
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
     if mesh.devices.size > 1:
-        tell(sharding_table.summary(sharding_table.rows(wanted.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
+        tell(sharding_table.summary(sharding_table.rows(layout.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
     return state, position, damaged
 
 

@@ -37,6 +37,7 @@ class Run:
       test: tokenised test data, or None.
       rows: numbers of the training pairs in use.
       shapes: of training batches.
+      first_uses: those of the first epoch, in the order of their first use.
       held_out_shapes: of batches of the validation and the test set.
       batches: number of batches in an epoch (some epochs have one more or less).
       fingerprint: checksum of the tokenised training data.
@@ -51,6 +52,7 @@ class Run:
     test: Split | None
     rows: np.ndarray
     shapes: tuple[Shape, ...]
+    first_uses: tuple[Shape, ...]
     held_out_shapes: tuple[Shape, ...]
     batches: int
     fingerprint: int
@@ -126,6 +128,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         test,
         rows,
         chosen,
+        example.first_uses(),
         validation.held_out_shapes(cfg.model, held_out, tokens=cfg.data.batch.tokens),
         batches=len(example.batches),
         fingerprint=fingerprint(train.src, train.tgt),

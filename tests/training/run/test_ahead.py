@@ -10,7 +10,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run import ahead, validation
+from convs2s_jax.training.run import ahead, opening, validation
 from convs2s_jax.training.run.ahead import Ahead, Wanted
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
@@ -160,10 +160,10 @@ ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
 def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
     tmp_path, monkeypatch, all_at_once, more
 ):
-    """All shapes are finished before the first update: afterwards no update or validation compiles."""
+    """All shapes are finished before the first state is made: afterwards no update or validation compiles."""
     options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
     options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
-    evaluate, validations = validation.evaluate, []
+    evaluate, validations, made = validation.evaluate, [], []
 
     def counted(*args, **kwargs):
         with CompileCounter() as compiled:
@@ -173,8 +173,14 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
 
     monkeypatch.setattr(validation, "evaluate", counted)
     train(tiny.config(**options), tmp_path / "plain")
-    asked = all_at_once()
+    asked, state_program = all_at_once(), opening.state_program
     forget()
+
+    def program(*given, **sizes):
+        begin = state_program(*given, **sizes)
+        return lambda key: made.append(len(asked)) or begin(key)
+
+    monkeypatch.setattr(opening, "state_program", program)
     train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
     counts = {
         name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"][:7]
@@ -182,6 +188,7 @@ def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are
     }
     assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
     assert len({name.shape for name in asked if name.gradients}) == 2
+    assert made == [len(set(asked))]
     if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
         assert counts["ahead"][-1] == counts["ahead"][0]
     plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set
