@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine
+from convs2s_jax.nn import affine, draws
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import Quantized, product
@@ -21,8 +21,7 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
       keep: share of the inputs that dropout retains.
     """
     if tied:
-        bound = inputs**-0.5
-        return jax.random.uniform(key, (vocabulary,), minval=-bound, maxval=bound)
+        return draws.uniform(key, (vocabulary,), inputs**-0.5)
     return affine.init(key, inputs, vocabulary, keep=keep)
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn import draws
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
@@ -69,7 +70,7 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
       keep: probability that dropout keeps an input.
     """
     std = (4 * keep / (width * inputs)) ** 0.5
-    return Affine(w=std * jax.random.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
+    return Affine(w=std * draws.normal(key, (width, inputs, outputs)), b=jnp.zeros(outputs))
 
 
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:

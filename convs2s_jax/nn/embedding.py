@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
-from convs2s_jax.nn import struct
+from convs2s_jax.nn import draws, struct
 from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
@@ -82,4 +82,4 @@ def places(tokens: Array, start: Array) -> Array:
 
 
 def _table(key: Key, rows: int, dim: int, std: float) -> Array:
-    return (std * jax.random.normal(key, (rows, dim))).at[PAD].set(0.0)
+    return (std * draws.normal(key, (rows, dim))).at[PAD].set(0.0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
 
+from convs2s_jax.nn import draws
 from convs2s_jax.nn.types import Key
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> lis
 
 def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
     """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys [L]."""
+    if draws.in_one_loop():  # in a loop of all draws
+        return [init(keys[i]) for i in range(len(keys))]
     leaves, structure = jax.tree.flatten(init(keys[0]))
     random = random_leaves(init, keys[0])
     stacks = jax.lax.map(lambda key: list(itertools.compress(jax.tree.leaves(init(key)), random)), keys)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine, struct
+from convs2s_jax.nn import affine, draws, struct
 from convs2s_jax.nn.affine import Affine, bias
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -96,11 +96,17 @@ def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0
     """
     input_key, state_key = jax.random.split(key)
     w = affine.init(input_key, inputs, kind.gates * units, keep=keep).w
-    gates = jax.random.orthogonal(state_key, units, (kind.gates,))
+    gates = _orthogonal(state_key, kind.gates, units)
     return Cell(
         input=Affine(w=w, b=jnp.repeat(jnp.asarray(kind.biases), units)),
         state=Affine(w=jnp.concatenate(list(gates), axis=1), b=jnp.zeros(kind.gates * units)),
     )
+
+
+def _orthogonal(key: Key, count: int, units: int) -> Array:
+    """Orthogonal matrices [count, U, U], uniformly distributed (Mezzadri 2007): those of `jax.random.orthogonal`."""
+    q, r = jnp.linalg.qr(draws.normal(key, (count, units, units)))
+    return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
 
 
 def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> CellState:

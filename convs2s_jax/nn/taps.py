@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import struct
+from convs2s_jax.nn import draws, struct
 from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.reshape import reshape
@@ -64,12 +64,12 @@ class TapKind(NamedTuple, Generic[P]):
 
 def normal(deviation: float) -> Draw:
     """Numbers ~ N(0, deviation)."""
-    return lambda key, shape: deviation * jax.random.normal(key, shape)
+    return lambda key, shape: deviation * draws.normal(key, shape)
 
 
 def uniform(bound: float) -> Draw:
     """Numbers ~ U(-bound, bound)."""
-    return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    return lambda key, shape: draws.uniform(key, shape, bound)
 
 
 def softmax(scores: Array) -> Array:

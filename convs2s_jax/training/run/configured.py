@@ -19,10 +19,13 @@ from convs2s_jax.training.step import Loss, Step, TrainState, init_state
 
 def fresh_state(key: Key, model: AnyModel, training: TrainingConfig, *, source: int, target: int) -> TrainState:
     """The state before the first update, for vocabularies of `source` and `target` entries."""
-    task = task_of(model)
+    return state_of(task_of(model).init(key, model, source=source, target=target), model, training)
+
+
+def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainState:
+    """The state before the first update of fresh parameters, merged ones."""
     # without the barrier the draws are compiled again in each use: as a direction, in its length, in the test for zeros
-    params = jax.lax.optimization_barrier(task.init(key, model, source=source, target=target))
-    params = task.split(params, model)
+    params = task_of(model).split(jax.lax.optimization_barrier(params), model)
     return init_state(params, optimizer.transformation(training.optimizer))
 
 

@@ -1,16 +1,21 @@
 """The state before the first update, made in parts: the same numbers on all meshes, and no device holds all of it."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training import sharding
+from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run.first_state import FirstState
 from convs2s_jax.training.run.run_programs import placed_state, program_key, state_program
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
+from tests.models import kinds
 
 SIZES = {"source": 160, "target": 168}
 KEY = jax.random.key(3)
@@ -53,6 +58,16 @@ def test_it_is_that_of_one_device(way, sizes, alone):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # 8 roundings of float32
         else:
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), drills_but(kinds.together(), [("gru", "bahdanau")]))
+def test_each_kind_draws_in_one_loop_what_it_draws_one_by_one(encoder, decoder):
+    side = {"data__src": ""} if encoder == "none" else {}
+    cfg = tiny.config(model={"embedding_dim": 32, **kinds.pair(encoder, decoder)}, **side)
+    made = state_program(program_key(cfg), make(MeshConfig(), jax.devices()[:1]), **SIZES)
+    assert isinstance(made, FirstState)
+    alone = dispatch.jit_once(partial(fresh_state, model=cfg.model, training=cfg.training, **SIZES), None)
+    assert jax.tree.all(jax.tree.map(np.array_equal, made(KEY), alone(KEY)))
 
 
 @pytest.mark.drill

@@ -1,0 +1,89 @@
+"""Draws of a whole model in one loop: the numbers that `jax.random` gives each of them alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.nn import draws, recurrent
+from convs2s_jax.nn.draws import CHUNK, Together
+
+
+def init(key):
+    """Both kinds, of less and of more than a chunk; an array without a draw, and a draw by another function."""
+    keys = jax.random.split(key, 6)
+    return {
+        "small": 0.5 * draws.normal(keys[0], (3, 7)),
+        "whole": draws.normal(keys[1], (2, CHUNK)),
+        "more": draws.uniform(keys[2], (CHUNK + 5,), 0.3),
+        "one": draws.uniform(keys[3], (), 2.0),
+        "zeros": jnp.zeros(4),
+        "other": jax.random.bernoulli(keys[4], 0.5, (9,)),
+        "last": draws.normal(jax.random.fold_in(keys[5], 3), (5,)),
+    }
+
+
+def expected(key):
+    keys = jax.random.split(key, 6)
+    return {
+        "small": 0.5 * jax.random.normal(keys[0], (3, 7)),
+        "whole": jax.random.normal(keys[1], (2, CHUNK)),
+        "more": jax.random.uniform(keys[2], (CHUNK + 5,), minval=-0.3, maxval=0.3),
+        "one": jax.random.uniform(keys[3], (), minval=-2.0, maxval=2.0),
+        "zeros": jnp.zeros(4),
+        "other": jax.random.bernoulli(keys[4], 0.5, (9,)),
+        "last": jax.random.normal(jax.random.fold_in(keys[5], 3), (5,)),
+    }
+
+
+def assert_same(one, other):
+    for name, values in other.items():
+        np.testing.assert_array_equal(one[name], values, err_msg=name)
+
+
+def test_each_draw_is_that_of_its_key():
+    key, together = jax.random.key(5), Together(init)
+    keys = jax.jit(together.keys)(key)
+    assert keys.shape == (5, 2)
+    assert_same(jax.jit(together.filled)(key, keys), jax.jit(expected)(key))
+    assert_same(jax.jit(init)(key), jax.jit(expected)(key))
+
+
+def test_the_keys_decide():
+    key, together = jax.random.key(5), Together(init)
+    other = jax.jit(together.filled)(key, jax.jit(together.keys)(jax.random.key(6)))
+    assert not np.array_equal(other["small"], expected(key)["small"])
+    np.testing.assert_array_equal(other["other"], expected(key)["other"])
+
+
+def test_draws_are_on_their_own_again_afterwards():
+    def fails(_key):
+        assert draws.in_one_loop()
+        raise RuntimeError("within")
+
+    with pytest.raises(RuntimeError, match=r"^within"):
+        Together(fails)
+    assert not draws.in_one_loop()
+    assert_same(init(jax.random.key(1)), expected(jax.random.key(1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg"), ("jax_enable_x64", True)],
+    ids=str,
+)
+def test_other_settings_draw_one_by_one(name, value):
+    assert draws.can_be_together()
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        assert not draws.can_be_together()
+    finally:
+        jax.config.update(name, before)
+
+
+def test_recurrent_kernels_are_the_orthogonal_ones_of_jax():
+    key = jax.random.key(2)
+    cell = recurrent.init(key, recurrent.CELLS["gru"], 5, 6)
+    gates = jax.random.orthogonal(jax.random.split(key)[1], 6, (3,))
+    np.testing.assert_array_equal(cell.state.w, jnp.concatenate(list(gates), axis=1))
