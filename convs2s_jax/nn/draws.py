@@ -1,14 +1,15 @@
-"""Random numbers of fresh parameters: each kernel's on its own, or those of a whole model in one loop.
+"""Random numbers of fresh parameters: drawn separately for each kernel, or for a whole model in one loop.
 
-A program that draws each kernel on its own has the code of the generator once for each shape of a kernel, and XLA
-compiles little else: for a GPU it took 24 seconds. `Together` has it once (decision 0045).
+A program that draws each kernel separately has the code of the generator once for each shape of a kernel, and XLA
+compiles little else: for a GPU it took 24 seconds. `BatchedInit` has it once for each distribution (decision 0045).
+Initialisers draw by `normal` and `uniform` of this module, and not within `jit`, `vmap` or `scan`.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,41 +19,66 @@ from jax.extend.random import threefry_2x32
 from convs2s_jax.nn.types import Array, Key
 
 T = TypeVar("T")
-Kind = Literal["normal", "uniform"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Distribution = Literal["normal", "uniform"]
+DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 Shape = tuple[int, ...]
 
 CHUNK = 2**15
-"""Numbers of one turn of the loop. The last chunk of each draw is cut: more would be wasted on small ones."""
+"""Numbers per iteration. Each draw is padded to a multiple; a larger chunk would waste more on small draws."""
+
+
+class Request(NamedTuple):
+    """What a draw asks for.
+
+    Attributes:
+      shape: of its numbers.
+      distribution: of its numbers.
+    """
+
+    shape: Shape
+    distribution: Distribution
+
+
+Generator = Callable[[Key, Request], Array]
+"""(key, request) -> numbers before their scale: uniform ones in [0, 1), normal ones divided by the root of 2."""
+_GENERATOR: ContextVar[Generator | None] = ContextVar("generator", default=None)
+"""Where `normal` and `uniform` get their numbers from within a `BatchedInit`; None elsewhere."""
 
 
 def normal(key: Key, shape: Shape) -> Array:
-    """Numbers ~ N(0, 1), float32: those of `jax.random.normal`."""
-    source = _SOURCE.get()
-    if source is None:
+    """Numbers ~ N(0, 1): those of `jax.random.normal`."""
+    generator = _GENERATOR.get()
+    if generator is None:
         return jax.random.normal(key, shape)
-    return np.float32(math.sqrt(2)) * source(key, shape, "normal")
+    return np.float32(math.sqrt(2)) * generator(key, Request(shape, "normal"))
 
 
 def uniform(key: Key, shape: Shape, bound: float) -> Array:
-    """Numbers ~ U(-bound, bound), float32: those of `jax.random.uniform`."""
-    source = _SOURCE.get()
-    if source is None:
+    """Numbers ~ U(-bound, bound): those of `jax.random.uniform`."""
+    generator = _GENERATOR.get()
+    if generator is None:
         return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
     low, high = np.float32(-bound), np.float32(bound)
-    return jnp.maximum(low, source(key, shape, "uniform") * (high - low) + low)
+    return jnp.maximum(low, generator(key, Request(shape, "uniform")) * (high - low) + low)
 
 
-def in_one_loop() -> bool:
-    """Whether draws are those of a `Together`, where layers that are alike need no loop of their own."""
-    return _SOURCE.get() is not None
+def batched() -> bool:
+    """Whether draws are those of a `BatchedInit`, where layers that are alike need no loop of their own."""
+    return _GENERATOR.get() is not None
 
 
-class Together(Generic[T]):
-    """An initialiser in two parts: the keys of its draws, and what it makes of them.
+def can_be_batched() -> bool:
+    """Whether JAX draws by the generator that `BatchedInit` has, in float32: it does unless it is told otherwise."""
+    config: Any = jax.config
+    generator = config.jax_default_prng_impl == "threefry2x32" and config.jax_threefry_partitionable
+    return bool(generator and not config.jax_enable_x64)
 
-    `init(key)` and `filled(key, keys(key))` are the same numbers. Keys are integers, whose program is best compiled for
-    the host with as little optimisation as there is; the other has one loop for the numbers of each kind.
+
+class BatchedInit(Generic[T]):
+    """An initialiser in two parts: the keys of its draws, and the parameters from them.
+
+    `init(key)` and `parameters(key, keys(key))` are the same numbers. Keys are integers, whose program is best compiled
+    for the host with as little optimisation as there is; the other has one loop for each distribution.
     """
 
     def __init__(self, init: Callable[[Key], T]) -> None:
@@ -60,58 +86,70 @@ class Together(Generic[T]):
 
         Args:
           init: parameters, a tree of arrays, from a key. What it draws by other functions than `normal` and `uniform`
-            of this module is drawn on its own, as ever.
+            of this module is drawn separately.
         """
         self._init = init
-        self._asked = list[tuple[Shape, Kind]]()
+        self._requests = list[Request]()
 
         def traced(key: Key) -> None:
-            self._asked = [(shape, kind) for _, shape, kind in _draws_of(init, key)]
+            self._requests = [request for _, request in _draws_of(init, key)]
 
         jax.eval_shape(traced, jax.random.key(0))
 
     def keys(self, key: Key) -> Array:
-        """The keys of all draws, in the order in which `init` makes them: [draws, 2] uint32."""
-        return jnp.stack([jax.random.key_data(each) for each, _, _ in _draws_of(self._init, key)])
+        """The keys of all draws, in the order in which `init` makes them: [draws, 2] uint32.
 
-    def filled(self, key: Key, keys: Array) -> T:
-        """init(key), with the keys of its draws."""
-        numbers = dict[int, Array]()
-        for kind in KINDS:
-            places = [i for i, (_, other) in enumerate(self._asked) if other == kind]
+        Raises:
+          ValueError: `init` draws within `jit`, `vmap` or `scan`, or in another way each time.
+        """
+        draws = _draws_of(self._init, key)
+        _check([request for _, request in draws], self._requests)
+        return jnp.stack([jax.random.key_data(each) for each, _ in draws]) if draws else jnp.zeros((0, 2), jnp.uint32)
+
+    def parameters(self, key: Key, keys: Array) -> T:
+        """init(key), where the keys of its draws are given. Raises ValueError as `keys` does."""
+        numbers, used = dict[int, Array](), list[Request]()
+        for distribution in DISTRIBUTIONS:
+            places = [i for i, request in enumerate(self._requests) if request.distribution == distribution]
             if places:
-                sizes = [math.prod(self._asked[i][0]) for i in places]
-                numbers.update(zip(places, _in_one_loop(keys[np.array(places)], sizes, kind), strict=True))
-        ready = iter([numbers[i].reshape(shape) for i, (shape, _) in enumerate(self._asked)])
-        with _drawing(lambda _key, _shape, _kind: next(ready)):
-            return self._init(key)
+                sizes = [math.prod(self._requests[i].shape) for i in places]
+                numbers.update(zip(places, _in_one_loop(keys[np.array(places)], sizes, distribution), strict=True))
+
+        def take(_key: Key, request: Request) -> Array:
+            used.append(request)
+            _check(used, self._requests[: len(used)])
+            return numbers[len(used) - 1].reshape(request.shape)
+
+        with _drawing_by(take):
+            made = self._init(key)
+        _check(used, self._requests)
+        return made
 
 
-def can_be_together() -> bool:
-    """Whether JAX draws by the generator that `Together` has, in float32: it does unless it is told otherwise."""
-    config: Any = jax.config
-    generator = config.jax_default_prng_impl == "threefry2x32" and config.jax_threefry_partitionable
-    return bool(generator and not config.jax_enable_x64)
+def _check(found: Sequence[Request], expected: Sequence[Request]) -> None:
+    if list(found) != list(expected):
+        raise ValueError("an initialiser makes other draws each time, or makes them within jit, vmap or scan")
 
 
-def _draws_of(init: Callable[[Key], object], key: Key) -> list[tuple[Key, Shape, Kind]]:
-    """Key, shape and kind of each draw of init(key)."""
-    found = list[tuple[Key, Shape, Kind]]()
+def _draws_of(init: Callable[[Key], object], key: Key) -> list[tuple[Key, Request]]:
+    """Each draw of init(key)."""
+    found = list[tuple[Key, Request]]()
 
-    def note(key: Key, shape: Shape, kind: Kind) -> Array:
-        found.append((key, shape, kind))
-        return jnp.zeros(shape)
+    def note(key: Key, request: Request) -> Array:
+        found.append((key, request))
+        return jnp.zeros(request.shape)
 
-    with _drawing(note):
+    with _drawing_by(note):
         init(key)
     return found
 
 
-def _in_one_loop(keys: Array, sizes: Sequence[int], kind: Kind) -> list[Array]:
-    """The numbers of draws of these keys [n, 2] and sizes, before their scale is applied.
+def _in_one_loop(keys: Array, sizes: Sequence[int], distribution: Distribution) -> list[Array]:
+    """The numbers of draws of these keys [n, 2] and sizes, as a `Generator` gives them.
 
-    JAX numbers what a key generates, so that any piece of it can be computed alone. A number in [0, 1) is 23 random
-    bits; a normal one is the inverse of the error function there, as in `jax.random`.
+    The generator is counter-based (threefry, Salmon et al. 2011): number i of a key depends on the key and i alone, so
+    any piece of a draw can be computed. u = 23 random bits in [0, 1); a normal number is erf^-1(2 u - 1), where callers
+    apply the root of 2.
     """
     chunks = [-(-size // CHUNK) for size in sizes]
     offsets = np.concatenate([np.arange(n, dtype=np.uint32) * np.uint32(CHUNK) for n in chunks])
@@ -123,7 +161,7 @@ def _in_one_loop(keys: Array, sizes: Sequence[int], kind: Kind) -> list[Array]:
         left, right = jnp.split(threefry_2x32((key[0], key[1]), jnp.concatenate([jnp.zeros_like(numbers), numbers])), 2)
         mantissa = jnp.right_shift(left ^ right, np.uint32(9)) | np.uint32(0x3F800000)
         unit = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1)
-        if kind == "uniform":
+        if distribution == "uniform":
             return unit
         return jax.lax.erf_inv(jnp.maximum(low, unit * (np.float32(1) - low) + low))
 
@@ -132,15 +170,10 @@ def _in_one_loop(keys: Array, sizes: Sequence[int], kind: Kind) -> list[Array]:
     return [rows[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-Source = Callable[[Key, Shape, Kind], Array]
-_SOURCE: ContextVar[Source | None] = ContextVar("source of numbers", default=None)
-"""Where `normal` and `uniform` have their numbers from, within a `Together`."""
-
-
 @contextlib.contextmanager
-def _drawing(source: Source) -> Iterator[None]:
-    before = _SOURCE.set(source)
+def _drawing_by(generator: Generator) -> Iterator[None]:
+    before = _GENERATOR.set(generator)
     try:
         yield
     finally:
-        _SOURCE.reset(before)
+        _GENERATOR.reset(before)

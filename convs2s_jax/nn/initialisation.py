@@ -19,6 +19,8 @@ S = TypeVar("S", bound=Hashable)
 def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> list[T]:
     """[init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
 
+    So it is on several devices; on one, `draws.BatchedInit` has a loop over all draws.
+
     Values are the same, and the program has the code of the generator once for each size, not once for each layer. That
     code is most of what is compiled. A `vmap` does not help: XLA repeats the code wherever a layer is cut out. Arrays
     that do not depend on the key, such as biases of zeros, stay out of the loop, since each cut of a row is compiled.
@@ -41,7 +43,7 @@ def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> lis
 
 def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
     """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys [L]."""
-    if draws.in_one_loop():  # in a loop of all draws
+    if draws.batched():  # one loop for all draws
         return [init(keys[i]) for i in range(len(keys))]
     leaves, structure = jax.tree.flatten(init(keys[0]))
     random = random_leaves(init, keys[0])

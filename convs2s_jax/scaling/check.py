@@ -140,7 +140,7 @@ def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
 def _timed(
     gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, count: int
 ) -> tuple[TrainState, list[float]]:
-    """The state after `count` updates, and the seconds between their ends.
+    """The state after `count` updates, and the seconds between their ends; the first from the return of its call.
 
     As in training, each is called before the one before it is awaited.
     """

@@ -61,10 +61,10 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
 
 
 def pair(encoder: str, decoder: str) -> dict[str, dict[str, Any]]:
-    """Encoder and decoder fields by their names in the tables; "none" is the encoder of language models."""
+    """Encoder and decoder fields by their names in the tables; "none" is the encoder of language models. Copies."""
     if encoder == "none":
-        return {"encoder": {"kind": "none"}, "decoder": LANGUAGE_MODELS[decoder]}
-    return {"encoder": ENCODERS[encoder], "decoder": DECODERS[decoder]}
+        return {"encoder": {"kind": "none"}, "decoder": dict(LANGUAGE_MODELS[decoder])}
+    return {"encoder": dict(ENCODERS[encoder]), "decoder": dict(DECODERS[decoder])}
 
 
 def firsts(table: dict[str, dict[str, Any]]) -> list[str]:

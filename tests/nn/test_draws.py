@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.nn import draws, recurrent
-from convs2s_jax.nn.draws import CHUNK, Together
+from convs2s_jax.nn.draws import CHUNK, BatchedInit
 
 
 def init(key):
@@ -42,29 +42,49 @@ def assert_same(one, other):
 
 
 def test_each_draw_is_that_of_its_key():
-    key, together = jax.random.key(5), Together(init)
-    keys = jax.jit(together.keys)(key)
+    key, batched = jax.random.key(5), BatchedInit(init)
+    keys = jax.jit(batched.keys)(key)
     assert keys.shape == (5, 2)
-    assert_same(jax.jit(together.filled)(key, keys), jax.jit(expected)(key))
+    assert_same(jax.jit(batched.parameters)(key, keys), jax.jit(expected)(key))
     assert_same(jax.jit(init)(key), jax.jit(expected)(key))
 
 
 def test_the_keys_decide():
-    key, together = jax.random.key(5), Together(init)
-    other = jax.jit(together.filled)(key, jax.jit(together.keys)(jax.random.key(6)))
+    key, batched = jax.random.key(5), BatchedInit(init)
+    other = jax.jit(batched.parameters)(key, jax.jit(batched.keys)(jax.random.key(6)))
     assert not np.array_equal(other["small"], expected(key)["small"])
     np.testing.assert_array_equal(other["other"], expected(key)["other"])
 
 
-def test_draws_are_on_their_own_again_afterwards():
+def test_an_initialiser_may_draw_nothing():
+    batched = BatchedInit(lambda _key: {"b": jnp.zeros(3)})
+    keys = batched.keys(jax.random.key(0))
+    assert keys.shape == (0, 2)
+    np.testing.assert_array_equal(batched.parameters(jax.random.key(0), keys)["b"], np.zeros(3))
+
+
+def test_an_error_leaves_draws_separate_again():
     def fails(_key):
-        assert draws.in_one_loop()
+        assert draws.batched()
         raise RuntimeError("within")
 
     with pytest.raises(RuntimeError, match=r"^within"):
-        Together(fails)
-    assert not draws.in_one_loop()
-    assert_same(init(jax.random.key(1)), expected(jax.random.key(1)))
+        BatchedInit(fails)
+    assert not draws.batched()
+
+
+def test_draws_that_jax_would_keep_are_refused():
+    """JAX traces a jitted function once: its draw would be noted then, and not when it is asked for."""
+    within = jax.jit(lambda key: draws.normal(key, (2,)))
+
+    def init(key):
+        return draws.normal(key, (3,)), within(key)
+
+    batched, key = BatchedInit(init), jax.random.key(0)
+    with pytest.raises(ValueError, match=r"^an initialiser makes other draws each time, or makes them within jit"):
+        batched.keys(key)
+    with pytest.raises(ValueError, match=r"^an initialiser makes other draws each time"):
+        batched.parameters(key, jnp.zeros((2, 2), jnp.uint32))
 
 
 @pytest.mark.parametrize(
@@ -73,11 +93,11 @@ def test_draws_are_on_their_own_again_afterwards():
     ids=str,
 )
 def test_other_settings_draw_one_by_one(name, value):
-    assert draws.can_be_together()
+    assert draws.can_be_batched()
     before = getattr(jax.config, name)
     jax.config.update(name, value)
     try:
-        assert not draws.can_be_together()
+        assert not draws.can_be_batched()
     finally:
         jax.config.update(name, before)
 

@@ -8,9 +8,12 @@ import pytest
 
 from convs2s_jax.commands import scale, scale_batches
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import tables
+from convs2s_jax.scaling import check, tables
 from convs2s_jax.scaling.check import Measured, at_hand
+from convs2s_jax.training.sharding import replicated
+from convs2s_jax.training.step import TrainState
 from tests import tiny
+from tests.meshes import mesh_of
 
 
 @pytest.mark.drill
@@ -31,6 +34,28 @@ def test_eight_devices_are_measured_beside_their_plan(tmp_path, capsys):
     assert step["planned"] == found["steps"][0]["seconds"]
     assert -0.5 < step["error"] < math.inf
     assert all(each["seconds"] > step["median"] for each in found["programs"])
+
+
+def test_an_update_is_called_before_the_last_one_is_awaited(monkeypatch):
+    """A device whose host awaited each update would have nothing to do while the next is called."""
+    log = []
+
+    class Report:
+        def __init__(self, number):
+            self.number = number
+
+    def one(_gradients, _update, state, _batch, _key):
+        log.append(("called", state.step))
+        return state.replace(step=state.step + 1), Report(state.step)
+
+    monkeypatch.setattr(check, "_one", one)
+    monkeypatch.setattr(check, "_replicated", lambda _mesh, value: value)
+    monkeypatch.setattr(check.jax, "block_until_ready", lambda x: x and log.append(("awaited", x.number)))
+    state = TrainState(params={"w": jax.device_put(1.0, replicated(mesh_of((1, 1, 1))))}, optimizer=None, step=0)
+    after, seconds = check._timed([], None, state, None, 3)
+    assert after.step == len(seconds) == 3
+    calls = [("called", 0), ("called", 1), ("awaited", 0), ("called", 2), ("awaited", 1), ("awaited", 2)]
+    assert log == calls
 
 
 def test_medians_spreads_and_errors_are_those_of_the_values():

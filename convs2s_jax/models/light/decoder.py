@@ -14,7 +14,7 @@ from convs2s_jax.models.light import layers
 from convs2s_jax.models.light.layers import FeedForward, LightConfig, LightConvolution, residual
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import convolution, layer_norm, multihead, struct
+from convs2s_jax.nn import convolution, draws, layer_norm, multihead, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.depthwise import depthwise
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -145,7 +145,7 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
             for i, width in enumerate(cfg.layers)
         ),
         norm=layers.init_norm_after(cfg, dim),
-        output_kernel=None if cfg.tied_output else dim**-0.5 * jax.random.normal(keys[1], (dim, vocabulary)),
+        output_kernel=None if cfg.tied_output else dim**-0.5 * draws.normal(keys[1], (dim, vocabulary)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The program of the state before the first update on one device, whose draws are made in one loop."""
+"""The programs of the state before the first update on one device, whose draws are made in one loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.compiler_options import OnCpu, quick, unless_set
-from convs2s_jax.nn.draws import Together
+from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
 from convs2s_jax.training.step import TrainState
@@ -40,20 +40,20 @@ class FirstState:
           mesh: of one device.
           layout: shardings of the state.
         """
-        together = Together(init)
+        batched = BatchedInit(init)
 
         def from_keys(key: Key, keys: Array) -> TrainState:
-            return begin(together.filled(key, keys))
+            return begin(batched.parameters(key, keys))
 
-        quickly = jax.jit(together.keys, compiler_options=unless_set(FOR_KEYS))
-        self.keys: Any = OnCpu(jax.jit(together.keys), quickly, lambda: _host() is not None)
+        quickly = jax.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
+        self.keys: Any = OnCpu(jax.jit(batched.keys), quickly, is_cpu=lambda: True)
         self.state: Any = dispatch.jit_once(from_keys, mesh, out_shardings=layout)
 
     def __call__(self, key: Key) -> TrainState:
         """The state."""
         if isinstance(key, jax.core.Tracer):
             return self.state(key, self.keys(key))
-        return self.state(key, np.asarray(self.keys(jax.device_put(key, _host()))))
+        return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
 
     def lower(self, key: Key) -> Any:
         """The program of the device, as `jax.jit` lowers it; that of the keys is small."""
@@ -61,7 +61,7 @@ class FirstState:
         return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
 
 
-def _host() -> jax.Device | None:
+def host() -> jax.Device | None:
     """A CPU device of this process; None where JAX_PLATFORMS leaves them out."""
     try:
         return jax.local_devices(backend="cpu")[0]

@@ -172,7 +172,9 @@ def _begin(
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
-        if ahead.enabled:  # beside the state's program, which takes as long to compile as that of a batch shape
+        if (
+            ahead.enabled and not distributed.several()
+        ):  # beside the state's program; several processes compile in order
             ahead.request(wanted(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()

@@ -20,7 +20,7 @@ from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.run.abstract import placed, places
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state, state_of, vocabularies
-from convs2s_jax.training.run.first_state import FirstState
+from convs2s_jax.training.run.first_state import FirstState, host
 from convs2s_jax.training.run.shared_programs import shared
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Step, TrainState, init_state
@@ -79,7 +79,9 @@ def placed_state(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Tr
 
 @shared
 def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> Callable[[Key], TrainState]:
-    """The program of the state before the first update, of which each device makes its own parts alone.
+    """The program of the state before the first update: on one device a `FirstState`, where its generator is JAX's.
+
+    Of several devices each makes its own parts alone.
 
     Draws are the same bit for bit on all meshes. Lengths of weight-normalised kernels that are cut are sums of their
     parts' sums, so these differ by rounding (decision 0038).
@@ -90,7 +92,7 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
       source, target: sizes of the vocabularies.
     """
     layout = places(placed_state(key, mesh, source=source, target=target))
-    if mesh.devices.size == 1 and draws.can_be_together():
+    if mesh.devices.size == 1 and draws.can_be_batched() and host() is not None:
         init = partial(task_of(key.model).init, cfg=key.model, source=source, target=target)
         return FirstState(init, partial(state_of, model=key.model, training=key.training), mesh, layout)
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
