@@ -8,8 +8,8 @@ import numpy as np
 
 from convs2s_jax.data import vocabulary
 from convs2s_jax.training.run import checkpoint, restoring, run_folder
-from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.step import TrainState
+from tests.states import first_state
 
 ACCEPT = lambda _: None  # noqa: E731
 
@@ -69,7 +69,7 @@ def without_updates(run, workdir, *, data):
     shutil.copytree(run, workdir)
     shutil.rmtree(workdir / "checkpoints")
     cfg, vocabularies = run_folder.load_config(workdir), vocabulary.load(workdir / "vocab")
-    state = fresh_state(jax.random.key(1), cfg.model, cfg.training, source=150, target=150)
+    state = first_state(jax.random.key(1), cfg.model, cfg.training, source=150, target=150)
     with checkpoint.manager(workdir / "checkpoints", keep=1) as checkpoints:
         position = {"epoch": 1, "data": data, "vocabularies": run_folder.fingerprints(vocabularies)}
         checkpoint.save(checkpoints, state, position)

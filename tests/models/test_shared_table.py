@@ -17,9 +17,10 @@ from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import sharding
 from convs2s_jax.training.loss import loss
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_configured
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
+from tests.states import first_state
 
 V = 20
 BATCH = batch(0, 8, 5, 6)
@@ -107,7 +108,7 @@ def test_its_gradient_on_a_mesh_is_that_of_one_device():
     mesh = mesh_of((2, 2, 2))
     found = []
     for place in (None, mesh):
-        params = fresh_state(jax.random.key(1), cfg, training, source=V, target=V).params
+        params = first_state(jax.random.key(1), cfg, training, source=V, target=V).params
         given = BATCH
         if place is not None:
             params = jax.device_put(params, sharding.shardings(params, place))

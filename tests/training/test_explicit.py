@@ -11,12 +11,13 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import embedding
 from convs2s_jax.training import explicit, sharding
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
 from tests.models import kinds
+from tests.states import first_state
 
 VOCABULARIES = {"source": 24, "target": 20}
 KEY = jax.random.key(3)
@@ -26,7 +27,7 @@ KEY = jax.random.key(3)
 def test_every_kind_of_model_has_the_gradients_of_one_device(encoder, decoder):
     training = TrainingConfig()
     model = ModelConfig(embedding_dim=32, dropout=0.2, **kinds.pair(encoder, decoder))
-    params = fresh_state(jax.random.key(1), model, training, **VOCABULARIES).params
+    params = first_state(jax.random.key(1), model, training, **VOCABULARIES).params
     given = batch(0, 8, 7, 9)
     expected = jax.device_get(compile_configured(model, training).first(params, given, KEY))
     mesh = mesh_of((4, 2, 1))

@@ -28,6 +28,7 @@ from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of
+from tests.states import first_state
 
 MODEL = ModelConfig(
     embedding_dim=8,
@@ -56,13 +57,13 @@ BATCHES = [batch(0, 8, 7, 9), batch(1, 8, 7, 9)]
 
 
 def on_one_device(model=MODEL):
-    state = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
+    state = first_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
     return state, compile_configured(model, TRAINING), BATCHES
 
 
 def laid_out(way, sizes, *, once=False, model=MODEL):
     mesh = mesh_of(sizes)
-    state = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
+    state = first_state(jax.random.key(1), model, TRAINING, **VOCABULARIES)
     state = jax.device_put(state, sharding.shardings(state, mesh, way))
     batches = jax.device_put(BATCHES, sharding.batch_sharding(mesh))
     return state, compile_configured(model, TRAINING, mesh, parallel=way, accumulates=once), batches
@@ -167,7 +168,7 @@ def test_a_model_in_bfloat16_has_the_gradients_of_one_device_up_to_rounding():
     """Tables are gathered in bfloat16, and each device's summand is rounded to it."""
     model = dataclasses.replace(MODEL, dtype="bfloat16", dropout=0.0)
     mesh = mesh_of((8, 1, 1))
-    params = fresh_state(jax.random.key(1), model, TRAINING, **VOCABULARIES).params
+    params = first_state(jax.random.key(1), model, TRAINING, **VOCABULARIES).params
     expected, _ = compile_configured(model, TRAINING).first(params, BATCHES[0], None)
     params = jax.device_put(params, sharding.shardings(params, mesh))
     given = jax.device_put(BATCHES[0], sharding.batch_sharding(mesh))
@@ -223,7 +224,7 @@ def test_adam_tied_tables_loops_and_odd_vocabularies_are_the_same_on_a_mesh(rema
         (None, compile_configured(model, training)),
         (mesh, compile_configured(model, training, mesh)),
     ):
-        state = fresh_state(jax.random.key(1), model, training, source=25, target=23)
+        state = first_state(jax.random.key(1), model, training, source=25, target=23)
         state = state if place is None else jax.device_put(state, sharding.shardings(state, place))
         batches = BATCHES if place is None else jax.device_put(BATCHES, sharding.batch_sharding(place))
         gradients = compiled.first(state.params, batches[0], KEY)

@@ -14,11 +14,12 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding, sharding_table
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
 from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.run.configured import fresh_state, vocabularies
+from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.run_programs import abstract_state
 from tests import tiny
 from tests.meshes import assert_equal_each, mesh_of
+from tests.states import first_state
 from tests.training.test_own_update import SquaredSums
 
 P = jax.sharding.PartitionSpec
@@ -150,7 +151,7 @@ def test_the_table_says_what_a_device_holds():
     )
     mesh = mesh_of((2, 2, 2))
     table = sharding_table.rows(abstract_state(cfg).params, abstract(cfg.mesh, 8), cfg.parallel, cfg.mesh.rules)
-    state = fresh_state(jax.random.key(0), cfg.model, cfg.training, **vocabularies(cfg))
+    state = first_state(jax.random.key(0), cfg.model, cfg.training, **vocabularies(cfg))
     params = jax.device_put(state.params, sharding.shardings(state.params, mesh, rules=cfg.mesh.rules))
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert sum(row.number for row in table) == len(leaves)

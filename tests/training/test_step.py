@@ -20,6 +20,7 @@ from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import update
 from tests.helpers import drills_but
+from tests.states import first_state
 
 MODEL = ModelConfig(
     embedding_dim=8,
@@ -125,7 +126,7 @@ def test_bfloat16_keeps_parameters_and_moments_in_float32(batch):
 @pytest.mark.parametrize(("where", "skip"), drills_but(BAD, kept=[("gradient", 3)]))
 def test_a_bad_step_changes_nothing_where_it_may_be_skipped(batch, where, skip):
     training = TrainingConfig(skip_bad_steps=skip)
-    state = fresh_state(jax.random.key(1), MODEL, training, source=20, target=20)
+    state = first_state(jax.random.key(1), MODEL, training, source=20, target=20)
     steps = compile_configured(MODEL, training)
     before = jax.device_get(state)
     grads, sums = steps.first(state.params, batch, None)

@@ -14,10 +14,11 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run import opening
 from convs2s_jax.training.run.arithmetic import PEAKS, counter, peak_flops
-from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
+from convs2s_jax.training.run.configured import compile_configured, loss_of
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.run_programs import compile_run, placed_state, program_key
 from tests import tiny
+from tests.states import first_state
 
 V, E, B, S, T = 17, 6, 4, 5, 3
 BATCH = Batch(src=jnp.zeros((B, S), jnp.int32), tgt=jnp.zeros((B, T), jnp.int32))
@@ -75,7 +76,7 @@ def test_the_count_is_near_that_of_the_compiler():
     decoder = {"layers": [[64, 3]] * 2, "out_dim": 64, "max_positions": 64}
     cfg = tiny.config(model__encoder=encoder, model__decoder=decoder, model__embedding_dim=64)
     steps, loss = compile_configured(cfg.model, cfg.training), loss_of(cfg.model)
-    state = fresh_state(jax.random.key(0), cfg.model, cfg.training, source=150, target=150)
+    state = first_state(jax.random.key(0), cfg.model, cfg.training, source=150, target=150)
     batch = Batch(src=jnp.ones((8, 32), jnp.int32), tgt=jnp.ones((8, 24), jnp.int32))
     theirs = steps.first.lower(state.params, batch, jax.random.key(0)).cost_analysis()["flops"]
     assert counter(steps, loss, state.params)(batch) == pytest.approx(theirs, rel=0.2)

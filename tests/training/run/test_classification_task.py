@@ -18,12 +18,13 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig, make
 from convs2s_jax.training.run import classification_task, translation_task
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.task_table import TASKS, task_of
 from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but
+from tests.states import first_state
 
 VOCABULARIES = {"source": 24, "target": 4 + 6}
 KEY = jax.random.key(7)
@@ -88,7 +89,7 @@ def test_the_loss_equals_a_loop(smoothing):
 def updated(name, way=None, sizes=None):
     mesh = None if sizes is None else make(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))))
     cfg = model(name)
-    state = fresh_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
+    state = first_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
     batches = [batch(), batch(seed=1)]
     if mesh is not None:
         state = jax.device_put(state, sharding.shardings(state, mesh, way or "jit"))

@@ -16,10 +16,11 @@ from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state, loss_of
+from convs2s_jax.training.run.configured import compile_configured, loss_of
 from convs2s_jax.training.step import gradients
 from tests.helpers import drills_but
 from tests.meshes import mesh_of
+from tests.states import first_state
 
 V, B, T = 30, 3, 11
 
@@ -53,7 +54,7 @@ def abstract_batch(rows):
 
 
 def params_of(cfg):
-    return fresh_state(jax.random.key(0), cfg, TrainingConfig(), source=V, target=V).params
+    return first_state(jax.random.key(0), cfg, TrainingConfig(), source=V, target=V).params
 
 
 @pytest.mark.parametrize("scan_layers", drills_but([0, 2], kept=[0]))
