@@ -24,7 +24,9 @@ def test_each_position_is_normalised_alone():
     np.testing.assert_allclose(normalise(params(), jnp.asarray(X, jnp.float32)), expected, rtol=1e-5)
 
 
+@pytest.mark.drill
 def test_gradients_are_those_of_pytorch():
+    """A second proof: models with it have the gradients of fairseq (interop/test_light_golden.py)."""
     torch = pytest.importorskip("torch")
     leaves = [torch.tensor(a, requires_grad=True) for a in (X, SCALE, BIAS)]
     torch.nn.functional.layer_norm(leaves[0], (6,), *leaves[1:]).backward(torch.tensor(DY))

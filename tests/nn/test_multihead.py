@@ -66,7 +66,9 @@ def test_hypotheses_attend_in_bfloat16_as_in_float32():
         np.testing.assert_allclose(near.astype(jnp.float32), exact, atol=0.02)
 
 
+@pytest.mark.drill
 def test_gradients_are_those_of_pytorch():
+    """A second proof: models with it have the gradients of fairseq (interop/test_light_golden.py)."""
     torch = pytest.importorskip("torch")
     maps = params()
     module = torch.nn.MultiheadAttention(E, H, batch_first=True)

@@ -23,7 +23,7 @@ VOCABULARIES = {"source": 24, "target": 20}
 KEY = jax.random.key(3)
 
 
-@pytest.mark.parametrize(("encoder", "decoder"), drills_but(kinds.together(), [("dynamicconv", "dynamicconv")]))
+@pytest.mark.parametrize(("encoder", "decoder"), drills_but(kinds.together(), [("dynamic", "dynamic")]))
 def test_every_kind_of_model_has_the_gradients_of_one_device(encoder, decoder):
     training = TrainingConfig()
     model = ModelConfig(embedding_dim=32, dropout=0.2, **kinds.pair(encoder, decoder))

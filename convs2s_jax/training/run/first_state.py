@@ -45,8 +45,8 @@ class FirstState:
         def from_keys(key: Key, keys: Array) -> TrainState:
             return begin(batched.parameters(key, keys))
 
-        quickly = jax.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
-        self.keys: Any = OnCpu(jax.jit(batched.keys), quickly, is_cpu=lambda: True)
+        quickly = dispatch.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
+        self.keys: Any = OnCpu(dispatch.jit(batched.keys), quickly, is_cpu=lambda: True)
         self.state: Any = dispatch.jit_once(from_keys, mesh, out_shardings=layout)
 
     def __call__(self, key: Key) -> TrainState:
@@ -56,7 +56,7 @@ class FirstState:
         return self.state(key, np.asarray(self.keys(jax.device_put(key, host()))))
 
     def lower(self, key: Key) -> Any:
-        """The program of the device, as `jax.jit` lowers it; that of the keys is small."""
+        """The program of the device, lowered; that of the keys is small."""
         keys = jax.eval_shape(self.keys, key)
         return self.state.lower(key, jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=key.sharding))
 

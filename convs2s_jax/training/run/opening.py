@@ -172,9 +172,7 @@ def _begin(
         else:
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
-        if (
-            ahead.enabled and not distributed.several()
-        ):  # beside the state's program; several processes compile in order
+        if ahead.enabled and not distributed.several():  # several GPU processes have to compile in one order
             ahead.request(wanted(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
