@@ -9,8 +9,9 @@ excepted. Assumptions:
 * Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000, eight updates between two
   looks at the clock. The share counts the products of the model as it is written, three times those of its forward
   pass.
-* Shapes: kftt_ja_en_large, 8,000 words, batches of about 16,000 tokens in five of its shapes, each alone and in turn.
-  Where they take longer in turn, compare with XLA_FLAGS=--xla_gpu_enable_command_buffer= (no CUDA graphs).
+* Shapes: kftt_ja_en_large, 8,000 words, batches of about 16,000 tokens in five of its shapes, each alone and in turn;
+  and what the host needs to call an update, by three calls to an idle device. On GPUs, compare with
+  XLA_FLAGS=--xla_gpu_temp_buffer_use_separate_color=true, which is to keep CUDA graphs as they are.
 * Decoding: fconv_wmt_en_fr, fresh parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
   times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
   bound of 1.1 times the source, since fresh parameters rarely choose the end symbol. All of it once more with kernels

@@ -18,6 +18,9 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.step import TrainState, update
 
+CALLS = 3
+"""Updates that are called without waiting, to time the host: so few that no queue of the device is full."""
+
 
 def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
     """Whole updates, and their share of the product."""
@@ -83,9 +86,15 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
         alone.append(statistics.mean(each))
         state, taken = timed_updates(state, batches * 4 * len(batches))
         in_turn.append(taken)
+    before = time.perf_counter()
+    for number in range(CALLS):
+        state, sums = update(steps, state, [batches[0]], np.float32(1e-4), jax.random.key(number))
+    host = 1e3 * (time.perf_counter() - before) / CALLS
+    jax.block_until_ready((state, sums))
     yield {
         "what": f"{sizes['in_turn']}, {len(batches)} shapes, an update",
         "first s": digits(first),
+        "host ms": digits(host),
         "each shape alone ms": spread(alone),
         "in turn ms": spread(in_turn),
     }
