@@ -37,10 +37,9 @@ from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
 from convs2s_jax.training.run.abstract import placed
-from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state, state_of
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import compile_configured, fresh_state
 from convs2s_jax.training.run.first_state import FirstState
-from convs2s_jax.training.run.task_table import task_of
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]
@@ -114,7 +113,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         total = placed(total[0], sharding.shardings(total[0], mesh)), placed(total[1], rest)
     finish, rows["the optimiser's part"] = compiled(steps.finish, state, total, rate)
     if mesh is None:
-        first = first_state(model, cfg.training, size)
+        first = FirstState(model, cfg.training, source=size, target=size)
         _, rows["the keys of a new state"] = compiled(first.keys, KEY)
         _, rows["a new state"] = compiled(first.state, KEY, jax.eval_shape(first.keys, KEY))
     for kind in arguments.optimizers or ():
@@ -122,7 +121,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         init = partial(fresh_state, model=model, training=named, source=size, target=size)
         steps = compile_configured(model, named)
         _, rows[f"the optimiser's part, {kind}"] = compiled(steps.finish, jax.eval_shape(init, KEY), total, rate)
-        first = first_state(model, named, size)
+        first = FirstState(model, named, source=size, target=size)
         _, rows[f"a new state, {kind}"] = compiled(first.state, KEY, jax.eval_shape(first.keys, KEY))
     seconds = run(programs, finish, init, shape, size, arguments.repeats)
     tokens = arguments.rows * arguments.length
@@ -139,12 +138,6 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
         print("| " + " | ".join([name, way, *row]) + " |", flush=True)
     if arguments.repeats:
         print(f"matrix product {peak / 1e9:.0f} GFLOP/s")
-
-
-def first_state(model: ModelConfig, training: TrainingConfig, size: int) -> FirstState:
-    """The programs of a new state, as training compiles them."""
-    init = partial(task_of(model).init, cfg=model, source=size, target=size)
-    return FirstState(init, partial(state_of, model=model, training=training))
 
 
 def compiled(function, *given) -> tuple:

@@ -117,7 +117,7 @@ class BatchedInit(Generic[T]):
 
         def take(_key: Key, request: Request) -> Array:
             used.append(request)
-            _check(used, self._requests[: len(used)])
+            _check([request], self._requests[len(used) - 1 : len(used)])
             return numbers[len(used) - 1].reshape(request.shape)
 
         with _drawing_by(take):

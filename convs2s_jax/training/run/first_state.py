@@ -1,6 +1,6 @@
 """The programs of the state before the first update on one device, whose draws are made in one loop."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +11,9 @@ from convs2s_jax.core.compiler_options import OnCpu, quick, unless_set
 from convs2s_jax.nn.draws import BatchedInit
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
+from convs2s_jax.training.run.config import AnyModel, TrainingConfig
+from convs2s_jax.training.run.configured import state_of
+from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import TrainState
 
 FOR_KEYS = {**quick(), "xla_backend_optimization_level": 0}
@@ -27,23 +30,27 @@ class FirstState:
 
     def __init__(
         self,
-        init: Callable[[Key], Tree],
-        begin: Callable[[Tree], TrainState],
+        model: AnyModel,
+        training: TrainingConfig,
+        *,
+        source: int,
+        target: int,
         mesh: Mesh | None = None,
         layout: Tree | None = None,
     ) -> None:
         """Compile nothing yet.
 
         Args:
-          init: fresh parameters.
-          begin: the state from them.
+          model: its configuration.
+          training: of which the optimiser is read.
+          source, target: sizes of the vocabularies.
           mesh: of one device.
           layout: shardings of the state.
         """
-        batched = BatchedInit(init)
+        batched = BatchedInit(partial(task_of(model).init, cfg=model, source=source, target=target))
 
         def from_keys(key: Key, keys: Array) -> TrainState:
-            return begin(batched.parameters(key, keys))
+            return state_of(batched.parameters(key, keys), model, training)
 
         quickly = dispatch.jit(batched.keys, compiler_options=unless_set(FOR_KEYS))
         self.keys: Any = OnCpu(dispatch.jit(batched.keys), quickly, is_cpu=lambda: True)

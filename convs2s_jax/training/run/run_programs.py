@@ -19,10 +19,9 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import Parallel, ShardingRule, row_shards
 from convs2s_jax.training.run.abstract import placed, places
 from convs2s_jax.training.run.config import AnyModel, Config, TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state, state_of, vocabularies
+from convs2s_jax.training.run.configured import compile_configured, fresh_state, vocabularies
 from convs2s_jax.training.run.first_state import FirstState, host
 from convs2s_jax.training.run.shared_programs import shared
-from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.step import Step, TrainState, init_state
 
 
@@ -93,8 +92,7 @@ def state_program(key: ProgramKey, mesh: Mesh, *, source: int, target: int) -> C
     """
     layout = places(placed_state(key, mesh, source=source, target=target))
     if mesh.devices.size == 1 and draws.can_be_batched() and host() is not None:
-        init = partial(task_of(key.model).init, cfg=key.model, source=source, target=target)
-        return FirstState(init, partial(state_of, model=key.model, training=key.training), mesh, layout)
+        return FirstState(key.model, key.training, source=source, target=target, mesh=mesh, layout=layout)
     return dispatch.jit_once(_fresh(key, source=source, target=target), mesh, out_shardings=layout)
 
 
