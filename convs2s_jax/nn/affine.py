@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import draws, struct
+from convs2s_jax.nn.gradient import add_broadcast
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key
 
@@ -69,7 +70,12 @@ def linear(params: Affine, x: Array) -> Array:
     """
     rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
     y = product(rows, params.w) if isinstance(params.w, Quantized) else rows @ params.w
-    return y.reshape(*x.shape[:-1], params.w.shape[-1]) + bias(params.b, x.ndim)
+    return add_bias(y.reshape(*x.shape[:-1], params.w.shape[-1]), params.b)
+
+
+def add_bias(y: Array, b: Array) -> Array:
+    """Y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
+    return add_broadcast(y, bias(b, y.ndim))
 
 
 def bias(b: Array, ndim: int) -> Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, placing, struct
-from convs2s_jax.nn.affine import Affine, bias, linear
+from convs2s_jax.nn.affine import Affine, add_bias, linear
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key, wide
 
 
@@ -109,7 +109,7 @@ def attend_projected(
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
     c, a = fetch(scores_BQS + source.offset[:, None], source.values, mask)
-    return (c.reshape(h.shape) + bias(params.context.b, 3) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
+    return (add_bias(c.reshape(h.shape), params.context.b) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
 
 
 def _queries(x: Array, mask: Array) -> Array:

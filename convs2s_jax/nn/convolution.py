@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import draws
-from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
 from convs2s_jax.nn.winograd import tile, winograd
@@ -101,7 +101,7 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     else:
         # jax 0.10 to 0.12 have no type for the gradient of XLA's convolution (decision 0027)
         y = DENSE_FORMS["products" if shardings_in_types() else form](params.w, x)
-    return y + bias(params.b, 3)
+    return add_bias(y, params.b)
 
 
 def xla(w: Array, x: Array) -> Array:

@@ -13,6 +13,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.nn.gradient import broadcast
 from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, wide
 
@@ -107,10 +108,10 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
     if count > 1:
         x, columns = _blocks(_padded(x, padding), count, L, reach), slice(None)
     if w.ndim == 2:
-        band = _band(jnp.broadcast_to(w.T[:, None], (H, L, K)), dilation)[..., columns]
+        band = _band(broadcast(w.T[:, None], (H, L, K)), dilation)[..., columns]
         y = jnp.einsum("HTU,BUHR->BTHR", band, x)
     else:
-        w = jnp.pad(jnp.broadcast_to(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
+        w = jnp.pad(broadcast(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
         w = jnp.moveaxis(reshape(w, (B * count, L, K, H)), 3, 1)
         y = jnp.swapaxes(_band(w, dilation)[..., columns] @ jnp.swapaxes(x, 1, 2), 1, 2)
     return reshape(y, (B, count * L, H, R))[:, :T]

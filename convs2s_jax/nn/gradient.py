@@ -1,10 +1,16 @@
-"""Scaling of gradients (section 3.4)."""
+"""Gradients: their scale (section 3.4), and the dtype of sums over positions."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from convs2s_jax.nn.types import Array
+from convs2s_jax.nn.types import Array, wide
+
+P = TypeVar("P")
+C = TypeVar("C")
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -41,3 +47,42 @@ def once(x: Array) -> Array:
 @once.defjvp
 def _once_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return primals[0], jax.lax.optimization_barrier(tangents[0])
+
+
+def add_broadcast(y: Array, x: Array) -> Array:
+    """Y + x in the dtype of y, where x has length 1 along the axes on which it is broadcast.
+
+    The gradient of x is a sum over these axes, which is taken in float32 or better. JAX sums in the dtype of the
+    summands, and XLA's CPU compiler rounds after each one: in bfloat16 a sum of equal numbers stops at 256 of them.
+
+    Args:
+      y: of any shape.
+      x: of as many axes.
+    """
+    dtype = wide(y.dtype)
+    return (y.astype(dtype) + x.astype(dtype)).astype(y.dtype)
+
+
+def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
+    """`jnp.broadcast_to`, whose gradient is summed in float32 or better, as that of `add_broadcast`."""
+    return jnp.broadcast_to(x.astype(wide(x.dtype)), shape).astype(x.dtype)
+
+
+def scan(
+    body: Callable[[P, C, Any], tuple[C, Any]], params: P, carry: C, items: Any, *, reverse: bool = False
+) -> tuple[C, Any]:
+    """`jax.lax.scan` whose gradient of what all steps read is summed over them in float32 or better.
+
+    Args:
+      body: (parameters, carry, item) -> the next carry and an output.
+      params: pytree of arrays that all steps read.
+      carry: before the first step.
+      items: pytree of arrays [T, ...].
+      reverse: from the last item to the first.
+    """
+    summed = jax.tree.map(lambda x: x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x, params)
+
+    def step(carry: C, item: Any) -> tuple[C, Any]:
+        return body(jax.tree.map(lambda x, like: x.astype(like.dtype), summed, params), carry, item)
+
+    return jax.lax.scan(step, carry, items, reverse=reverse)

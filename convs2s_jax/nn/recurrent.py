@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, draws, struct
-from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.affine import Affine, add_bias
+from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, wide
 
 CellName = Literal["gru", "lstm"]
@@ -132,24 +133,24 @@ def run(
     """
     dtype = params.input.w.dtype
 
-    def body(state: CellState, item: tuple[Array, Array]) -> tuple[CellState, Array]:
-        state = step(kind, params.state, state, *item)
+    def body(params: Affine, state: CellState, item: tuple[Array, Array]) -> tuple[CellState, Array]:
+        state = step(kind, params, state, *item)
         return state, output(state, item[1], dtype)
 
-    state, outputs = jax.lax.scan(body, state, (products(params.input, x), mask.T), reverse=reverse)
+    state, outputs = scan(body, params.state, state, (products(params.input, x), mask.T), reverse=reverse)
     return jnp.swapaxes(outputs, 0, 1), state
 
 
 def products(params: Affine, x: Array) -> Array:
     """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w. Time comes first, for the loop."""
-    return jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w) + bias(params.b, 3)
+    return add_bias(jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w), params.b)
 
 
 def step(kind: CellKind, params: Affine, state: CellState, x: Array, mask: Array) -> CellState:
     """One position: x [N, G U] is W x_t + b; rows where mask [N] is False keep their state."""
     dtype = state[0].dtype
     s = jnp.einsum("NU,UD->ND", state[0].astype(params.w.dtype), params.w, preferred_element_type=dtype)
-    new = kind.step(x.astype(dtype), s + bias(params.b.astype(dtype), 2), state)
+    new = kind.step(x.astype(dtype), add_bias(s, params.b), state)
     return tuple(jnp.where(mask[:, None], after, before) for before, after in zip(state, new, strict=True))
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import mix
+from convs2s_jax.nn.gradient import add_broadcast, broadcast
 from convs2s_jax.nn.types import Array, Key, wide
 
 P = TypeVar("P")
@@ -115,7 +116,10 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
     @partial(jax.checkpoint, prevent_cse=False)  # it runs inside a loop wherever that counts
     def one(query: Array) -> Array:
         return jnp.einsum(
-            "BSA,A->BS", jnp.tanh(query[:, None] + keys), params.score, preferred_element_type=wide(keys.dtype)
+            "BSA,A->BS",
+            jnp.tanh(add_broadcast(keys, query[:, None])),
+            params.score,
+            preferred_element_type=wide(keys.dtype),
         )
 
     if len(mapped) <= CHUNK:
@@ -166,7 +170,7 @@ def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) ->
     (N, T, _), (B, S, E) = queries.shape, memory.values.shape
     dtype = wide(memory.values.dtype)
     if kind.score is None:
-        c = jnp.broadcast_to(memory.summary[:, None], (B, N // B * T, E))
+        c = broadcast(memory.summary[:, None], (B, N // B * T, E))
         a = jnp.zeros((B, N // B * T, S), dtype)
     else:
         scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), memory.keys)

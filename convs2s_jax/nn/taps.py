@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from convs2s_jax.nn import draws, struct
 from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.gradient import broadcast
 from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -92,7 +92,7 @@ def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: flo
     w = fixed(params)
     if key is None or rate == 0.0:
         return w
-    return dropout(jnp.broadcast_to(w, (len(x), *w.shape)), rate, key)[:, None]
+    return dropout(broadcast(w, (len(x), *w.shape)), rate, key)[:, None]
 
 
 def _init_separable(key: Key, width: int, _channels: int, heads: int, draw: Draw) -> Kernel:

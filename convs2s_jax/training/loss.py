@@ -12,6 +12,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import products_at
 from convs2s_jax.nn.dropout import split_key
+from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, wide
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.softmax import summed_cross_entropy
@@ -135,9 +136,11 @@ def _projected(
         return jnp.moveaxis(x, (1, 3), (0, 1)).reshape(rows * times, B // rows, T // times, *x.shape[4:])
 
     @jax.checkpoint
-    def add_chunk(sums: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+    def add_chunk(
+        params: Params, sums: tuple[Array, Array], chunk: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], None]:
         total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
         return (sums[0] + total, sums[1] + nll), None
 
     zero = jnp.zeros((), wide(features.dtype))
-    return jax.lax.scan(add_chunk, (zero, zero), (cut(features), cut(targets)))[0]
+    return scan(add_chunk, params, (zero, zero), (cut(features), cut(targets)))[0]

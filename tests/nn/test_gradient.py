@@ -1,11 +1,11 @@
-"""Scaling of gradients."""
+"""Scaling of gradients, and sums over positions and steps."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convs2s_jax.nn.gradient import once, scale_gradient
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, once, scale_gradient, scan
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
@@ -48,3 +48,37 @@ def test_a_gradient_that_is_computed_once_stands_behind_a_barrier():
     """Without it XLA computes the product with the mask twice (docs/performance-log.md)."""
     gradient = jax.grad(lambda x: jnp.sum(once(x) ** 2))
     assert str(jax.make_jaxpr(gradient)(jnp.ones(2))).count("optimization_barrier") == 1
+
+
+EQUAL = 1000
+"""Summands of one, of which a sum in bfloat16 would give 256."""
+
+
+def test_the_gradient_of_what_is_repeated_is_summed_in_float32():
+    y, x = jnp.zeros((EQUAL, 2), jnp.bfloat16), jnp.ones((1, 2), jnp.bfloat16)
+    for repeated in (lambda x: add_broadcast(y, x), lambda x: broadcast(x, y.shape)):
+        value, back = jax.vjp(repeated, x)
+        assert value.dtype == back(y + 1)[0].dtype == jnp.bfloat16
+        np.testing.assert_array_equal(value, jnp.ones_like(y))
+        np.testing.assert_array_equal(back(y + 1)[0], jnp.full((1, 2), EQUAL, jnp.bfloat16))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_gradient_of_what_all_steps_read_is_summed_in_float32(reverse):
+    """With integers among the parameters, as in kernels of decoding; it is the scan of JAX otherwise."""
+    params = {"w": jnp.ones((), jnp.bfloat16), "index": jnp.int32(3)}
+    items = jnp.arange(EQUAL, dtype=jnp.float32)
+
+    def body(params, carry, item):
+        assert params["w"].dtype == jnp.bfloat16
+        w, index = (params[name].astype(jnp.float32) for name in ("w", "index"))
+        return carry + w * index, carry * item
+
+    def total(w):
+        last, _ = scan(body, {**params, "w": w}, jnp.float32(0), items, reverse=reverse)
+        return last
+
+    np.testing.assert_array_equal(jax.grad(total)(params["w"]), jnp.bfloat16(3 * EQUAL))
+    ours = scan(body, params, jnp.float32(0), items, reverse=reverse)
+    expected = jax.lax.scan(lambda carry, item: body(params, carry, item), jnp.float32(0), items, reverse=reverse)
+    jax.tree.map(np.testing.assert_array_equal, ours, expected)

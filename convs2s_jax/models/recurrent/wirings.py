@@ -21,17 +21,18 @@ feeding (their section 3.3): the same, but  s^1_t = cell([e_t; o_{t-1}], s^1_{t-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import recurrent, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.dropout import dropout
+from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.recurrent import Cell, CellKind, CellState
 from convs2s_jax.nn.recurrent_attention import AttentionParams, MappedMemory, Scoring, attend
 from convs2s_jax.nn.types import Array, Key
 
+Params = TypeVar("Params")
 Carry = TypeVar("Carry")
 Item = TypeVar("Item")
 Output = TypeVar("Output")
@@ -123,13 +124,17 @@ def previous(
     cell = layers.cells[0]
     words, contexts = _cut(cell.input, target.e.shape[-1])
 
-    def body(state: CellState, item: tuple[Array, Array]) -> tuple[CellState, tuple[Array, Array, Array]]:
-        x, mask = item
-        c, a = attend(layers.scoring, layers.attention, memory, state[0][:, None])
-        state = recurrent.step(layers.kind, cell.state, state, x + linear(contexts, c[:, 0]), mask)
+    def body(
+        params: tuple[Affine, Affine, AttentionParams, MappedMemory], state: CellState, item: tuple[Array, Array]
+    ) -> tuple[CellState, tuple[Array, Array, Array]]:
+        (recurrence, contexts, attention, memory), (x, mask) = params, item
+        c, a = attend(layers.scoring, attention, memory, state[0][:, None])
+        state = recurrent.step(layers.kind, recurrence, state, x + linear(contexts, c[:, 0]), mask)
         return state, (recurrent.output(state, mask, x.dtype), c[:, 0], a[:, 0])
 
-    state, made = _loop(body, cache.states[0], (recurrent.products(words, target.e), target.mask.T), target.execution)
+    params = (cell.state, contexts, layers.attention, memory)
+    items = (recurrent.products(words, target.e), target.mask.T)
+    state, made = _loop(body, params, cache.states[0], items, target.execution)
     y, c, a = (jnp.swapaxes(x, 0, 1) for x in made)
     y, states = _stack(layers, 1, cache.states[1:], y, c, target)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
@@ -155,24 +160,28 @@ def feeding(
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
 
     def body(
-        carry: tuple[tuple[CellState, ...], Array], item: tuple[Array, Array, tuple[Array | None, ...]]
+        params: tuple[Affine, Sequence[Cell], AttentionParams, Affine, MappedMemory],
+        carry: tuple[tuple[CellState, ...], Array],
+        item: tuple[Array, Array, tuple[Array | None, ...]],
     ) -> tuple[tuple[tuple[CellState, ...], Array], tuple[Array, Array]]:
+        features_before, cells, attention, map_out, memory = params
         (before, fed), (word, mask, kept) = carry, item
         x, states = word + linear(features_before, fed), []
         y = jnp.zeros((), word.dtype)
-        for i, (cell, state) in enumerate(zip(layers.cells, before, strict=True)):
+        for i, (cell, state) in enumerate(zip(cells, before, strict=True)):
             if i:
                 k = kept[i - 1]
                 x = linear(cell.input, y if k is None else y * k)
             states.append(recurrent.step(layers.kind, cell.state, state, x, mask))
             h = recurrent.output(states[-1], mask, word.dtype)
             y = y + h if layers.adds_input(i) else h
-        c, a = attend(layers.scoring, layers.attention, memory, y[:, None])
-        o = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c[:, 0]], axis=-1)))
+        c, a = attend(layers.scoring, attention, memory, y[:, None])
+        o = jnp.tanh(linear(map_out, jnp.concatenate([y, c[:, 0]], axis=-1)))
         return (tuple(states), jnp.where(mask[:, None], o, fed)), (o, a[:, 0])
 
     items = (recurrent.products(words, target.e), target.mask.T, kept)
-    (states, fed), made = _loop(body, (cache.states, cache.fed), items, target.execution)
+    params = (features_before, layers.cells, layers.attention, layers.map_out, memory)
+    (states, fed), made = _loop(body, params, (cache.states, cache.fed), items, target.execution)
     features, a = (jnp.swapaxes(x, 0, 1) for x in made)
     return features, a, RecurrentDecoderCache(states=states, fed=fed)
 
@@ -190,9 +199,13 @@ def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
 
 
 def _loop(
-    body: Callable[[Carry, Item], tuple[Carry, Output]], carry: Carry, items: Item, execution: ExecutionConfig
+    body: Callable[[Params, Carry, Item], tuple[Carry, Output]],
+    params: Params,
+    carry: Carry,
+    items: Item,
+    execution: ExecutionConfig,
 ) -> tuple[Carry, Output]:
-    return jax.lax.scan(execution.kept(body, scanned=True), carry, items)
+    return scan(execution.kept(body, scanned=True), params, carry, items)
 
 
 def _stack(
