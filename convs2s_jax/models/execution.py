@@ -30,6 +30,11 @@ def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
     return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
 
 
+def fast_half_products(version: str = jax.__version__) -> bool:
+    """Whether XLA's products in bfloat16 on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
+    return tuple(int(part) for part in version.split(".")[:2]) >= (0, 11)
+
+
 @record
 class ExecutionConfig:
     """What changes the time and memory of compiling and running, but not parameters, nor results but for rounding.
@@ -44,9 +49,9 @@ class ExecutionConfig:
         ConvS2S those of convolutions outside loops; "dots" keeps all. True and False of earlier versions are "block"
         and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
-        products inside a loop and XLA's convolution elsewhere, but "winograd" for gradients in float32 on CPUs, which
-        is faster and rounds more (decision 0034), unless `matmul_precision` is set. Other kinds of convolution choose
-        for themselves.
+        products inside a loop and XLA's convolution elsewhere, but for gradients on CPUs "winograd" in float32, which
+        is faster and rounds more (decision 0034), unless `matmul_precision` is set, and products in bfloat16 where
+        those are fast, from jax 0.11 on. Other kinds of convolution choose for themselves.
       softmax_rows: most rows (target tokens of a device) of which the softmax layer of a decoder holds the scores at a
         time, in training. None: 512, which stay in the cache of a CPU, and 4096 on GPUs. More make larger products and
         take more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
@@ -116,8 +121,11 @@ class ExecutionConfig:
             whole kernels of one layer at a time.
         """
         chosen: dict[str, Any] = {}
-        if self.convolution == "auto" and platform == "cpu" and dtype == "float32" and not plain:
-            chosen["convolution"] = "winograd"
+        if self.convolution == "auto" and platform == "cpu":
+            if dtype == "float32" and not plain:
+                chosen["convolution"] = "winograd"
+            if dtype == "bfloat16" and fast_half_products():
+                chosen["convolution"] = "products"
         if self.scan_layers is None and platform == "gpu" and not cut:
             chosen["scan_layers"] = 0
         if self.softmax_rows is None and platform == "gpu":

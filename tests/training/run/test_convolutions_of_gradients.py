@@ -13,7 +13,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.execution import ExecutionConfig
+from convs2s_jax.models.execution import ExecutionConfig, fast_half_products
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, loss_of
@@ -78,17 +78,28 @@ def test_gradients_of_training_are_those_of_the_public_loss(scan_layers):
         [
             (model(), "gpu"),
             (model(), "tpu"),
-            (model(dtype="bfloat16"), "cpu"),
+            (model(dtype="bfloat16"), "gpu"),
             (model(precision="highest"), "cpu"),
             (model(convolution="xla"), "cpu"),
+            (model(dtype="bfloat16", convolution="xla"), "cpu"),
         ],
-        kept=[(model(), "gpu"), (model(dtype="bfloat16"), "cpu")],
+        kept=[(model(), "gpu"), (model(dtype="bfloat16", convolution="xla"), "cpu")],
     ),
 )
 def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     step = compile_configured(cfg, TrainingConfig(), platform=platform)
     program = str(jax.make_jaxpr(step.first)(params_of(cfg), batch(), jax.random.key(1)))
     assert program.count("conv_general_dilated") >= 6
+
+
+def test_in_bfloat16_cpus_have_products_where_the_version_of_jax_has_fast_ones():
+    step = compile_configured(model(dtype="bfloat16"), TrainingConfig(), platform="cpu")
+    program = str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
+    assert ("conv_general_dilated" in program) is not fast_half_products()
+    assert [fast_half_products(version) for version in ("0.10.2", "0.11.2", "0.12.0.1", "1.0.0")] == [
+        False,
+        *[True] * 3,
+    ]
 
 
 LOOP = re.compile(r"\blength=8\b")
