@@ -27,7 +27,7 @@ from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.data import parallel_text
-from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.run.config import Config
@@ -55,6 +55,7 @@ class Case:
       count: updates of our repeat; fairseq's is in `work`.
       words: likely target words of each source word, to which our softmax is restricted; 0 for all. fairseq has no
         shortlists and computes all words.
+      int8: whether ours computes with kernels of 8-bit integers; fairseq computes with floats.
     """
 
     what: str
@@ -63,6 +64,7 @@ class Case:
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
     count: int = 24
     words: int = 0
+    int8: bool = False
 
 
 def light(convolution: str, count: int) -> Case:
@@ -76,11 +78,12 @@ def light(convolution: str, count: int) -> Case:
     )
 
 
-def beam(size: int, words: int = 0) -> Case:
+def beam(size: int, words: int = 0, *, int8: bool = False) -> Case:
     """Decoding: 1,000 sentences of the test set."""
     work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS, "at_least": AT_LEAST}
-    few = f", {words} likely words" if words else ""
-    return Case(f"decoding, beam {size}, batch 64{few}, sentences/s", "fconv_iwslt_de_en", work, words=words)
+    special = (f", {words} likely words" if words else "") + (", 8-bit integers" if int8 else "")
+    what = f"decoding, beam {size}, batch 64{special}, sentences/s"
+    return Case(what, "fconv_iwslt_de_en", work, words=words, int8=int8)
 
 
 CASES = {
@@ -97,6 +100,8 @@ CASES = {
     "beam5": beam(5),
     "beam1_shortlist": beam(1, 50),
     "beam5_shortlist": beam(5, 50),
+    "beam1_int8": beam(1, int8=True),
+    "beam5_int8": beam(5, int8=True),
 }
 
 
@@ -194,6 +199,8 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
     sizes = {"source_vocabulary": run.vocabularies.src.size, "target_vocabulary": run.vocabularies.tgt.size}
     params = encoder_decoder.init(jax.random.key(1), cfg.model, **sizes)
     params = jax.jit(encoder_decoder.precompute, static_argnums=1)(params, cfg.model)
+    if case.int8:
+        params = jax.jit(quantizing.quantize_kernels)(params)
     last = work["symbols"] - 1
     search = SearchConfig(beam_size=work["beam"], max_length_a=0.0, max_length_b=last, min_length=last, stop="fairseq")
     sources = [np.asarray(ids) for ids in test[: work["count"]]]
