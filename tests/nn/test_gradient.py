@@ -54,10 +54,10 @@ EQUAL = 1000
 """Summands of one, of which a sum in bfloat16 would give 256."""
 
 
-def test_the_gradient_of_what_is_repeated_is_summed_in_float32():
+def test_the_gradient_of_what_is_broadcast_is_summed_in_float32():
     y, x = jnp.zeros((EQUAL, 2), jnp.bfloat16), jnp.ones((1, 2), jnp.bfloat16)
-    for repeated in (lambda x: add_broadcast(y, x), lambda x: broadcast(x, y.shape)):
-        value, back = jax.vjp(repeated, x)
+    for function in (lambda x: add_broadcast(y, x), lambda x: broadcast(x, y.shape)):
+        value, back = jax.vjp(function, x)
         assert value.dtype == back(y + 1)[0].dtype == jnp.bfloat16
         np.testing.assert_array_equal(value, jnp.ones_like(y))
         np.testing.assert_array_equal(back(y + 1)[0], jnp.full((1, 2), EQUAL, jnp.bfloat16))
