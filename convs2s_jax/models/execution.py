@@ -30,7 +30,7 @@ def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
     return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
 
 
-def fast_half_products(version: str = jax.__version__) -> bool:
+def has_fast_bfloat16_products(version: str = jax.__version__) -> bool:
     """Whether XLA's products in bfloat16 on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
     return tuple(int(part) for part in version.split(".")[:2]) >= (0, 11)
 
@@ -116,7 +116,8 @@ class ExecutionConfig:
         Args:
           platform: cpu, gpu or tpu.
           dtype: of the model.
-          plain: whether convolutions have to be plain sums over taps, which round less and send less.
+          plain: whether convolutions have to be plain sums over taps, which round less and send less, as "xla" and
+            "products" are.
           cut: whether the mesh cuts kernels in use, or each layer gathers its own: then loops stay, which hold the
             whole kernels of one layer at a time.
         """
@@ -124,7 +125,7 @@ class ExecutionConfig:
         if self.convolution == "auto" and platform == "cpu":
             if dtype == "float32" and not plain:
                 chosen["convolution"] = "winograd"
-            if dtype == "bfloat16" and fast_half_products():
+            if dtype == "bfloat16" and has_fast_bfloat16_products():
                 chosen["convolution"] = "products"
         if self.scan_layers is None and platform == "gpu" and not cut:
             chosen["scan_layers"] = 0

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, draws
-from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, wide
@@ -41,6 +41,6 @@ def logits(softmax: Affine, features: Array) -> Array:
     """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)
     if isinstance(softmax.w, Quantized):
-        return product(features, softmax.w, dtype) + bias(softmax.b, features.ndim)
+        return add_bias(product(features, softmax.w, dtype), softmax.b)
     scores = jnp.einsum("...O,OV->...V", features, softmax.w, preferred_element_type=dtype)
-    return scores + bias(softmax.b, features.ndim)
+    return add_bias(scores, softmax.b)

@@ -47,9 +47,9 @@ def depthwise(
     T = U + sum(padding) - (K - 1) * dilation
     x = reshape(x.astype(w.dtype), (B, U, H, C // H))
     if T == 1:
-        kernels = w if w.ndim == 4 else w[None, None]
-        taps = kernels[:, 0, :, :, None] * _padded(x, padding)[:, ::dilation]
-        y = jnp.sum(taps, axis=1, dtype=wide(w.dtype)).astype(w.dtype)
+        kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
+        taps = kernels[:, 0, :, :, None] * _padded(x.astype(kernels.dtype), padding)[:, ::dilation]
+        y = jnp.sum(taps, axis=1).astype(w.dtype)
     else:
         chosen = ("products" if K >= WIDE else "shifts") if form == "auto" else form
         y = DEPTHWISE_FORMS[chosen](w, x, dilation, padding)

@@ -68,10 +68,20 @@ def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(x.astype(wide(x.dtype)), shape).astype(x.dtype)
 
 
+def loop_invariant(arrays: P) -> Callable[[], P]:
+    """Arrays that all steps of a loop read, held in float32 or better, in which their gradients are accumulated.
+
+    Returns:
+      A function that gives the arrays in their own dtype, to be called within the loop.
+    """
+    held = jax.tree.map(lambda x: x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x, arrays)
+    return lambda: jax.tree.map(lambda x, like: x.astype(like.dtype), held, arrays)
+
+
 def scan(
     body: Callable[[P, C, Any], tuple[C, Any]], params: P, carry: C, items: Any, *, reverse: bool = False
 ) -> tuple[C, Any]:
-    """`jax.lax.scan` whose gradient of what all steps read is summed over them in float32 or better.
+    """`jax.lax.scan` that accumulates the gradients of loop-invariant arrays in float32 or better.
 
     Args:
       body: (parameters, carry, item) -> the next carry and an output.
@@ -80,9 +90,5 @@ def scan(
       items: pytree of arrays [T, ...].
       reverse: from the last item to the first.
     """
-    summed = jax.tree.map(lambda x: x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x, params)
-
-    def step(carry: C, item: Any) -> tuple[C, Any]:
-        return body(jax.tree.map(lambda x, like: x.astype(like.dtype), summed, params), carry, item)
-
-    return jax.lax.scan(step, carry, items, reverse=reverse)
+    read = loop_invariant(params)
+    return jax.lax.scan(lambda carry, item: body(read(), carry, item), carry, items, reverse=reverse)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import mix
-from convs2s_jax.nn.gradient import add_broadcast, broadcast
+from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
 from convs2s_jax.nn.types import Array, Key, wide
 
 P = TypeVar("P")
@@ -112,15 +112,13 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
     are never kept in memory.
     """
     mapped = jnp.swapaxes(linear(params.query, queries), 0, 1)
+    read = loop_invariant((keys, params.score))
 
     @partial(jax.checkpoint, prevent_cse=False)  # it runs inside a loop wherever that counts
     def one(query: Array) -> Array:
-        return jnp.einsum(
-            "BSA,A->BS",
-            jnp.tanh(add_broadcast(keys, query[:, None])),
-            params.score,
-            preferred_element_type=wide(keys.dtype),
-        )
+        keys, score = read()
+        hidden = jnp.tanh(add_broadcast(keys, query[:, None]))
+        return jnp.einsum("BSA,A->BS", hidden, score, preferred_element_type=wide(keys.dtype))
 
     if len(mapped) <= CHUNK:
         return jax.vmap(one, out_axes=1)(mapped)

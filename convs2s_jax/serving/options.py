@@ -18,8 +18,8 @@ class ServeOptions:
       checkpoint: step of the checkpoint to serve, by default the one with the lowest validation loss; the kernels of
         several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
-      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on, no
-        faster on an H200, not tried on TPUs.
+      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on,
+        no faster on an H200, not tried on TPUs.
       shortlist: file of likely target words for each source word (`convs2s shortlist`): translations use the words of
         their source in it only, unless a request says otherwise; by default all words.
       allow: prefixes, constraints, sampling, or several of them: what requests may ask for besides. Each means further

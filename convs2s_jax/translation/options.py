@@ -60,8 +60,8 @@ class Options:
       checkpoint: step of the checkpoint to decode with, by default the one with the lowest validation loss; the kernels
         of several are averaged.
       dtype: dtype of matrix products and activations; by default the run's.
-      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on, no
-        faster on an H200, not tried on TPUs.
+      int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on,
+        no faster on an H200, not tried on TPUs.
       lm: workdir of a language model whose log-probabilities are added to the model's, with weight lm_weight.
       shortlist: file of `convs2s shortlist`: a translation may use the likely words of its source and the most frequent
         ones only, which is faster.

@@ -11,17 +11,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
+from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.nn import gradient
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss, training_loss
 from tests.helpers import drills_but
-from tests.models.kinds import together
-from tests.models.laws import SOURCE, TARGET, config
+from tests.models.kinds import ENCODERS, together
+from tests.models.laws import SOURCE, TARGET, E, config
 
 LOSSES = {"loss": loss, "training_loss": training_loss}
 """That of validation, and that of an update, which computes the softmax layer with its gradient."""
+HALF = jnp.bfloat16
 
 
 def operations(jaxpr: Jaxpr) -> Iterator[Any]:
@@ -35,7 +39,23 @@ def operations(jaxpr: Jaxpr) -> Iterator[Any]:
 
 
 def is_half(variable: Any) -> bool:
-    return variable.aval.dtype == jnp.bfloat16
+    return variable.aval.dtype == HALF
+
+
+def unrounded(variable: Any, made: dict[Any, Any]) -> Any:
+    """What this is a conversion of, or itself."""
+    while variable in made and made[variable].primitive.name == "convert_element_type":
+        variable = made[variable].invars[0]
+    return variable
+
+
+def accumulates(body: Jaxpr, out: Any) -> bool:
+    """Whether an output of a loop's body is an input and something else, rounded or not."""
+    made = {variable: each for each in body.eqns for variable in each.outvars}
+    added = made.get(unrounded(out, made))
+    if added is None or added.primitive.name not in ("add", "add_any"):
+        return False
+    return any(unrounded(v, made) in body.invars for v in added.invars if isinstance(v, Var))
 
 
 def sums_in_bfloat16(jaxpr: Jaxpr) -> list[str]:
@@ -49,19 +69,17 @@ def sums_in_bfloat16(jaxpr: Jaxpr) -> list[str]:
             found.append(f"{name} {one.outvars[0].aval}")
         elif name == "scan":
             body = one.params["jaxpr"].jaxpr
-            added = [each for each in body.eqns if each.primitive.name in ("add", "add_any")]
-            sums = {each.outvars[0] for each in added if set(each.invars) & set(body.invars)}
-            for inner, outer in zip(body.outvars, one.outvars, strict=True):
-                if inner.aval.shape == outer.aval.shape and is_half(outer) and inner in sums:
-                    found.append(f"carried by a loop {outer.aval}")
+            for out, outer in zip(body.outvars, one.outvars, strict=True):
+                carried = isinstance(out, Var) and out.aval.shape == outer.aval.shape
+                if carried and is_half(out) and accumulates(body, out):
+                    found.append(f"carried by a loop {out.aval}")
     return found
 
 
-def traced(objective: Any, **fields: Any) -> Jaxpr:
-    """The gradient of a small model in bfloat16."""
-    cfg = config(dtype="bfloat16", dropout=0.1, **fields)
+def traced(objective: Any, length: int, cfg: ModelConfig) -> Jaxpr:
+    """The gradient of a model for sentences of this length."""
     init = partial(model.init, cfg=cfg, source_vocabulary=SOURCE, target_vocabulary=TARGET)
-    tokens = jax.ShapeDtypeStruct((4, 12), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((4, length), jnp.int32)
 
     def value(params: Any, batch: Batch, key: jax.Array) -> jax.Array:
         return objective(params, cfg, batch, key=key).loss
@@ -70,12 +88,57 @@ def traced(objective: Any, **fields: Any) -> Jaxpr:
     return jax.make_jaxpr(jax.grad(value))(jax.eval_shape(init, key), Batch(src=tokens, tgt=tokens), key).jaxpr
 
 
+def half(encoder: str, decoder: str) -> ModelConfig:
+    return config(encoder, decoder, dtype="bfloat16", dropout=0.1)
+
+
+KEPT = [("conv", "conv"), ("lightconv", "lightconv"), ("gru", "bahdanau"), ("separable", "feeding")]
+
+
 @pytest.mark.parametrize("objective", list(LOSSES))
 @pytest.mark.parametrize(
-    ("encoder", "decoder"),
+    ("encoder", "decoder", "length"),
     drills_but(
-        together(), kept=[("conv", "conv"), ("lightconv", "lightconv"), ("gru", "bahdanau"), ("separable", "feeding")]
+        [(*pair, length) for pair in together() for length in (1, 12, 300)], kept=[(*pair, 12) for pair in KEPT]
     ),
 )
-def test_gradients_take_no_sum_in_bfloat16(encoder, decoder, objective):
-    assert sums_in_bfloat16(traced(LOSSES[objective], encoder=encoder, decoder=decoder)) == []
+def test_gradients_take_no_sum_in_bfloat16(encoder, decoder, length, objective):
+    assert sums_in_bfloat16(traced(LOSSES[objective], length, half(encoder, decoder))) == []
+
+
+def test_additive_attention_of_many_positions_takes_no_sum_in_bfloat16():
+    """All positions attend at once, some at a time."""
+    decoder = {"kind": "recurrent", "units": 32, "attention": "additive", "wiring": "current", "out_dim": 24}
+    cfg = build(
+        ModelConfig, {"embedding_dim": E, "dtype": "bfloat16", "encoder": {**ENCODERS["gru"]}, "decoder": decoder}
+    )
+    assert sums_in_bfloat16(traced(loss, 40, cfg)) == []
+
+
+def test_a_single_position_takes_no_sum_in_bfloat16():
+    """Its depthwise convolutions are no loop over taps."""
+    assert sums_in_bfloat16(traced(loss, 1, half("separable", "lightconv"))) == []
+
+
+def count(function: Any, *args: Any) -> int:
+    return len(sums_in_bfloat16(jax.make_jaxpr(function)(*args).jaxpr))
+
+
+def test_sums_in_bfloat16_are_found():
+    """The law sees what it is for: a bias, an embedding, what a loop reads, and a carry that is rounded."""
+    x, w = jnp.ones((8, 4), HALF), jnp.ones((1, 4), HALF)
+
+    def total(y: jax.Array) -> jax.Array:
+        return y.astype(jnp.float32).sum()
+
+    def step(w: jax.Array, carry: jax.Array, item: jax.Array) -> tuple[jax.Array, None]:
+        return carry * w + item[None], None
+
+    def rounded(carry: jax.Array, item: jax.Array) -> tuple[jax.Array, None]:
+        return (carry.astype(jnp.float32) + item).astype(HALF), None
+
+    assert count(jax.grad(lambda w: total(x + w)), w) == 1
+    assert count(jax.grad(lambda x: total(x[jnp.array([1, 1])])), x) == 1
+    assert count(jax.grad(lambda w: total(jax.lax.scan(partial(step, w), x[:1], x)[0])), w) == 1
+    assert count(jax.grad(lambda w: total(gradient.scan(step, w, x[:1], x)[0])), w) == 0
+    assert count(lambda c: jax.lax.scan(rounded, c, jnp.ones(3))[0], jnp.ones((), HALF)) == 1

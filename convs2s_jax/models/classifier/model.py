@@ -15,7 +15,7 @@ from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
 from convs2s_jax.models.protocols import Features, FeaturesC, P
 from convs2s_jax.nn import affine, struct, weight_norm
-from convs2s_jax.nn.affine import Affine, bias
+from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -126,4 +126,4 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
         z = dropout(z, cfg.dropout, output_key)
         dtype = wide(z.dtype)
         y = jnp.einsum("BF,FL->BL", z, params.output.w, preferred_element_type=dtype)
-    return y + bias(params.output.b.astype(dtype), 2)
+    return add_bias(y, params.output.b)

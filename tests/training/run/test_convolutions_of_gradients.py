@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convs2s_jax.models import execution as execution_module
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.models.execution import ExecutionConfig, fast_half_products
+from convs2s_jax.models.execution import ExecutionConfig, has_fast_bfloat16_products
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run.config import TrainingConfig
 from convs2s_jax.training.run.configured import compile_configured, loss_of
@@ -92,12 +93,18 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     assert program.count("conv_general_dilated") >= 6
 
 
-def test_in_bfloat16_cpus_have_products_where_the_version_of_jax_has_fast_ones():
+@pytest.mark.parametrize(("fast", "form"), [(True, "dot_general"), (False, "conv_general_dilated")])
+def test_in_bfloat16_cpus_have_products_where_those_are_fast(fast, form, monkeypatch):
+    monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: fast)
     step = compile_configured(model(dtype="bfloat16"), TrainingConfig(), platform="cpu")
     program = str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
-    assert ("conv_general_dilated" in program) is not fast_half_products()
-    assert not fast_half_products("0.10.2")
-    assert all(fast_half_products(version) for version in ("0.11.2", "0.12.0.1", "1.0.0"))
+    assert form in program
+    assert (form == "conv_general_dilated") == ("conv_general_dilated" in program)
+
+
+def test_products_in_bfloat16_are_fast_from_jax_0_11_on():
+    assert not has_fast_bfloat16_products("0.10.2")
+    assert all(has_fast_bfloat16_products(version) for version in ("0.11.2", "0.12.0.1", "1.0.0"))
 
 
 LOOP = re.compile(r"\blength=8\b")
