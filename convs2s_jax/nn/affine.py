@@ -63,14 +63,19 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
 
 
 def linear(params: Affine, x: Array) -> Array:
-    """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w.
+    """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
+    return add_bias(matmul(x, params.w), params.b)
+
+
+def matmul(x: Array, w: Any) -> Array:
+    """X w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
 
     It is one product of matrices, as is its gradient with respect to w: with several axes of rows XLA would transpose
     the factors of that gradient first (docs/performance-log.md).
     """
-    rows = x.astype(params.w.dtype).reshape(-1, x.shape[-1])
-    y = product(rows, params.w) if isinstance(params.w, Quantized) else rows @ params.w
-    return add_bias(y.reshape(*x.shape[:-1], params.w.shape[-1]), params.b)
+    rows = x.astype(w.dtype).reshape(-1, x.shape[-1])
+    y = product(rows, w) if isinstance(w, Quantized) else rows @ w
+    return y.reshape(*x.shape[:-1], w.shape[-1])
 
 
 def add_bias(y: Array, b: Array) -> Array:

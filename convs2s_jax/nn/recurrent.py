@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, draws, struct
-from convs2s_jax.nn.affine import Affine, add_bias
+from convs2s_jax.nn.affine import Affine, add_bias, linear
 from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.types import Array, Key, wide
 
@@ -143,7 +143,7 @@ def run(
 
 def products(params: Affine, x: Array) -> Array:
     """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w. Time comes first, for the loop."""
-    return add_bias(jnp.einsum("BTC,CD->TBD", x.astype(params.w.dtype), params.w), params.b)
+    return jnp.swapaxes(linear(params, x), 0, 1)
 
 
 def step(kind: CellKind, params: Affine, state: CellState, x: Array, mask: Array) -> CellState:

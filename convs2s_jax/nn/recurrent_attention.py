@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
-from convs2s_jax.nn.affine import Affine, linear
+from convs2s_jax.nn.affine import Affine, linear, matmul
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
 from convs2s_jax.nn.types import Array, Key, wide
@@ -132,7 +132,7 @@ def product(_params: General | None, queries: Array, keys: Array) -> Array:
 
 def map_keys(params: Additive | General, keys: Array) -> Array:
     """W h, [B, S, A]."""
-    return jnp.einsum("BSE,EA->BSA", keys.astype(params.key.dtype), params.key)
+    return matmul(keys, params.key)
 
 
 def keep_keys(_params: None, keys: Array) -> Array:
