@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import draws
-from convs2s_jax.nn.affine import Affine, add_bias, linear
+from convs2s_jax.nn.affine import Affine, add_bias, matmul
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
 from convs2s_jax.nn.winograd import tile, winograd
@@ -97,7 +97,7 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     elif x.shape[1] == width:
         y = jnp.einsum("BC,CD->BD", x.reshape(x.shape[0], width * inputs), params.w.reshape(-1, outputs))[:, None]
     elif width == 1:
-        return linear(Affine(w=params.w[0], b=params.b), x)
+        y = matmul(x, params.w[0])
     else:
         # jax 0.10 to 0.12 have no type for the gradient of XLA's convolution (decision 0027)
         y = DENSE_FORMS["products" if shardings_in_types() else form](params.w, x)

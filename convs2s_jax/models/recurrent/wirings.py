@@ -19,7 +19,7 @@ feeding (their section 3.3): the same, but  s^1_t = cell([e_t; o_{t-1}], s^1_{t-
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -31,11 +31,6 @@ from convs2s_jax.nn.gradient import scan
 from convs2s_jax.nn.recurrent import Cell, CellKind, CellState
 from convs2s_jax.nn.recurrent_attention import AttentionParams, MappedMemory, Scoring, attend
 from convs2s_jax.nn.types import Array, Key
-
-Params = TypeVar("Params")
-Carry = TypeVar("Carry")
-Item = TypeVar("Item")
-Output = TypeVar("Output")
 
 
 @struct.dataclass
@@ -134,7 +129,7 @@ def previous(
 
     params = (cell.state, contexts, layers.attention, memory)
     items = (recurrent.products(words, target.e), target.mask.T)
-    state, made = _loop(body, params, cache.states[0], items, target.execution)
+    state, made = scan(target.execution.kept(body, scanned=True), params, cache.states[0], items)
     y, c, a = (jnp.swapaxes(x, 0, 1) for x in made)
     y, states = _stack(layers, 1, cache.states[1:], y, c, target)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
@@ -181,7 +176,7 @@ def feeding(
 
     items = (recurrent.products(words, target.e), target.mask.T, kept)
     params = (features_before, layers.cells, layers.attention, layers.map_out, memory)
-    (states, fed), made = _loop(body, params, (cache.states, cache.fed), items, target.execution)
+    (states, fed), made = scan(target.execution.kept(body, scanned=True), params, (cache.states, cache.fed), items)
     features, a = (jnp.swapaxes(x, 0, 1) for x in made)
     return features, a, RecurrentDecoderCache(states=states, fed=fed)
 
@@ -196,16 +191,6 @@ WIRINGS: dict[str, Wiring] = {
 def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
     """Split an affine map by input: the first `dim` channels with the bias, the others without."""
     return Affine(w=params.w[:dim], b=params.b), Affine(w=params.w[dim:], b=jnp.zeros_like(params.b))
-
-
-def _loop(
-    body: Callable[[Params, Carry, Item], tuple[Carry, Output]],
-    params: Params,
-    carry: Carry,
-    items: Item,
-    execution: ExecutionConfig,
-) -> tuple[Carry, Output]:
-    return scan(execution.kept(body, scanned=True), params, carry, items)
 
 
 def _stack(

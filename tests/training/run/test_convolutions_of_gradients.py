@@ -93,13 +93,13 @@ def test_other_devices_dtypes_and_choices_have_xlas_convolution(cfg, platform):
     assert program.count("conv_general_dilated") >= 6
 
 
-@pytest.mark.parametrize(("fast", "form"), [(True, "dot_general"), (False, "conv_general_dilated")])
-def test_in_bfloat16_cpus_have_products_where_those_are_fast(fast, form, monkeypatch):
+@pytest.mark.parametrize("fast", [True, False])
+def test_in_bfloat16_cpus_have_products_where_those_are_fast(fast, monkeypatch):
     monkeypatch.setattr(execution_module, "has_fast_bfloat16_products", lambda: fast)
     step = compile_configured(model(dtype="bfloat16"), TrainingConfig(), platform="cpu")
     program = str(jax.make_jaxpr(step.first)(params_of(model()), batch(), jax.random.key(1)))
-    assert form in program
-    assert (form == "conv_general_dilated") == ("conv_general_dilated" in program)
+    assert "dot_general" in program
+    assert ("conv_general_dilated" in program) is not fast
 
 
 def test_products_in_bfloat16_are_fast_from_jax_0_11_on():
