@@ -1,12 +1,13 @@
 """What tests of many files share: how results are compared, rows of padding, and which cases are drills."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from convs2s_jax.core.tokens import PAD
 
@@ -47,3 +48,11 @@ def drills_but(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
         for case, mark in zip(cases, marks, strict=True)
     ]
+
+
+def operations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """All operations of a traced program, those within loops and calls too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from operations(inner)

@@ -18,7 +18,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss
-from tests.helpers import drills_but
+from tests.helpers import drills_but, operations
 from tests.models.kinds import together
 from tests.models.laws import SOURCE, TARGET, config, fresh
 
@@ -29,14 +29,10 @@ KEY = jax.eval_shape(jax.random.key, 0)
 def precisions(program):
     """Of all products in a jaxpr and the jaxprs inside it."""
     found = set()
-    for equation in program.eqns:
+    for equation in operations(program):
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):
             precision = equation.params["precision"]
             found |= set(precision if isinstance(precision, tuple) else [precision])
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                found |= precisions(inner)
     return found
 
 

@@ -4,14 +4,13 @@ A sum in bfloat16 stops growing at 256 equal summands. The operations of the tra
 size of such an error depends on the numbers: with those of a new model it is small.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax.extend.core import Jaxpr, Var
 
 from convs2s_jax.core.config import build
 from convs2s_jax.models import encoder_decoder as model
@@ -19,23 +18,13 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import gradient
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.loss import loss, training_loss
-from tests.helpers import drills_but
+from tests.helpers import drills_but, operations
 from tests.models.kinds import ENCODERS, together
 from tests.models.laws import SOURCE, TARGET, E, config
 
 LOSSES = {"loss": loss, "training_loss": training_loss}
 """That of validation, and that of an update, which computes the softmax layer with its gradient."""
 HALF = jnp.bfloat16
-
-
-def operations(jaxpr: Jaxpr) -> Iterator[Any]:
-    """All operations of a program, those within loops and calls too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(item, ClosedJaxpr | Jaxpr):
-                    yield from operations(getattr(item, "jaxpr", item))
 
 
 def is_half(variable: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.nn import convolution, taps
 from convs2s_jax.nn import depthwise as module
 from convs2s_jax.nn.depthwise import DEPTHWISE_FORMS, WIDE, depthwise
-from tests.helpers import drills_but
+from tests.helpers import drills_but, operations
 
 B, C = 2, 6
 SIZES = [(1, 1, 1), (2, 5, 1), (3, 6, 2), (9, 4, 1), (4, 1, 3), (9, 7, 2)]
@@ -151,15 +151,7 @@ def test_products_of_a_long_input_have_no_matrix_of_all_positions_by_all():
     """The largest array has less than ten numbers for each weight; such a matrix would have 34."""
     w, x = jnp.zeros((1, 1024, 31, 4)), jnp.zeros((1, 1024 + 30, 8))
     program = jax.make_jaxpr(partial(depthwise, form="products"))(w, x)
-
-    def sizes(jaxpr):
-        for equation in jaxpr.eqns:
-            yield from (v.aval.size for v in equation.outvars)
-            for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
-                if hasattr(inner, "eqns"):
-                    yield from sizes(inner)
-
-    found = list(sizes(program.jaxpr))
+    found = [v.aval.size for one in operations(program.jaxpr) for v in one.outvars]
     assert len(found) > 10
     assert max(found) < 10 * w.size
 
