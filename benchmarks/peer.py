@@ -67,13 +67,15 @@ class Case:
     int8: bool = False
 
 
-def light(convolution: str, count: int) -> Case:
+def light(convolution: str, count: int, dtype: str = "float32") -> Case:
     """The recipe lightconv_iwslt_de_en with one of its convolutions; fairseq is so slow that it gets fewer updates."""
+    overrides = {f"model.{side}.convolution": convolution for side in ("encoder", "decoder")}
+    special = "" if dtype == "float32" else f", {dtype}"
     return Case(
-        f"training {convolution} convolutions, target tokens/s",
+        f"training {convolution} convolutions{special}, target tokens/s",
         "lightconv_iwslt_de_en",
-        {"task": "train", "convolution": convolution, "count": count},
-        {f"model.{side}.convolution": convolution for side in ("encoder", "decoder")},
+        {"task": "train", "convolution": convolution, "count": count, "dtype": dtype},
+        {**overrides, "model.dtype": dtype},
         count=8,
     )
 
@@ -96,6 +98,8 @@ CASES = {
     ),
     "lightweight": light("lightweight", 4),
     "dynamic": light("dynamic", 2),
+    "lightweight_bfloat16": light("lightweight", 4, "bfloat16"),
+    "dynamic_bfloat16": light("dynamic", 2, "bfloat16"),
     "beam1": beam(1),
     "beam5": beam(5),
     "beam1_shortlist": beam(1, 50),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.nn import draws
-from convs2s_jax.nn.affine import Affine, add_bias, matmul
+from convs2s_jax.nn.affine import Affine, add_bias, matmul, tangent_product
 from convs2s_jax.nn.quantized import Quantized, product
 from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
 from convs2s_jax.nn.winograd import tile, winograd
@@ -136,11 +136,9 @@ def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx
     """dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
 
     The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
-    XLA would fuse the transposition of dw with its product and choose a slow layout; the barrier keeps them apart.
     """
     width, _, outputs = w.shape
-    directions = jax.lax.optimization_barrier(dw.reshape(-1, outputs).T)
-    dy = jnp.einsum("BTX,DX->BTD", _windows(x, width), directions, precision=precision)
+    dy = tangent_product(_windows(x, width), dw.reshape(-1, outputs), precision)
     dx = dx.astype(wide(x.dtype))
     for j in reversed(range(width)):
         part = dx[:, j : j + dy.shape[1]]

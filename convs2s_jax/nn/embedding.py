@@ -66,7 +66,7 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
 
 def rows(table: Array | Part, indices: Array) -> Array:
-    """table[indices]. Where types have shardings, rows lie as indices do, which JAX wants to be told."""
+    """table[indices]. Where types have shardings, that of the result has to be given: it is the indices'."""
     if isinstance(table, Part):
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)

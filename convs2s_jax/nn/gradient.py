@@ -37,16 +37,28 @@ def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) 
 
 @jax.custom_jvp
 def once(x: Array) -> Array:
-    """x, whose gradient is computed as an array of its own before it is used.
+    """x, whose gradient on CPUs is computed as an array of its own before it is used.
 
-    A linear map uses it three times. XLA would compute it anew in some of these uses, with its masks of dropout.
+    A linear map uses it three times. XLA's CPU compiler would compute it anew in some of these uses, with its masks of
+    dropout.
     """
     return x
 
 
 @once.defjvp
 def _once_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return primals[0], jax.lax.optimization_barrier(tangents[0])
+    return primals[0], apart_on_cpu(tangents[0])
+
+
+@jax.jit  # so that it is traced once for each shape
+def apart_on_cpu(x: Array) -> Array:
+    """x, which XLA's CPU compiler computes as an array of its own: it fuses nothing that makes x with what reads it.
+
+    Its other compilers know better than a barrier what to fuse, and need less memory traffic without one
+    (docs/performance-log.md).
+    """
+    apart: Array = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+    return apart
 
 
 def add_broadcast(y: Array, x: Array) -> Array:

@@ -26,6 +26,39 @@ def test_linear_computes_in_the_dtype_of_its_kernel():
     assert affine.linear(params, jnp.ones((1, 2), jnp.float32)).dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize("leading", [(3,), (2, 3), (2, 3, 2)])
+def test_its_derivatives_in_bfloat16_are_those_in_float32(leading):
+    """Small whole numbers, which bfloat16 holds exactly: both modes, and reverse mode twice."""
+    draws = iter(jax.random.split(jax.random.key(0), 6))
+
+    def whole(*shape):
+        return jax.random.randint(next(draws), shape, -2, 3).astype(jnp.float32)
+
+    (x, w), tangents = (whole(*leading, 4), whole(4, 5)), (whole(*leading, 4), whole(4, 5))
+    dy = whole(*leading, 5)
+
+    def derivatives(dtype):
+        at, along, back = jax.tree.map(lambda a: a.astype(dtype), ((x, w), tangents, dy))
+        y, pushed = jax.jvp(affine.matmul, at, along)
+        pulled = jax.vjp(affine.matmul, *at)[1](back)
+        twice = jax.grad(lambda x, w: jnp.sum(jax.vjp(affine.matmul, x, w)[1](back)[1] * along[1]))(*at)
+        return jax.tree.map(lambda a: np.asarray(a, np.float32), (y, pushed, pulled, twice))
+
+    jax.tree.map(np.testing.assert_array_equal, derivatives(jnp.bfloat16), derivatives(jnp.float32))
+
+
+def test_the_gradient_of_a_kernel_in_bfloat16_is_one_product_that_is_transposed_by_itself():
+    """Fused with its transposition it runs at a fifth of the rate on CPUs (decision 0046)."""
+    x, w = jnp.ones((2, 3, 4), jnp.bfloat16), jnp.ones((4, 5), jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda w: affine.matmul(x, w).astype(jnp.float32).sum())).trace(w)
+    for platform, barriers in (("cpu", 1), ("cuda", 0), ("tpu", 0)):
+        lines = gradient.lower(lowering_platforms=(platform,)).as_text().splitlines()
+        [product] = [line for line in lines if "stablehlo.dot_general" in line]  # y itself is not needed
+        assert "contracting_dims = [0, 1] x [0, 1]" in product
+        assert product.endswith("-> tensor<5x4xbf16>")
+        assert sum("stablehlo.optimization_barrier" in line for line in lines) == barriers
+
+
 @pytest.mark.parametrize("keep", [1.0, 0.6])
 def test_fresh_kernel_has_the_deviation_of_section_3_5(keep):
     """60,000 draws: the deviation is known to 0.3 %, so 2 % is far outside chance."""
