@@ -12,7 +12,7 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import convert
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
-from convs2s_jax.core.literals import literal
+from convs2s_jax.core.literals import written
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.options import Options
 
@@ -63,7 +63,7 @@ def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
             )
         if name not in kinds:
             raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
-        found[name] = convert(kinds[name], literal(text), f"--config.{path}")
+        found[name] = convert(kinds[name], written(text), f"--config.{path}")
         if search.get(name, found[name]) != found[name]:
             raise UserError(
                 f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; give one"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
-from convs2s_jax.core.literals import REPEATED, literal
+from convs2s_jax.core.literals import REPEATED, literal, written
 
 T = TypeVar("T")
 
@@ -117,7 +117,8 @@ def read_text(kind: Any, text: str, where: str) -> Any:
 def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
     """Set one value of nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
 
-    Text that is a Python literal (0.3, True, [(256, 3)] * 4) is read as one, any other text as a string.
+    Text that is a Python literal (0.3, True, [(256, 3)] * 4) is read as one, any other text as a string. A number
+    remembers how it was written, for fields that are texts.
 
     Args:
       values: a mapping, a config record, or None for an empty one; it is not changed.
@@ -135,7 +136,7 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
         raise UserError(f"{where}.{path}: {where} is {shown(values)}, a value without fields; set it as a whole")
     values = values or {}
     head, _, rest = path.partition(".")
-    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else literal(text)
+    inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else written(text)
     return {**values, head: inner}
 
 
@@ -158,7 +159,7 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
             known = [str(item) for item in arguments]
             raise UserError(f"{where} is {shown(value)}{did_you_mean(_plain(value), known)}")
-        return value
+        return arguments[arguments.index(value)]
     if origin is tuple:
         return _tuple(arguments, value, where)
     if dataclasses.is_dataclass(kind):
@@ -250,7 +251,7 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         check(abs(whole) <= most, f"{where} is {shown(whole)}: use a whole number from -{most} to {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        value = shown(value)  # on a command line, the text 2016 looks like a number
+        value = getattr(value, "text", None) or shown(value)  # on a command line, the text 2016 looks like a number
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

@@ -19,6 +19,29 @@ def literal(text: str) -> Any:
         return text
 
 
+class WrittenInt(int):
+    """A whole number with the `text` that spelt it."""
+
+    text: str
+
+
+class WrittenFloat(float):
+    """A number with the `text` that spelt it."""
+
+    text: str
+
+
+def written(text: str) -> Any:
+    """`literal`, but a number remembers how it was written: as a name, 2024_01 and 1.10 are not 202401 and 1.1."""
+    value = literal(text)
+    kind = {int: WrittenInt, float: WrittenFloat}.get(type(value))
+    if kind is None:
+        return value
+    number = kind(value)
+    number.text = text
+    return number
+
+
 def _literal(node: ast.expr) -> tuple[Any, int]:
     """The value of a node, and the number of items in it: those of inner lists are counted as often as they occur."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):

@@ -1,7 +1,6 @@
 """What JAX will compute on, as far as can be told before it starts its backends."""
 
 import importlib
-import importlib.metadata
 import importlib.util
 import pkgutil
 from pathlib import Path
@@ -29,6 +28,13 @@ def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
     return not (gpus or others or tpus)
 
 
+def rules_out_accelerators(platforms: str | None, devices: Path = Path("/dev")) -> bool:
+    """Whether JAX cannot compute on a GPU or TPU here. Arguments as for `expects_cpu`, which tells more."""
+    if platforms:
+        return platforms == "cpu"
+    return not _any(devices, GPUS + TPUS)
+
+
 def _any(devices: Path, patterns: tuple[str, ...]) -> bool:
     return any(True for pattern in patterns for _ in devices.glob(pattern))
 
@@ -39,4 +45,6 @@ def _plugins() -> set[str]:
         modules = {module.name for module in pkgutil.iter_modules(importlib.import_module("jax_plugins").__path__)}
     except ImportError:
         modules = set()
-    return modules | {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
+    from importlib.metadata import entry_points  # takes longer to import than all else here
+
+    return modules | {entry.name for entry in entry_points(group="jax_plugins")}

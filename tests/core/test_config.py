@@ -174,6 +174,17 @@ def test_values_are_read_as_their_types():
     assert build(Small, [7, "x"]) == Small(size=7, name="x")
 
 
+@pytest.mark.parametrize("text", ["2016", "2024_01", "1.10", "1e3", "0x10", "007", "-0"])
+def test_a_text_that_looks_like_a_number_stays_as_it_was_written(text):
+    assert build(Small, override({"size": 1}, "name", text)).name == text
+
+
+def test_a_number_that_was_written_is_a_plain_number():
+    built = build(Small, override(override(override({}, "size", "0x10"), "share", "1e3"), "level", "2"))
+    assert (built.size, built.share, built.level) == (16, 1000.0, 2)
+    assert [type(value) for value in (built.size, built.share, built.level)] == [int, float, int]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

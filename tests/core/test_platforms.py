@@ -32,7 +32,7 @@ from convs2s_jax.core.errors import UserError
 def test_whether_jax_will_compute_on_cpus(chosen, plugin, device, expected, tmp_path, monkeypatch):
     modules = [types.SimpleNamespace(name=plugin)] if plugin else []
     monkeypatch.setattr(platforms.pkgutil, "iter_modules", lambda _: modules)
-    monkeypatch.setattr(platforms.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
     monkeypatch.setitem(sys.modules, "jax_plugins", types.SimpleNamespace(__path__=[]))
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: name)
     if device:
@@ -52,6 +52,27 @@ def test_device_files_of_tpus_without_their_library_are_of_something_else(tmp_pa
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "3").touch()
     assert platforms.expects_cpu(None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "device", "expected"),
+    [
+        (None, None, True),
+        (None, "vfio/vfio", True),
+        ("", "nvidia0", False),
+        (None, "accel0", False),
+        ("cpu", "nvidia0", True),
+        ("cuda", None, False),
+        ("cpu,cuda", None, False),
+    ],
+)
+def test_accelerators_are_ruled_out_by_the_choice_of_platforms_or_without_device_files(
+    chosen, device, expected, tmp_path
+):
+    if device:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    assert platforms.rules_out_accelerators(chosen, tmp_path) is expected
 
 
 @pytest.mark.parametrize("cpu", [True, False])
