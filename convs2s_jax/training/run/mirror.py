@@ -28,7 +28,7 @@ PERIOD = 5.0
 PATIENCE = 600.0
 """Seconds for which writing back is tried again before a run gives up."""
 CHECKPOINTS, MARK = "checkpoints", "position/metadata"
-READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log", trackers.DATABASE)
+READ_BACK = ("config.json", metrics_file.NAME, metrics_file.DAMAGED, "train.log", trackers.DATABASE, trackers.RUN_ID)
 """Files that a run that continues needs, beside vocabularies and checkpoints."""
 LOCAL = ("cache", CHECKPOINTS, FOLDER)
 """Folders that are not written back with the other files: tokenised text stays local, checkpoints have an order, and

@@ -72,7 +72,7 @@ class Reports:
         self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
         for sentence in damaged:
             self.tell(sentence)
-        self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell)
+        self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell, step=step)
 
     def __enter__(self) -> "Reports":
         return self

@@ -1,6 +1,6 @@
 """A workdir: the files of a run, enough to continue it and to decode.
 
-config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  lock
+config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/  samples/  cache/  tracker_id  lock
 """
 
 import contextlib

@@ -7,6 +7,9 @@ MLflow into a database file. Their environment variables, such as WANDB_MODE and
 import hashlib
 import importlib.util
 import os
+import re
+import secrets
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,14 +18,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.files import replace_file
 
 PROJECT = "convs2s_jax"
 """Project, or experiment, of the runs, unless the environment names one."""
 DATABASE = "mlflow.db"
 """MLflow's file in the workdir."""
-LONGEST = 500
-"""Most characters of a parameter's value that MLflow takes."""
+LONGEST, AT_ONCE = 500, 100
+"""Most characters of a parameter's value, and most parameters in a request, that MLflow takes."""
+RUN_ID = "tracker_id"
+"""File in the workdir: the id of its run, the same for all trackers."""
 Values = Mapping[str, float | int]
+
+
+class RunName(NamedTuple):
+    """What a tracker calls a run: an id that no other run has, and a name for people."""
+
+    id: str
+    name: str
 
 
 class Tracker(Protocol):
@@ -38,16 +51,16 @@ class Tracker(Protocol):
 class WandB:
     """Weights & Biases: folder `wandb` of the workdir, which `wandb sync` uploads."""
 
-    def __init__(self, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
-        """Open the run that belongs to the workdir."""
+    def __init__(self, workdir: Path, run: RunName, fields: Mapping[str, Any]) -> None:
+        """Open the run, or create it."""
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")  # its own check has a sentence
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(workdir),
-            id=os.environ.get("WANDB_RUN_ID", run_id(address)),
-            name=os.environ.get("WANDB_NAME", address.rpartition("/")[2]),
+            id=os.environ.get("WANDB_RUN_ID", run.id),
+            name=os.environ.get("WANDB_NAME", run.name),
             resume="allow",
             mode=mode,
             config=dict(fields),
@@ -74,32 +87,35 @@ class WandB:
 class MLflow:
     """MLflow: the file `mlflow.db` of the workdir, for `mlflow ui --backend-store-uri sqlite:///WORKDIR/mlflow.db`."""
 
-    def __init__(self, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
-        """Open the run that belongs to the workdir, or create it with the configuration as its parameters."""
+    def __init__(self, workdir: Path, run: RunName, fields: Mapping[str, Any]) -> None:
+        """Open the run, or create it with the configuration as its parameters."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries of MLflow, about each other
+            from mlflow.entities import Metric, Param
             from mlflow.tracking import MlflowClient
 
+            self._metric = Metric
             uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{(workdir / DATABASE).absolute()}")
             self._client = client = MlflowClient(tracking_uri=uri)
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             found = client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else client.create_experiment(name)
-            runs = client.search_runs([experiment], f"tags.workdir = '{run_id(address)}'")
+            runs = client.search_runs([experiment], f"tags.workdir = '{run.id}'")
             if runs:
                 self._run = str(runs[0].info.run_id)
                 client.update_run(self._run, status="RUNNING")
                 return
-            tags = {"workdir": run_id(address)}
-            run = client.create_run(experiment, run_name=address.rpartition("/")[2], tags=tags)
-            self._run = str(run.info.run_id)
-            for field, value in fields.items():
-                client.log_param(self._run, field, str(value)[:LONGEST])
+            created = client.create_run(experiment, run_name=run.name, tags={"workdir": run.id})
+            self._run = str(created.info.run_id)
+            params = [Param(field, str(value)[:LONGEST]) for field, value in fields.items()]
+            for first in range(0, len(params), AT_ONCE):
+                client.log_batch(self._run, params=params[first : first + AT_ONCE])
 
     def log(self, values: Values, step: int) -> None:
-        """Write numbers."""
-        for name, value in values.items():
-            self._client.log_metric(self._run, name, float(value), step=step)
+        """Write numbers, in one request."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, float(value), now, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
 
     def close(self) -> None:
         """Mark the run as ended, until it is continued."""
@@ -111,11 +127,11 @@ class Entry(NamedTuple):
 
     Attributes:
       package: that it needs.
-      open: (workdir, its address, fields of the configuration by name) -> the tracker.
+      open: (workdir, name of the run, fields of the configuration by path) -> the tracker.
     """
 
     package: str
-    open: Callable[[Path, str, Mapping[str, Any]], Tracker]
+    open: Callable[[Path, RunName, Mapping[str, Any]], Tracker]
 
 
 TRACKERS: Mapping[str, Entry] = MappingProxyType({"wandb": Entry("wandb", WandB), "mlflow": Entry("mlflow", MLflow)})
@@ -136,7 +152,14 @@ class Trackers:
     """The trackers of a run. One that fails is told once and not used again: it does not end a training."""
 
     def __init__(
-        self, names: Sequence[str], workdir: Path, address: str, config: Mapping[str, Any], tell: Callable[[str], None]
+        self,
+        names: Sequence[str],
+        workdir: Path,
+        address: str,
+        config: Mapping[str, Any],
+        tell: Callable[[str], None],
+        *,
+        step: int,
     ) -> None:
         """Open them.
 
@@ -146,11 +169,14 @@ class Trackers:
           address: of the workdir, the same on each machine where the run is continued.
           config: the configuration as nested dictionaries.
           tell: tells the user a sentence.
+          step: updates done; a run that begins has a new id.
         """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
-        for name in names:
-            self._try(name, partial(self._begin, name, workdir, address, dict(flat(config))))
+        if names:
+            run = RunName(run_id(workdir, address, step=step), address.rpartition("/")[2])
+            for name in names:
+                self._try(name, partial(self._begin, name, workdir, run, dict(flat(config))))
 
     def log(self, values: Values, step: int) -> None:
         """Write numbers to all of them."""
@@ -162,8 +188,8 @@ class Trackers:
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
 
-    def _begin(self, name: str, workdir: Path, address: str, fields: Mapping[str, Any]) -> None:
-        self._open[name] = TRACKERS[name].open(workdir, address, fields)
+    def _begin(self, name: str, workdir: Path, run: RunName, fields: Mapping[str, Any]) -> None:
+        self._open[name] = TRACKERS[name].open(workdir, run, fields)
 
     def _try(self, name: str, action: Callable[[], None]) -> None:
         try:
@@ -173,9 +199,19 @@ class Trackers:
             self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
 
 
-def run_id(address: str) -> str:
-    """An id for the run in the workdir of this address: the same whenever it is continued."""
-    return hashlib.sha256(address.encode()).hexdigest()[:12]
+def run_id(workdir: Path, address: str, *, step: int) -> str:
+    """The id of the run in a workdir: new where it begins, then that of the workdir's file.
+
+    A run that earlier versions began has no such file; its id is a checksum of its workdir's address. So is that of one
+    whose file is damaged.
+    """
+    path = workdir / RUN_ID
+    if not step:
+        new = secrets.token_hex(6)
+        replace_file(path, new)
+        return new
+    known = path.read_text(errors="replace") if path.exists() else ""
+    return known if re.fullmatch("[0-9a-f]{12}", known) else hashlib.sha256(address.encode()).hexdigest()[:12]
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

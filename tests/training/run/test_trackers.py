@@ -1,5 +1,6 @@
 """Trackers get the metrics of metrics.jsonl; one that fails, or is not installed, costs a sentence and no training."""
 
+import hashlib
 import json
 import math
 import os
@@ -21,8 +22,8 @@ from tests.stores import bucket  # noqa: F401  (a fixture)
 class Recorded:
     """A tracker that keeps what it is given; it fails at the step `fails`."""
 
-    def __init__(self, _workdir, address, fields, fails=None):
-        self.address, self.fields, self.fails, self.logged, self.closed = address, fields, fails, [], False
+    def __init__(self, _workdir, run, fields, fails=None):
+        self.run, self.fields, self.fails, self.logged, self.closed = run, fields, fails, [], False
         ALL.append(self)
 
     def log(self, values, step):
@@ -75,14 +76,28 @@ def test_only_a_second_signal_does_not_wait_for_a_tracker(recorded, tmp_path):
     assert [one.closed for one in recorded] == [True, False]
 
 
-def test_a_run_in_a_store_has_its_address_on_every_machine(recorded, tmp_path):
+def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_another(recorded, tmp_path):
+    for step in (0, 4, 8, 0, 4):
+        with Reports(tmp_path, step=step, trackers=("good", "bad"), address="gs://bucket/run"):
+            pass
+    ids = [one.run.id for one in recorded]
+    assert ids[::2] == ids[1::2], "two trackers of a start have one id"
+    first, again = ids[0], ids[6]
+    assert ids[::2] == [first, first, first, again, again]
+    assert first != again
+    assert {one.run.name for one in recorded} == {"run"}
+
+
+def test_a_run_without_an_id_has_that_of_its_address_on_every_machine(recorded, tmp_path):
     for copy in ("one", "another"):
         (tmp_path / copy).mkdir()
-        with Reports(tmp_path / copy, step=0, trackers=("good",), address="gs://bucket/run"):
+        with Reports(tmp_path / copy, step=4, trackers=("good",), address="gs://bucket/run"):
             pass
-    with Reports(tmp_path, step=0, trackers=("good",)):
+    (tmp_path / trackers.RUN_ID).write_bytes(b"\xff damaged")
+    with Reports(tmp_path, step=4, trackers=("good",)):
         pass
-    assert [each.address for each in recorded] == ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
+    addresses = ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
+    assert [each.run.id for each in recorded] == [hashlib.sha256(a.encode()).hexdigest()[:12] for a in addresses]
 
 
 class FakeOfWandB(types.ModuleType):
@@ -107,8 +122,8 @@ class FakeOfWandB(types.ModuleType):
 def test_numbers_of_an_earlier_step_are_in_the_summary_of_weights_and_biases(tmp_path, monkeypatch):
     fake = FakeOfWandB(step=2)  # where an earlier start was
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    wandb = trackers.WandB(tmp_path, "gs://bucket/run", {})
-    assert (fake.given["name"], fake.given["id"]) == ("run", trackers.run_id("gs://bucket/run"))
+    wandb = trackers.WandB(tmp_path, trackers.RunName("abc", "run"), {})
+    assert (fake.given["name"], fake.given["id"]) == ("run", "abc")
     for step, values in [(1, {"a": 1}), (2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4}), (3, {"test": 5})]:
         wandb.log(values, step)
     assert fake.history == [(2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4})]
@@ -196,5 +211,5 @@ def test_wandb_has_what_metrics_jsonl_has(tmp_path):
                     "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
                 }
                 found |= {(values["_step"], name): value for name, value in values.items()}
-    assert ids == {trackers.run_id(str(tmp_path / "run"))}
+    assert ids == {(tmp_path / "run" / trackers.RUN_ID).read_text()}
     assert expected == pytest.approx({key: found.get(key) for key in expected})
