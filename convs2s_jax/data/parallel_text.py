@@ -54,8 +54,29 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, not one of {SPLITS}")
-    kind = KINDS[cfg.corpus.partition(":")[0]]
-    sides = _sides(kind, cfg, split)
+    kind = _kind(cfg)
+    if not cfg.hold_out or split == "test":
+        return _text(cfg, split, kind.read(cfg, split), optional=optional)
+    own = kind.read(cfg, "valid")
+    if split == "valid" and own is not None:
+        return _text(cfg, split, own)
+    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
+
+
+def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
+    """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines."""
+    kind = _kind(cfg)
+    whole = kind.read(cfg, "train")
+    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))
+    return _text(cfg, "train", parts["train"]), _text(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
+
+
+def _kind(cfg: DataConfig) -> Kind:
+    return KINDS[cfg.corpus.partition(":")[0]]
+
+
+def _text(cfg: DataConfig, split: str, sides: Sides | None, *, optional: bool = False) -> ParallelText:
+    """A split from what the corpus has of it, None for nothing. Raises UserError as `read`."""
     if sides is None:
         if optional:
             return ParallelText((), (), split)
@@ -64,21 +85,18 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
             if split == "valid"
             else ""
         )
-        raise UserError(kind.missing(cfg, split) + way)
+        raise UserError(_kind(cfg).missing(cfg, split) + way)
     if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
     src = [""] * len(sides.tgt) if cfg.one_sided else sides.src
     return ParallelText(src, sides.tgt, split, sides.files, sides.rows)
 
 
-def _sides(kind: Kind, cfg: DataConfig, split: str) -> Sides | None:
-    """The split of the corpus; without a split "valid", that is a held-out part of train and "train" is the rest."""
-    sides = kind.read(cfg, split)
-    if not cfg.hold_out or split == "test":
-        return sides
-    own = sides if split == "valid" else kind.read(cfg, "valid")
-    whole = sides if split == "train" else kind.read(cfg, "train")
-    return sides if own is not None or whole is None else _cut(whole, cfg.hold_out)[split]
+def _held_out(cfg: DataConfig, whole: Sides | None, own: Sides | None) -> Mapping[str, Sides | None]:
+    """The splits "train" and "valid" of a corpus; without its own "valid" that is a part of train, if `hold_out`."""
+    if not cfg.hold_out or own is not None or whole is None:
+        return {"train": whole, "valid": own}
+    return _cut(whole, cfg.hold_out)
 
 
 def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:

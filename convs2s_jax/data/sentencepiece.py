@@ -30,7 +30,8 @@ class SentencePiece:
 
     decode(encode([text])[0]) == text if no character is unknown and the normalisation is "identity", except that
     SentencePiece collapses runs of spaces (U+0020, no other space) into one and strips leading and trailing spaces.
-    Unknown characters come back as "<unk>".
+    Unknown characters come back as "<unk>", and the characters U+FDD0 and U+FDD1, which Unicode reserves for internal
+    use, as U+2581 and U+2585.
 
     Attributes:
       model: content of SentencePiece's model file.

@@ -56,8 +56,8 @@ class LinenModel(linen.Module):
 
         Args:
           memory: of B sentences.
-          tokens: [N, T], the end symbol first; N = B * W rows. The target may be
-            split over calls in any way, with the same result.
+          tokens: [N, T], the end symbol first; N = B * W rows. The target may be split over calls in any way, with the
+            same result.
 
         Returns:
           Logits [N, T, V] and attention [N, T, S].

@@ -68,6 +68,11 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found else None
     if moments is None:
         tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")
+    if cfg.training.optimizer.kind == "adamw":
+        tell(
+            f"{order.output}: fairseq-train continues with its Adam, which adds eps before the bias is corrected; "
+            "AdamW here adds it afterwards"
+        )
     if position["batch"]:
         tell(
             f"{order.output}: fairseq-train begins epoch {position['epoch']} anew, of which {order.workdir} saw a part"

@@ -74,8 +74,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         where checkpoints of it exist.
     """
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
-    text = parallel_text.read(cfg.data, "train")
-    valid_text = parallel_text.read(cfg.data, "valid", optional=cfg.data.hold_out == 0)
+    text, valid_text = parallel_text.read_train_and_valid(cfg.data)
     test_text = parallel_text.read(cfg.data, "test", optional=True)
     if not len(valid_text):
         check(

@@ -129,6 +129,9 @@ def score_test(session: Session, state: TrainState) -> None:
         folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
     )
     if distributed.from_primary(reports.has(split="test", step=saved["step"])):
+        reports.tell(
+            f"step {saved['step']} was scored on the test set before; decode.py --split=test computes other scores"
+        )
         return
     try:
         loss, scores, outputs = measure(session, params, run.test, name=f"test {saved['step']}")

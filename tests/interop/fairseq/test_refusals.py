@@ -1,5 +1,6 @@
 """What does not fit is refused with its differences, and nothing half-written stays."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -236,8 +237,22 @@ def test_adam_comes_and_goes_without_its_state(values, tmp_path):
     assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
     assert "without a state of the optimiser; fairseq-train begins it afresh" in " ".join(told)
+    assert "AdamW" not in " ".join(told)
     told = examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again")
     assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
+
+
+@pytest.mark.drill
+def test_an_export_says_that_fairseq_has_another_adam_than_adamw(values, tmp_path):
+    values["args"].optimizer = "adam"
+    examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    content = json.loads(config.read_text())
+    content["training"]["optimizer"] = {"kind": "adamw"}
+    del content["checksum"]
+    config.write_text(json.dumps(content))
+    told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
+    assert "fairseq-train continues with its Adam, which adds eps before the bias is corrected" in " ".join(told)
 
 
 # The command line.

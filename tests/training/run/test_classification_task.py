@@ -1,6 +1,7 @@
 """Classification in the one training loop: its loss, its updates on any mesh, whole runs."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +135,16 @@ def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kinds")
     train(tiny.config(**RUN), folder)
     return folder
+
+
+def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(workdir, tmp_path):
+    shutil.copytree(workdir, tmp_path / "run")
+    train(tiny.config(**RUN), tmp_path / "run")
+    assert tiny.metrics(tmp_path / "run") == tiny.metrics(workdir)
+    [test] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
+    said = f"step {test['step']} was scored on the test set before; decode.py --split=test computes other scores"
+    assert said in (tmp_path / "run" / "train.log").read_text()
+    assert said not in (workdir / "train.log").read_text()
 
 
 def test_a_run_reports_accuracy_and_f1(workdir):

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, store, vocabulary
+from convs2s_jax.data import corpora, parallel_text, store, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import fill
 from convs2s_jax.training.run import run_folder, validation
@@ -64,6 +64,20 @@ def test_a_split_that_is_there_counts(folder):
         (folder / f"valid.{side}").write_text("w1\n")
     assert len(parallel_text.read(config(folder, hold_out=0.1), "valid")) == 1
     assert len(parallel_text.read(config(folder, hold_out=0.1), "train")) == 200
+
+
+@pytest.mark.parametrize("hold_out", [0.0, 0.1])
+@pytest.mark.parametrize("own", [False, True])
+def test_both_splits_at_once_are_those_of_separate_reads_and_each_file_is_read_once(folder, own, hold_out, monkeypatch):
+    for side in ("in", "out") if own else ():
+        (folder / f"valid.{side}").write_text("w1\n")
+    cfg, opened = config(folder, hold_out=hold_out), []
+    separate = tuple(parallel_text.read(cfg, split, optional=split == "valid") for split in ("train", "valid"))
+    read_lines = corpora.read_lines
+    monkeypatch.setattr(corpora, "read_lines", lambda path, **more: opened.append(path) or read_lines(path, **more))
+    both = parallel_text.read_train_and_valid(cfg)
+    assert [(text, text.rows, text.files) for text in both] == [(text, text.rows, text.files) for text in separate]
+    assert len(opened) == len(set(opened)) == (4 if own else 2)
 
 
 def test_what_to_do_without_validation_lines_is_said(folder):
