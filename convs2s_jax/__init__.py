@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from convs2s_jax.core.config import build
     from convs2s_jax.core.errors import UserError
     from convs2s_jax.models.classifier.model import ClassifierConfig
+    from convs2s_jax.models.classifier.model import init as init_classifier
+    from convs2s_jax.models.classifier.model import logits as classifier_logits
     from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from convs2s_jax.search.translate import translate
     from convs2s_jax.training.batch import Batch, LossSums
     from convs2s_jax.training.loss import loss
-    from convs2s_jax.training.mesh import MeshConfig
+    from convs2s_jax.training.mesh import MeshConfig, row_shards
     from convs2s_jax.training.mesh import make as make_mesh
     from convs2s_jax.training.parallel import compile_steps
+    from convs2s_jax.training.sharding import batch_sharding, shardings
     from convs2s_jax.training.step import TrainState, init_state, update
     from convs2s_jax.translation.translator import load
 
@@ -45,14 +48,17 @@ __all__ = [
     "SearchConfig",
     "TrainState",
     "UserError",
+    "batch_sharding",
     "beam_search",
     "build",
     "cast",
+    "classifier_logits",
     "compile_steps",
     "decode",
     "decoder_inputs",
     "encode",
     "init",
+    "init_classifier",
     "init_state",
     "layer_attention",
     "load",
@@ -62,6 +68,8 @@ __all__ = [
     "numbers_of",
     "receptive_fields",
     "request",
+    "row_shards",
+    "shardings",
     "split_kernels",
     "start",
     "strategy_of",
@@ -81,14 +89,17 @@ _PLACES = {
     "SearchConfig": "search.config.SearchConfig",
     "TrainState": "training.step.TrainState",
     "UserError": "core.errors.UserError",
+    "batch_sharding": "training.sharding.batch_sharding",
     "beam_search": "search.beam.search",
     "build": "core.config.build",
     "cast": "models.encoder_decoder.cast",
+    "classifier_logits": "models.classifier.model.logits",
     "compile_steps": "training.parallel.compile_steps",
     "decode": "models.encoder_decoder.decode",
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",
     "encode": "models.encoder_decoder.encode",
     "init": "models.encoder_decoder.init",
+    "init_classifier": "models.classifier.model.init",
     "init_state": "training.step.init_state",
     "layer_attention": "models.layer_attention.layer_attention",
     "load": "translation.translator.load",
@@ -98,6 +109,8 @@ _PLACES = {
     "numbers_of": "search.numbers.numbers_of",
     "receptive_fields": "models.receptive_field.receptive_fields",
     "request": "search.request.request",
+    "row_shards": "training.mesh.row_shards",
+    "shardings": "training.sharding.shardings",
     "split_kernels": "models.encoder_decoder.split",
     "start": "models.encoder_decoder.start",
     "strategy_of": "search.strategies.table.strategy_of",

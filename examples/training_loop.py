@@ -13,8 +13,6 @@ import numpy as np
 import optax
 
 import convs2s_jax as convs2s
-from convs2s_jax.training.mesh import row_shards
-from convs2s_jax.training.sharding import batch_sharding, shardings
 
 V, EOS, PAD = 12, 2, 1
 CFG = convs2s.ModelConfig(
@@ -40,15 +38,15 @@ def main(updates=200, axes=convs2s.MeshConfig(data=-1, fsdp=1, tensor=1)):  # no
     optimizer = optax.adamw(optax.linear_schedule(0.0, 4e-3, transition_steps=20))
 
     def loss(params, batch, key):
-        return convs2s.loss(params, CFG, batch, smoothing=0.1, shards=row_shards(mesh), key=key)
+        return convs2s.loss(params, CFG, batch, smoothing=0.1, shards=convs2s.row_shards(mesh), key=key)
 
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)
     state = convs2s.init_state(convs2s.split_kernels(params, CFG), optimizer)
-    state = jax.device_put(state, shardings(state, mesh))
+    state = jax.device_put(state, convs2s.shardings(state, mesh))
     step = convs2s.compile_steps(loss, optimizer, mesh, clip=1.0)
     losses = []
     for i in range(updates):
-        batch = jax.device_put(pairs(i), batch_sharding(mesh))
+        batch = jax.device_put(pairs(i), convs2s.batch_sharding(mesh))
         state, report = convs2s.update(step, state, [batch], rate=None, key=jax.random.key(i))
         losses.append(float(report.loss.nll / report.loss.tokens))
         if (i + 1) % 50 == 0:

@@ -265,7 +265,7 @@ def decode(
       memory: of B sentences.
       cache: of N = B * W rows.
       tokens: [N, T], first the end symbol (which starts a target), then the target; PAD only on the right.
-      key: for dropout; None evaluates.
+      key: for dropout; None for evaluation.
       layer: as in `logits`.
 
     Returns:

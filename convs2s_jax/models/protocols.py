@@ -20,7 +20,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 def fields_after(reaches: Iterable[int]) -> tuple[int, ...]:
-    """Positions that an output of each layer depends on, of layers that see so many beside their own."""
+    """The receptive field after each layer, in positions, from the further positions that each layer sees."""
     return tuple(itertools.accumulate(reaches, initial=1))[1:]
 
 

@@ -96,6 +96,22 @@ def test_both_flax_modules_train_as_the_pure_functions():
 
 
 @pytest.mark.drill
+def test_the_text_classifier_tells_the_order_of_two_words():
+    """All texts of five words that hold the pair, or its words the other way round, beside words that say nothing."""
+    module = example("text_classifier")
+    params, accuracy = module.main()
+    assert accuracy > 0.97
+    texts, labels = [], []
+    for others in itertools.product([7, 8], repeat=3):
+        for place in range(4):
+            for label, pair in enumerate(([6, 5], [5, 6])):
+                texts.append([*others[:place], *pair, *others[place:], module.EOS])
+                labels.append(label)
+    logits = jax.jit(lambda src: module.convs2s.classifier_logits(params, module.CFG, src))(np.array(texts, np.int32))
+    np.testing.assert_array_equal(np.argmax(logits, axis=-1), labels)
+
+
+@pytest.mark.drill
 def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
     module = example("own_loss_and_optimizer")
     batch = module.pairs(0, rows=3)

@@ -20,7 +20,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 class _EveryLayerAlike:
-    """What most kinds answer."""
+    """Defaults that most kinds share."""
 
     @property
     def dilation(self) -> int:
@@ -32,7 +32,7 @@ class _EveryLayerAlike:
         return self
 
     def check_inputs(self, inputs: int) -> None:
-        """Refuse C = `inputs` channels that do not suit; any do."""
+        """Refuse a number of input channels; here any C = `inputs` will do."""
 
     def heads_of(self, inputs: int) -> int:
         """H of C = `inputs` channels: a kernel of its own for each channel."""

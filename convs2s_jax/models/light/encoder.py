@@ -29,11 +29,11 @@ class LightEncoderConfig(LightConfig, EncoderConfig):
 
 @struct.dataclass
 class LightEncoderBlock:
-    """Parameters of one layer: its two parts.
+    """Parameters of one layer: its two sublayers.
 
     Attributes:
-      convolution: the first part.
-      feed_forward: the last part.
+      convolution: the first.
+      feed_forward: the second.
     """
 
     convolution: LightConvolution
@@ -47,7 +47,7 @@ class LightEncoderParams:
     Attributes:
       embedding: of source tokens.
       blocks: the layers.
-      norm: after the last layer, where the others stand before their parts; else None.
+      norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
     """
 
     embedding: Embedding
@@ -56,7 +56,7 @@ class LightEncoderParams:
 
 
 def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightEncoderParams:
-    """Fresh parameters as fairseq's: rows V of the source vocabulary, E = dim; dropout has no part in them."""
+    """Fresh parameters, initialised as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
     return LightEncoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
@@ -89,10 +89,10 @@ def encode(
       params: of the encoder.
       cfg: layer list.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout, on the embeddings and on each part of a layer.
+      rate: dropout, on the embeddings and on the output of each sublayer.
       gradient_scale: factor on the gradient that reaches the memory.
-      key: for dropout; None evaluates.
-      execution: of the layers: `remat` alone counts here.
+      key: for dropout; None for evaluation.
+      execution: of the layers; only `remat` is used.
     """
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
