@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from convs2s_jax.models.classifier.model import ClassifierConfig
     from convs2s_jax.models.classifier.model import init as init_classifier
     from convs2s_jax.models.classifier.model import logits as classifier_logits
+    from convs2s_jax.models.classifier.model import split as split_classifier
     from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
@@ -70,6 +71,7 @@ __all__ = [
     "request",
     "row_shards",
     "shardings",
+    "split_classifier",
     "split_kernels",
     "start",
     "strategy_of",
@@ -111,6 +113,7 @@ _PLACES = {
     "request": "search.request.request",
     "row_shards": "training.mesh.row_shards",
     "shardings": "training.sharding.shardings",
+    "split_classifier": "models.classifier.model.split",
     "split_kernels": "models.encoder_decoder.split",
     "start": "models.encoder_decoder.start",
     "strategy_of": "search.strategies.table.strategy_of",

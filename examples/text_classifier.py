@@ -55,7 +55,7 @@ def texts(seed, rows=64):
 def main(updates=300):
     """Train; returns the parameters and the accuracy on new texts."""
     params = convs2s.init_classifier(jax.random.key(0), CFG, vocabulary=V, labels=2)
-    state = convs2s.init_state(params, OPTIMIZER)
+    state = convs2s.init_state(convs2s.split_classifier(params, CFG), OPTIMIZER)
     step = convs2s.compile_steps(cross_entropy, OPTIMIZER)
     for i in range(updates):
         state, report = convs2s.update(step, state, [texts(i)], rate=None, key=jax.random.key(i))

@@ -56,3 +56,10 @@ def operations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
         yield equation
         for inner in jaxprs_in_params(equation.params):
             yield from operations(inner)
+
+
+def barriers(function, *args):
+    """How many optimisation barriers the program of a function has, by platform."""
+    traced = jax.jit(function).trace(*args)
+    programs = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda", "tpu")}
+    return {name: text.count("stablehlo.optimization_barrier") for name, text in programs.items()}

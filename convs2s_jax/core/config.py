@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from convs2s_jax.core.errors import UserError, did_you_mean, shortened, shown
-from convs2s_jax.core.literals import REPEATED, literal, written
+from convs2s_jax.core.literals import REPEATED, WrittenFloat, WrittenInt, literal, written
 
 T = TypeVar("T")
 
@@ -251,7 +251,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         check(abs(whole) <= most, f"{where} is {shown(whole)}: use a whole number from -{most} to {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        value = getattr(value, "text", None) or shown(value)  # on a command line, the text 2016 looks like a number
+        # on a command line, the text 2016 looks like a number
+        value = value.text if isinstance(value, WrittenInt | WrittenFloat) else shown(value)
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

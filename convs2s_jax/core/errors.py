@@ -45,6 +45,10 @@ class _Shown(reprlib.Repr):
         self.maxlevel, self.maxstring, self.maxother, self.maxlong = 5, _SHOWN, _SHOWN, 60
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = 20
 
+    def repr1(self, x: Any, level: int) -> str:
+        """Any value; reprlib looks at the name of its type, which subclasses of int change."""
+        return self.repr_int(x, level) if isinstance(x, int) and not isinstance(x, bool) else super().repr1(x, level)
+
     def repr_int(self, x: int, level: int) -> str:
         """A number; one with thousands of digits by its size, since Python refuses to write it."""
         try:

@@ -29,7 +29,7 @@ def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
 
 
 def rules_out_accelerators(platforms: str | None, devices: Path = Path("/dev")) -> bool:
-    """Whether JAX cannot compute on a GPU or TPU here. Arguments as for `expects_cpu`, which tells more."""
+    """Whether JAX is told to use CPUs, or there is no device file of a GPU or TPU. Arguments as for `expects_cpu`."""
     if platforms:
         return platforms == "cpu"
     return not _any(devices, GPUS + TPUS)

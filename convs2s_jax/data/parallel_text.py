@@ -64,7 +64,11 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
 
 
 def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
-    """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines."""
+    """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines.
+
+    Raises:
+      UserError: as `read`.
+    """
     kind = _kind(cfg)
     whole = kind.read(cfg, "train")
     parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))

@@ -18,7 +18,8 @@ class ModelConfig:
       embedding_dim: E, of both sides.
       dropout: dropout rate, the same everywhere.
       dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        On CPUs bfloat16 is no faster with jax 0.10, and 1.1 to 1.7 times as fast from 0.11 on (docs/performance.md).
+        On CPUs bfloat16 is no faster with jax 0.10; from 0.11 on it is, on processors with instructions for it
+        (docs/performance.md).
       matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
         "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
         them. On CPU all are float32 (docs/reproducibility.md).

@@ -70,8 +70,8 @@ def linear(params: Affine, x: Array) -> Array:
 def matmul(x: Array, w: Any) -> Array:
     """X w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
 
-    It is one product of two matrices: all axes of x but the last are one. So is its gradient with respect to w,
-    x' dy, but for bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
+    It is one product of two matrices: all axes of x but the last are flattened into one. So is its gradient with
+    respect to w, x' dy, but for bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
     """
     x = x.astype(w.dtype)
     several = x.ndim > 2 and w.dtype == jnp.bfloat16 and not isinstance(w, Quantized)
@@ -107,6 +107,7 @@ def _of_several_axes(x: Array, w: Array) -> Array:
 
 @_of_several_axes.defjvp
 def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Dy = dx w + x dw."""
     (x, w), (dx, dw) = primals, tangents
     return _of_rows(x, w), _of_rows(dx, w) + tangent_product(x, dw)
 

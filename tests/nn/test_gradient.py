@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, once, scale_gradient, scan
+from tests.helpers import barriers
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
@@ -44,10 +45,10 @@ def test_a_gradient_that_is_computed_once_is_the_same_in_both_modes():
         np.testing.assert_allclose(derivative(lambda x: function(x, once))(x), expected, rtol=1e-6)
 
 
-def test_a_gradient_that_is_computed_once_stands_behind_a_barrier():
-    """Without it XLA computes the product with the mask twice (docs/performance-log.md)."""
+def test_a_gradient_that_is_computed_once_stands_behind_a_barrier_on_cpus():
+    """Without it XLA computes the product with the mask twice there; others fuse better (docs/performance-log.md)."""
     gradient = jax.grad(lambda x: jnp.sum(once(x) ** 2))
-    assert str(jax.make_jaxpr(gradient)(jnp.ones(2))).count("optimization_barrier") == 1
+    assert barriers(gradient, jnp.ones(2)) == {"cpu": 1, "cuda": 0, "tpu": 0}
 
 
 EQUAL = 1000

@@ -1,5 +1,7 @@
 """Layer normalisation against its formula in numpy and against PyTorch's."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from convs2s_jax.nn import layer_norm
 from convs2s_jax.nn.layer_norm import LayerNorm, normalise
+from tests.helpers import barriers
 
 RNG = np.random.default_rng(0)
 X, SCALE, BIAS, DY = (3.0 + 2.0 * RNG.normal(size=shape) for shape in ((2, 4, 6), (6,), (6,), (2, 4, 6)))
@@ -49,6 +52,12 @@ def test_forward_mode_is_the_difference_quotient_of_the_formula():
     dx, dscale, dshift = (jnp.asarray(t, jnp.float32) for t in tangents)
     _, dy = jax.jvp(normalise, (params(), jnp.asarray(X, jnp.float32)), (LayerNorm(scale=dscale, bias=dshift), dx))
     np.testing.assert_allclose(dy, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_its_result_stands_behind_a_barrier_on_cpus_where_a_gradient_is_taken():
+    params, x = LayerNorm(scale=jnp.ones(4), bias=jnp.zeros(4)), jnp.ones((2, 4))
+    assert barriers(jax.grad(lambda x: jnp.sum(normalise(params, x) ** 2)), x) == {"cpu": 1, "cuda": 0, "tpu": 0}
+    assert set(barriers(partial(normalise, params), x).values()) == {0}
 
 
 def test_bfloat16_is_normalised_in_float32():

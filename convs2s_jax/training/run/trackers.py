@@ -173,10 +173,9 @@ class Trackers:
         """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
-        if names:
-            run = RunName(run_id(workdir, address, step=step), address.rpartition("/")[2])
-            for name in names:
-                self._try(name, partial(self._begin, name, workdir, run, dict(flat(config))))
+        self._run: RunName | None = None
+        for name in names:
+            self._try(name, partial(self._begin, name, workdir, address, step, dict(flat(config))))
 
     def log(self, values: Values, step: int) -> None:
         """Write numbers to all of them."""
@@ -188,8 +187,10 @@ class Trackers:
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
 
-    def _begin(self, name: str, workdir: Path, run: RunName, fields: Mapping[str, Any]) -> None:
-        self._open[name] = TRACKERS[name].open(workdir, run, fields)
+    def _begin(self, name: str, workdir: Path, address: str, step: int, fields: Mapping[str, Any]) -> None:
+        if self._run is None:
+            self._run = RunName(run_id(workdir, address, step=step), address.rpartition("/")[2])
+        self._open[name] = TRACKERS[name].open(workdir, self._run, fields)
 
     def _try(self, name: str, action: Callable[[], None]) -> None:
         try:
@@ -200,18 +201,21 @@ class Trackers:
 
 
 def run_id(workdir: Path, address: str, *, step: int) -> str:
-    """The id of the run in a workdir: new where it begins, then that of the workdir's file.
+    """The id of the run in a workdir: new where the run begins, then that of the workdir's file.
 
-    A run that earlier versions began has no such file; its id is a checksum of its workdir's address. So is that of one
-    whose file is damaged.
+    The file names the address too, so that a copy of the workdir is a run of its own. A run that an earlier version
+    began has no such file; its id is the checksum of its address.
     """
-    path = workdir / RUN_ID
-    if not step:
-        new = secrets.token_hex(6)
-        replace_file(path, new)
-        return new
-    known = path.read_text(errors="replace") if path.exists() else ""
-    return known if re.fullmatch("[0-9a-f]{12}", known) else hashlib.sha256(address.encode()).hexdigest()[:12]
+    path, place = workdir / RUN_ID, hashlib.sha256(address.encode()).hexdigest()[:12]
+    if step:
+        if not path.exists():
+            return place
+        known = re.fullmatch(rf"([0-9a-f]{{12}}) {place}\n", path.read_text(errors="replace"))
+        if known:
+            return known[1]
+    new = secrets.token_hex(6)
+    replace_file(path, f"{new} {place}\n")
+    return new
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

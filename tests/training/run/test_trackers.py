@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import sys
 import types
 
@@ -88,12 +89,34 @@ def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_anoth
     assert {one.run.name for one in recorded} == {"run"}
 
 
+def test_a_copy_of_a_workdir_is_a_run_of_its_own(recorded, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, step in (("run", 0), ("copy", 4), ("copy", 8), ("run", 4)):
+        if name == "copy" and step == 4:
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with Reports(tmp_path / name, step=step, trackers=("good",)):
+            pass
+    (tmp_path / "run" / trackers.RUN_ID).write_bytes(b"\xff damaged")
+    with Reports(tmp_path / "run", step=8, trackers=("good",)):
+        pass
+    first, copy, continued, again, damaged = (one.run.id for one in recorded)
+    assert (first, copy) == (again, continued)
+    assert len({first, copy, damaged}) == 3
+
+
+def test_a_run_without_a_place_for_its_id_is_trained_without_trackers(recorded, tmp_path):
+    (tmp_path / trackers.RUN_ID).mkdir()
+    with Reports(tmp_path, step=4, trackers=("good",)) as reports:
+        reports.metrics(step=5, epoch=1, split="train", loss=1.0)
+    assert not recorded
+    assert "good failed and gets no more metrics of this start" in (tmp_path / "train.log").read_text()
+
+
 def test_a_run_without_an_id_has_that_of_its_address_on_every_machine(recorded, tmp_path):
     for copy in ("one", "another"):
         (tmp_path / copy).mkdir()
         with Reports(tmp_path / copy, step=4, trackers=("good",), address="gs://bucket/run"):
             pass
-    (tmp_path / trackers.RUN_ID).write_bytes(b"\xff damaged")
     with Reports(tmp_path, step=4, trackers=("good",)):
         pass
     addresses = ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
@@ -211,5 +234,5 @@ def test_wandb_has_what_metrics_jsonl_has(tmp_path):
                     "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
                 }
                 found |= {(values["_step"], name): value for name, value in values.items()}
-    assert ids == {(tmp_path / "run" / trackers.RUN_ID).read_text()}
+    assert ids == {(tmp_path / "run" / trackers.RUN_ID).read_text().split()[0]}
     assert expected == pytest.approx({key: found.get(key) for key in expected})
