@@ -1,4 +1,4 @@
-"""Gradients: their scale (section 3.4), and the dtype of sums over positions."""
+"""Gradients: their scale (section 3.4), the dtype of sums over positions, and what is computed before it is used."""
 
 from collections.abc import Callable
 from functools import partial

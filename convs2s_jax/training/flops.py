@@ -6,12 +6,12 @@ chip's peak is computed: they do not run on its matrix units. Loops count as oft
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 RECOMPUTED = "rematted_computation"
 """What `jax.checkpoint` writes into the name of operations that it computes a second time."""
@@ -62,7 +62,7 @@ def of_jaxpr(jaxpr: Jaxpr, *, again: bool = False) -> Flops:
             counted = _PRODUCTS[name](equation)
             total = total.plus(Flops(recomputed=counted) if repeated else Flops(model=counted))
             continue
-        inner = [of_jaxpr(each, again=repeated) for each in _inside(params)]
+        inner = [of_jaxpr(each, again=repeated) for each in jaxprs_in_params(params)]
         if name == "cond":
             total = total.plus(max(inner, key=lambda flops: flops.executed, default=Flops()))
             continue
@@ -83,16 +83,6 @@ def _times(name: str, params: dict[str, Any]) -> int:
     if name == "xla_pmap":
         return int(params["global_axis_size"])
     return 1
-
-
-def _inside(params: dict[str, Any]) -> Iterator[Jaxpr]:
-    """The programs among the parameters of an operation."""
-    for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, ClosedJaxpr):
-                yield item.jaxpr
-            elif isinstance(item, Jaxpr):
-                yield item
 
 
 def _product(equation: Any) -> int:

@@ -10,6 +10,12 @@ from convs2s_jax.core import platforms
 from convs2s_jax.core.errors import UserError
 
 
+def add(device):
+    """Make a device file."""
+    device.parent.mkdir(exist_ok=True)
+    device.touch()
+
+
 @pytest.mark.parametrize(
     ("chosen", "plugin", "device", "expected"),
     [
@@ -36,8 +42,7 @@ def test_whether_jax_will_compute_on_cpus(chosen, plugin, device, expected, tmp_
     monkeypatch.setitem(sys.modules, "jax_plugins", types.SimpleNamespace(__path__=[]))
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: name)
     if device:
-        (tmp_path / device).parent.mkdir(exist_ok=True)
-        (tmp_path / device).touch()
+        add(tmp_path / device)
     assert platforms.expects_cpu(chosen, tmp_path) is expected
 
 
@@ -49,8 +54,7 @@ def test_a_machine_without_the_package_of_plugins_has_none(tmp_path, monkeypatch
 def test_device_files_of_tpus_without_their_library_are_of_something_else(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax_plugins", None)
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda _: None)
-    (tmp_path / "vfio").mkdir()
-    (tmp_path / "vfio" / "3").touch()
+    add(tmp_path / "vfio" / "3")
     assert platforms.expects_cpu(None, tmp_path)
 
 
@@ -70,8 +74,7 @@ def test_accelerators_are_ruled_out_by_the_choice_of_platforms_or_without_device
     chosen, device, expected, tmp_path
 ):
     if device:
-        (tmp_path / device).parent.mkdir(exist_ok=True)
-        (tmp_path / device).touch()
+        add(tmp_path / device)
     assert platforms.rules_out_accelerators(chosen, tmp_path) is expected
 
 
