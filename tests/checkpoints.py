@@ -36,7 +36,8 @@ def save(folder, losses, *, keep=9):
     """Save a checkpoint for each (step, loss) under one manager; returns the steps that stay."""
     with checkpoint.manager(folder, keep=keep) as checkpoints:
         for step, loss in losses.items():
-            checkpoint.save(checkpoints, state(step), position(step), loss=loss)
+            scores = None if loss is None else {"loss": loss}
+            checkpoint.save(checkpoints, state(step), position(step), scores=scores)
         checkpoint.wait(checkpoints, max(losses))
         return list(checkpoints.all_steps())
 

@@ -113,7 +113,9 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     output = f"--output={tmp_path}/no/out"
     assert "cannot be written" in refused(decoding(f"--workdir={trained}", output, text="1\n"))
     assert "beam_size is 0" in refused(decoding(f"--workdir={trained}", "--beam_size=0", text="1\n"))
-    assert "--checkpoint[1] is 'b': expected a whole number" in refused(decoding("--checkpoint=1,b"))
+    assert "--checkpoint has 'b': name a step, or last:N" in refused(
+        decoding(f"--workdir={trained}", "--checkpoint=1,b")
+    )
     assert "--config.model.dropout: decoding takes" in refused(decoding("--config.model.dropout=0"))
 
 

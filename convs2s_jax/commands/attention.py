@@ -31,8 +31,8 @@ class AttentionOptions:
 
     Attributes:
       workdir: folder of the run.
-      checkpoint: step of the checkpoint, by default the one with the lowest validation loss; the kernels of several are
-        averaged.
+      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
+        best on validation.
       input: file with a source on each line; - for standard input.
       targets: file with a translation of each line; without it they are translated.
       output: folder for the pictures, which are named by the numbers of the lines.
@@ -41,7 +41,7 @@ class AttentionOptions:
     """
 
     workdir: str = ""
-    checkpoint: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
     input: str = "-"
     targets: str = ""
     output: str = ""

@@ -39,15 +39,15 @@ class ExportOptions:
     Attributes:
       workdir: folder of the run.
       output: folder to make.
-      checkpoint: step of the checkpoint, by default the one with the lowest validation loss; the kernels of several are
-        averaged.
+      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
+        best on validation.
       platforms: devices that the programs run on, from cpu, cuda, rocm and tpu.
       max_tokens: most source tokens of a line, its end symbol counted.
     """
 
     workdir: str = ""
     output: str = ""
-    checkpoint: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     max_tokens: int = 256
 

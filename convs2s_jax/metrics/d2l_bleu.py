@@ -45,4 +45,4 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
-METRIC = Metric(corpus)
+METRIC = Metric(("d2l_bleu",), corpus)

@@ -17,4 +17,4 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
     return [Score("exact_match", "exact match", 100 * hits / count, f"% of {count} sentences")]
 
 
-METRIC = Metric(exact_match)
+METRIC = Metric(("exact_match",), exact_match)

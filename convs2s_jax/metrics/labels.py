@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+KEYS = ("accuracy", "macro_f1")
+"""Names of the scores of a validation."""
+
 
 def accuracy(found: Sequence[str], right: Sequence[str]) -> float:
     """Share of texts with the right label."""

@@ -24,10 +24,12 @@ class Metric(NamedTuple):
     """A way to compare hypotheses with references.
 
     Attributes:
+      keys: of its scores.
       score: (hypotheses, references, tokenize) -> scores. `references` are one list or several, each with a text for
         every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
       check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
     """
 
+    keys: tuple[str, ...]
     score: Callable[[Sequence[str], Sequence[Sequence[str]], str], list[Score]]
     check: Callable[[str], None] = lambda _: None

@@ -40,4 +40,4 @@ def _check(_tokenize: str) -> None:
     _scorer()
 
 
-METRIC = Metric(rouge, _check)
+METRIC = Metric(tuple(map(str.lower, KINDS)), rouge, _check)

@@ -63,5 +63,5 @@ def _check(tokenize: str) -> None:
         _bleu(tokenize)
 
 
-BLEU_METRIC = Metric(bleu, _check)
-CHRF_METRIC = Metric(chrf)
+BLEU_METRIC = Metric(("bleu",), bleu, _check)
+CHRF_METRIC = Metric(("chrf",), chrf)

@@ -5,6 +5,7 @@ from typing import Any
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.curves import QUANTITIES
 from convs2s_jax.reporting.runs import Run
+from convs2s_jax.training.run.selection import LOSS, best_of
 
 UNKNOWN = "not recorded"
 
@@ -16,13 +17,19 @@ def paragraph(run: Run) -> str:
     where, _, versions = log.devices.removesuffix(")").partition(" (")
     sentences = [f"A model{size}: {kind(run)}.", f"It was trained on {task(run)}" + (f", by {where}" if where else "")]
     sentences[-1] += f" ({versions})." if versions else "; the log names no versions."
-    if valids := [record for record in run.of("valid") if record.get("loss") is not None]:
-        best = min(valids, key=lambda record: record["loss"])
-        sentences.append(f"The lowest validation loss is {best['loss']:.4g}, at step {best['step']:,}{_scores(best)}.")
+    metric = run.cfg.training.best_metric
+    if valids := [record for record in run.of("valid") if record.get(metric) is not None]:
+        known = {record["step"]: record for record in valids}
+        step = best_of(known, known, metric)
+        most = "lowest" if metric == LOSS else "highest"
+        sentences.append(
+            f"The {most} validation {_title(metric)} is {known[step][metric]:.4g}, at step {step:,}"
+            f"{_scores(known[step], metric)}."
+        )
     elif run.of("train"):
         sentences.append("No validation is reported.")
     if tests := [record for record in run.of("test") if record.get("loss") is not None]:
-        sentences.append(f"On the test set the loss is {tests[-1]['loss']:.4g}{_scores(tests[-1])}.")
+        sentences.append(f"On the test set the loss is {tests[-1]['loss']:.4g}{_scores(tests[-1], LOSS)}.")
     return " ".join([*sentences, reductions(run), ending(run)])
 
 
@@ -94,10 +101,14 @@ def _side(side: Any) -> str:
     return side.kind + (f" ({count} layer{'s' if count != 1 else ''})" if count else "")
 
 
-def _scores(record: Any) -> str:
-    """The scores of a report: ", BLEU 84.7"."""
-    names = [name for name in QUANTITIES if name not in ("loss", "perplexity") and record.get(name) is not None]
-    return "".join(f", {QUANTITIES[name].title} {record[name]:.4g}" for name in names)
+def _scores(record: Any, named: str) -> str:
+    """The scores of a report but for the one that is `named` already: ", BLEU 84.7"."""
+    names = [name for name in QUANTITIES if name not in (named, "perplexity") and record.get(name) is not None]
+    return "".join(f", {_title(name)} {record[name]:.4g}" for name in names)
+
+
+def _title(name: str) -> str:
+    return LOSS if name == LOSS else QUANTITIES[name].title
 
 
 def _capital(text: str) -> str:

@@ -57,8 +57,8 @@ class Options:
 
     Attributes:
       workdir: folder of a training run; several (A,B) decode together as an ensemble.
-      checkpoint: step of the checkpoint to decode with, by default the one with the lowest validation loss; the kernels
-        of several are averaged.
+      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
+        best on validation.
       dtype: dtype of matrix products and activations; by default the run's.
       int8: convolutions and the softmax compute with 8-bit integers: twice as fast on CPUs with VNNI from jax 0.11 on,
         no faster on an H200, not tried on TPUs.
@@ -91,7 +91,7 @@ class Options:
     """
 
     workdir: tuple[str, ...] = ()
-    checkpoint: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16"] | None = None
     int8: bool = dataclasses.field(default=False, metadata=TRANSLATING)
     lm: str = dataclasses.field(default="", metadata=TRANSLATING)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,12 +20,14 @@ from convs2s_jax.data.store import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import prepare, restoring, run_folder
+from convs2s_jax.training.run import prepare, restoring, run_folder, store_copy
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
+Steps = Sequence[int | str]
+"""Steps of checkpoints; "last:N" stands for those of the last N."""
 OTHER_TEXTS = "translate other texts with --input and --reference"
 
 
@@ -49,11 +52,9 @@ class Trained:
     splits: Mapping[str, Known]
 
 
-def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
+def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
     """Load the model of a workdir; arguments and errors as in `translator.load`."""
-    for step in steps:
-        if steps.count(step) > 1:
-            raise UserError(f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
+    folder = run_folder.checkpoints(workdir)
     cfg = run_folder.load_config(workdir)
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
@@ -67,12 +68,13 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     abstract = jax.eval_shape(fresh, jax.eval_shape(jax.random.key, 0))  # shapes alone: nothing is compiled
     one = partial(
         restoring.restore_params,
-        run_folder.checkpoints(workdir),
+        folder,
         abstract,
+        metric=cfg.training.best_metric,
         check=partial(run_folder.check_trained, workdir, vocabularies),
         tell=tell,
     )
-    found = [one(step=step) for step in steps or (None,)]
+    found = [one(step=step) for step in steps_of(folder, steps) or (None,)]
     params = jax.jit(average)([tree for tree, _ in found])
     positions = [position for _, position in found]
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
@@ -81,6 +83,38 @@ def restore(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Call
     numbers = tuple(position["step"] for position in positions)
     splits = {"train": positions[-1].get("data"), **positions[-1].get("held_out", {})}
     return Trained(cfg, vocabularies, params, numbers, fingerprint, splits)
+
+
+def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
+    """The steps that are asked for, with those that "last:N" stands for. Whether they are there is not checked.
+
+    Args:
+      folder: folder of the checkpoints.
+      asked: numbers, and "last:N".
+
+    Raises:
+      UserError: an item that is neither, a step that is named twice, or fewer than N checkpoints.
+    """
+    steps = [step for item in asked for step in _steps(folder, str(item))]
+    for step in steps:
+        check(steps.count(step) == 1, f"--checkpoint names step {step} twice: a mean takes each checkpoint once")
+    return tuple(steps)
+
+
+def _steps(folder: Path, item: str) -> Sequence[int]:
+    found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
+    if found is None or found.group() == "last:0":
+        raise UserError(f"--checkpoint has '{item}': name a step, or last:N for the last N checkpoints")
+    number = int(found[2])
+    if not found[1]:
+        return [number]
+    store_copy.refresh(folder.parent)
+    there = list(run_folder.finished(folder))
+    check(
+        len(there) >= number,
+        f"--checkpoint has '{item}', and {folder} holds {len(there)}: training.keep says how many stay",
+    )
+    return there[-number:]
 
 
 def read_split(

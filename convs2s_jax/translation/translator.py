@@ -19,7 +19,7 @@ from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Known
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.trained import Dtype, Trained
+from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Translator:
 def load(
     workdirs: Path | Sequence[Path],
     *,
-    steps: Sequence[int] = (),
+    steps: Steps = (),
     dtype: Dtype | None = None,
     tell: Callable[[str], None],
 ) -> Translator:
@@ -82,8 +82,9 @@ def load(
 
     Args:
       workdirs: workdirs of training runs; the search averages the probabilities of several.
-      steps: steps of the checkpoints to load from every workdir; the merged kernels of several are averaged (why merged
-        ones: models/average.py). If empty, the checkpoint with the lowest validation loss.
+      steps: steps of the checkpoints to load from every workdir, or "last:N" for the last N of each; the merged kernels
+        of several are averaged (why merged ones: models/average.py). If empty, the best checkpoint, as
+        `training.best_metric` of the run tells.
       dtype: dtype of matrix products and activations; None for that of each run.
       tell: receives a sentence for each damaged checkpoint that is skipped.
 
@@ -183,7 +184,7 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
     return quantizing.quantize_kernels(made) if int8 else made
 
 
-def _load(workdir: Path, steps: Sequence[int], dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
+def _load(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
     return of(trained.restore(workdir, steps, dtype, tell))
 
 

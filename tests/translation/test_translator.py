@@ -16,7 +16,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training.run import restoring
+from convs2s_jax.training.run import restoring, run_folder
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load, precomputed
@@ -146,6 +146,21 @@ def test_an_average_has_the_mean_of_the_merged_kernels(trained):
 def test_a_step_named_twice_is_refused(trained):
     with pytest.raises(UserError, match=r"^--checkpoint names step 3 twice: a mean takes each checkpoint once$"):
         load(trained, steps=[3, 1, 3], tell=print)
+
+
+def test_the_last_checkpoints_of_each_workdir_are_named_by_their_number(trained, other):
+    there = [list(run_folder.finished(run_folder.checkpoints(workdir))) for workdir in (trained, other)]
+    assert [len(steps) > 1 for steps in there] == [True, False]
+    assert load(trained, steps=["last:2"], tell=print).steps == (tuple(there[0][-2:]),)
+    assert load([trained, other], steps=["last:1"], tell=print).steps == ((there[0][-1],), (there[1][-1],))
+    for asked, rule in (
+        (["last:2"], r"^--checkpoint has 'last:2', and .*/checkpoints holds 1: training.keep says how many stay$"),
+        (["last:0"], r"^--checkpoint has 'last:0': name a step, or last:N for the last N checkpoints$"),
+        (["best"], r"^--checkpoint has 'best': name a step"),
+        (["last:1", there[1][-1]], r"names step \d+ twice"),
+    ):
+        with pytest.raises(UserError, match=rule):
+            load(other, steps=asked, tell=print)
 
 
 def test_a_step_that_is_missing_in_one_workdir_is_refused(trained, other):

@@ -62,6 +62,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
         run_folder.checkpoints(order.workdir),
         items,
         step=order.step,
+        metric=cfg.training.best_metric,
         check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
         tell=tell,
     )

@@ -10,6 +10,7 @@ from convs2s_jax.interop.fairseq import values
 from convs2s_jax.interop.fairseq.values import Rule, checked
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig
 from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 _RATE, _SHARE = values.number(0, 1e6), values.number(0, 1)
@@ -108,6 +109,7 @@ def args_of_training(cfg: Config) -> dict[str, Any]:
         "update_freq": [batch.accumulate],
         "max_epoch": training.max_epochs or 0,
         "max_update": training.max_steps or 0,
+        "patience": (training.patience if training.best_metric == LOSS else None) or -1,
         "weight_decay": training.optimizer.weight_decay,
         **({"label_smoothing": training.label_smoothing} if training.label_smoothing else {}),
         **_optimizer_args(training),

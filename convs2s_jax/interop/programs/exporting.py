@@ -32,6 +32,7 @@ from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation import translator
 from convs2s_jax.translation.options import check_search
+from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 
 FORMAT = 1
@@ -50,7 +51,7 @@ class Export:
     Attributes:
       workdir: folder of the run.
       output: folder to make.
-      steps: of the checkpoints whose mean is exported; () for the best.
+      steps: of the checkpoints whose mean is exported, as of `translator.load`; () for the best.
       search: fields of the search that replace the run's.
       max_tokens: most source tokens of a line, its end symbol counted.
       platforms: of jax.export: cpu, cuda, rocm, tpu.
@@ -58,7 +59,7 @@ class Export:
 
     workdir: Path
     output: Path
-    steps: Sequence[int]
+    steps: Steps
     search: dict[str, Any]
     max_tokens: int
     platforms: Sequence[str]

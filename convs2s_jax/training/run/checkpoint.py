@@ -1,7 +1,7 @@
 """Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
 
-A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the validation
-loss, digests of all arrays, checksums of itself; see position_file.py).
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the scores of its
+validation, digests of all arrays, checksums of itself; see position_file.py).
 """
 
 import contextlib
@@ -20,27 +20,30 @@ from convs2s_jax.core.guard import NO_ROOM
 from convs2s_jax.training.run import distributed, position_file
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import BEFORE, finished
+from convs2s_jax.training.run.selection import LOSS, Scores, best_of
 from convs2s_jax.training.step import TrainState
 
 
 class Checkpoints(ocp.CheckpointManager):
-    """Orbax's manager, with the best checkpoint chosen by the losses in the positions.
+    """Orbax's manager, with the best checkpoint chosen by the scores in the positions.
 
     Attributes:
-      losses: step -> validation loss; None if it was not measured.
-      unreadable: step -> why its position, and so its loss, cannot be read. Such a checkpoint is never deleted.
+      metric: the score by which checkpoints are compared.
+      validations: step -> scores of its validation; empty if there was none.
+      unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
       shared: whether all processes write their parts; otherwise the primary one writes all.
     """
 
-    def __init__(self, folder: Path, *, keep: int, read_only: bool, shared: bool = True) -> None:
-        """Read the losses of the checkpoints in `folder`."""
-        self.losses, self.unreadable = losses_of(finished(folder))
+    def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
+        """Read the scores of the checkpoints in `folder`."""
+        self.metric = metric
+        self.validations, self.unreadable = validations_of(finished(folder))
         self.shared = shared
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax makes none for some of the processes
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep, self.losses, self.unreadable),
+            preservation_policy=_LastAndBest(keep, metric, self.validations, self.unreadable),
             create=not read_only and shared,
             read_only=read_only,
             multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
@@ -48,8 +51,8 @@ class Checkpoints(ocp.CheckpointManager):
         super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
 
     def best_step(self) -> int | None:
-        """The best of the checkpoints; see `best_of`."""
-        return best_of(self.all_steps(), self.losses)
+        """The best of the checkpoints; see `selection.best_of`."""
+        return best_of(self.validations, self.all_steps(), self.metric)
 
     def __contextmanager__(self) -> Iterator["Checkpoints"]:
         """Close at the end. Where another error ends the run, that of an unfinished save is not raised in its place.
@@ -96,16 +99,16 @@ class Elsewhere(Checkpoints):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, the best, and those whose loss cannot be read.
+    """Preserves the last `keep` checkpoints, the best, and those whose scores cannot be read.
 
     Attributes:
       keep: how many of the last.
-      losses: as of `Checkpoints`.
-      unreadable: as of `Checkpoints`.
+      metric, validations, unreadable: as of `Checkpoints`.
     """
 
     keep: int
-    losses: dict[int, float | None]
+    metric: str
+    validations: dict[int, Scores]
     unreadable: dict[int, str]
 
     def should_preserve(
@@ -114,32 +117,28 @@ class _LastAndBest(policies.PreservationPolicy):
         """Whether each of the checkpoints stays; they are in the order of their steps."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], best_of(steps, self.losses), *self.unreadable}
+        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric), *self.unreadable}
         return [step in kept for step in steps]
 
 
-def best_of(steps: Sequence[int], losses: dict[int, float | None]) -> int | None:
-    """The step with the lowest validation loss, the latest of several; None if no loss is known."""
-    known = [(loss, -step) for step in steps if (loss := losses.get(step)) is not None]
-    return -min(known)[1] if known else None
-
-
-def losses_of(places: Mapping[int, Path]) -> tuple[dict[int, float | None], dict[int, str]]:
-    """`losses` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
-    losses: dict[int, float | None] = {}
+def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Scores], dict[int, str]]:
+    """`validations` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
+    validations: dict[int, Scores] = {}
     unreadable = {}
     for step, place in places.items():
         try:
-            losses[step] = position_file.loss_of(place)
+            validations[step] = position_file.scores_of(place)
         except UserError:
             continue  # of another version, which whoever reads the checkpoint is told
         except (ValueError, OSError) as error:
             unreadable[step] = first_line(error)
-    return losses, unreadable
+    return validations, unreadable
 
 
-def manager(folder: Path, *, keep: int, read_only: bool = False, shared: bool = True) -> Checkpoints:
-    """The manager of a folder: keeps the last `keep` checkpoints and the one with the lowest validation loss.
+def manager(
+    folder: Path, *, keep: int, metric: str = LOSS, read_only: bool = False, shared: bool = True
+) -> Checkpoints:
+    """The manager of a folder: keeps the last `keep` checkpoints and the one that is best by `metric`.
 
     Unless it is `read_only`, the folder is made, and earlier copies of incomplete checkpoints take their places again.
     Where processes have no `shared` folder, only the primary one writes checkpoints.
@@ -151,17 +150,19 @@ def manager(folder: Path, *, keep: int, read_only: bool = False, shared: bool = 
             _bring_back(folder)
         if shared:
             distributed.barrier("checkpoints are there")
-    return Checkpoints(folder, keep=keep, read_only=read_only, shared=shared)
+    return Checkpoints(folder, keep=keep, metric=metric, read_only=read_only, shared=shared)
 
 
-def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, loss: float | None = None) -> None:
+def save(
+    checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, scores: Scores | None = None
+) -> None:
     """Start to save in the background; training may go on at once.
 
     Args:
       checkpoints: as `manager` returns it.
-      state: the checkpoint is named by its `step`. An existing one is kept, unless there is now a loss for it.
+      state: the checkpoint is named by its `step`. An existing one is kept, unless there are now scores for it.
       position: the progress of training, as JSON.
-      loss: validation loss, for choosing the best; None if it was not measured.
+      scores: of the validation, for choosing the best; None where there was none.
 
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
@@ -171,16 +172,18 @@ def save(checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], 
     step = int(state.step)
     again = step in checkpoints.all_steps()
     if again:
-        if loss is None:
+        if scores is None:
             return
         wait(checkpoints, step)
-        if distributed.is_primary():  # saved before its validation: written again with its loss
+        if distributed.is_primary():  # saved before its validation: written again with its scores
             put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
         if checkpoints.shared:
             distributed.barrier(f"{step} is {step}{BEFORE}")
         checkpoints.reload()
-    record = position_file.make(position, step=step, loss=loss, params=state.params, optimizer=state.optimizer)
-    checkpoints.losses[step] = record["loss"]
+    record = position_file.make(
+        position, step=step, scores=scores or {}, params=state.params, optimizer=state.optimizer
+    )
+    checkpoints.validations[step] = record["scores"]
     checkpoints.unreadable.pop(step, None)
     with _writing(checkpoints, step):
         checkpoints.save(

@@ -7,6 +7,7 @@ from convs2s_jax.core.config import check, record
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import check_place
 from convs2s_jax.data.config import DataConfig
+from convs2s_jax.metrics import labels
 from convs2s_jax.metrics.scoring import DEFAULT, METRICS
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.models.config import ModelConfig
@@ -14,6 +15,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.gathering import SumDtype
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
+from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.trackers import TRACKERS
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
@@ -51,6 +53,10 @@ class TrainingConfig:
       validate_bleu: whether each validation also translates (or labels) the validation set and scores the result.
       metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
+      best_metric: score of validations that tells which checkpoint is the best: the one that is kept, tested and
+        decoded with. "loss" (the lowest), or a score of `metrics` by its name in metrics.jsonl, such as bleu, chrf or
+        exact_match (the highest); of labels, accuracy or macro_f1.
+      patience: validations in a row without a better `best_metric` after which training ends; None for no such bound.
       save_every: updates between checkpoints, in addition to one at each validation; None for validations only.
       save_every_minutes: minutes after which the next report also saves a checkpoint, counted from the last one; 0 for
         none by the clock.
@@ -81,6 +87,8 @@ class TrainingConfig:
     validate_bleu: bool = True
     metrics: tuple[str, ...] = DEFAULT
     bleu_tokenize: str = "13a"
+    best_metric: str = LOSS
+    patience: int | None = None
     save_every: int | None = None
     save_every_minutes: float = 0.0
     keep: int = 2
@@ -97,7 +105,7 @@ class TrainingConfig:
         check(
             0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"
         )
-        for name in ("max_steps", "max_epochs", "report_every", "validate_every", "save_every", "keep"):
+        for name in ("max_steps", "max_epochs", "report_every", "validate_every", "patience", "save_every", "keep"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"{name} is {value}: use 1 or more")
         check(
@@ -163,6 +171,23 @@ class Config:
             self._check_sides(self.model)
         else:
             check(not self.data.one_sided, "data.src is not given: name the side of the texts, as in src='en'")
+        self._check_best_metric()
+
+    def _check_best_metric(self) -> None:
+        """Refuse to compare checkpoints by a score that validations do not measure."""
+        name, asked = self.training.best_metric, self.training.metrics
+        check(
+            name == LOSS or self.training.validate_bleu,
+            f"training.best_metric is '{name}', and training.validate_bleu is False: set it to True, or use '{LOSS}'",
+        )
+        translates = isinstance(self.model, ModelConfig)
+        scores = [key for metric in asked for key in METRICS[metric].keys] if translates else labels.KEYS
+        measured = [LOSS, *scores]
+        check(
+            name in measured,
+            f"training.best_metric is '{name}', which validations of this run do not measure"
+            f"{did_you_mean(name, measured)}",
+        )
 
     def _check_sides(self, model: ModelConfig) -> None:
         """Refuse a source that nobody reads, and what a model without a source or an attention cannot do."""

@@ -45,7 +45,8 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[
     workdir = Path(cfg.training.finetune_from)
     trained = partial(run_folder.check_trained, workdir, known, given_as=FIELD)
     folder = run_folder.checkpoints(workdir)
-    params, position = restoring.restore_params(folder, abstract, step=None, check=trained, tell=tell)
+    metric = run_folder.load_config(workdir, given_as=FIELD).training.best_metric
+    params, position = restoring.restore_params(folder, abstract, step=None, metric=metric, check=trained, tell=tell)
     distributed.agree(f"checkpoint of {FIELD}", digest_of_record({"params": position["digests"]["params"]}))
     tell(f"fine-tuning: parameters of step {position['step']} of {workdir}")
     return params

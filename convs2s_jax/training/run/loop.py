@@ -12,7 +12,7 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, distributed
+from convs2s_jax.training.run import checkpoint, distributed, selection
 from convs2s_jax.training.run.ahead import Wanted, wanted
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
@@ -78,7 +78,7 @@ def _ended(cfg: TrainingConfig, position: Position) -> str:
         return f"training.max_steps is {cfg.max_steps}"
     if cfg.max_epochs is not None and position.epoch > cfg.max_epochs:
         return f"training.max_epochs is {cfg.max_epochs}"
-    return position.schedule.stopped
+    return position.schedule.stopped or selection.ended(position.best, cfg.best_metric, cfg.patience)
 
 
 def _window(session: Session, state: TrainState, position: Position) -> Window:

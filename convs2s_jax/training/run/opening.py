@@ -44,6 +44,7 @@ from convs2s_jax.training.run.run_programs import (
     state_program,
 )
 from convs2s_jax.training.run.save_clock import SaveClock
+from convs2s_jax.training.run.selection import Best
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
@@ -111,7 +112,8 @@ def open_run(
         )
 
     reports = stack.enter_context(distributed.primary_only("begun", commit) or Silence())
-    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=cfg.training.keep, shared=place.shared))
+    keep, metric = cfg.training.keep, cfg.training.best_metric
+    checkpoints = stack.enter_context(checkpoint.manager(folder, keep=keep, metric=metric, shared=place.shared))
     if place.mirror is not None:
         place.mirror.start()
     reports.expect(_updates(run))
@@ -179,7 +181,8 @@ def _begin(
     else:
         state, saved, damaged = found
         fields = {field.name: saved[field.name] for field in dataclasses.fields(Position) if field.name in saved}
-        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"])})
+        best = Best(**saved.get("best", {}))
+        position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"]), "best": best})
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")

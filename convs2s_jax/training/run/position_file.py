@@ -1,4 +1,4 @@
-"""The JSON part of a checkpoint: progress of training, validation loss, digests of all arrays, checksums of itself."""
+"""The JSON part of a checkpoint: progress of training, scores of its validation, digests, checksums of itself."""
 
 import contextlib
 import math
@@ -12,24 +12,23 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.digest import digest, digest_of_record
+from convs2s_jax.training.run.selection import LOSS, Scores
 
 FORMAT = 1
 """Version of the format. It is raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
-def make(
-    position: Mapping[str, Any], *, step: int, loss: float | None, params: Tree, optimizer: Tree
-) -> dict[str, Any]:
+def make(position: Mapping[str, Any], *, step: int, scores: Scores, params: Tree, optimizer: Tree) -> dict[str, Any]:
     """The record of a checkpoint, as `read` returns it.
 
     Args:
       position: the progress of training, as JSON.
       step: of the checkpoint.
-      loss: validation loss; None if it was not measured. One that is not finite is not stored.
+      scores: of the validation, with its loss; empty where there was none. Values that are not finite are not stored.
       params, optimizer: the arrays of the checkpoint.
     """
-    known = loss if loss is not None and math.isfinite(loss) else None
-    content = {**position, "format": FORMAT, "step": step, "loss": known}
+    known = {name: value for name, value in scores.items() if math.isfinite(value)}
+    content = {**position, "format": FORMAT, "step": step, "loss": known.get(LOSS), "scores": known}
     digests = {"params": digest(params), "optimizer": digest(optimizer), "position": digest_of_record(content)}
     return {**content, "digests": seal(digests)}
 
@@ -68,15 +67,17 @@ def trained_on(workdir: Path) -> int | None:
     return None
 
 
-def loss_of(folder: Path) -> float | None:
-    """The validation loss of the checkpoint in `folder`; None if it was not measured. Errors as in `read`."""
+def scores_of(folder: Path) -> Scores:
+    """The scores of the checkpoint in `folder`, with its loss; empty without a validation. Errors as in `read`."""
     record = read(folder)
-    if "loss" in record:
-        return None if record["loss"] is None else float(record["loss"])
-    metrics = folder / "metrics" / "metrics"  # earlier versions had it there, without a checksum
+    if "scores" in record:
+        return {name: float(value) for name, value in record["scores"].items()}
+    if "loss" in record:  # earlier versions knew no other score
+        return {} if record["loss"] is None else {LOSS: float(record["loss"])}
+    metrics = folder / "metrics" / "metrics"  # still earlier ones had it there, without a checksum
     if not metrics.exists():
-        return None
+        return {}
     try:
-        return float(parsed(files.content(metrics))["loss"])
+        return {LOSS: float(parsed(files.content(metrics))["loss"])}
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{metrics} holds no loss") from error

@@ -82,6 +82,11 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
             "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
             "kind, or data.hold_out=0.05",
         )
+        check(
+            cfg.training.patience is None,
+            f"training.patience is {cfg.training.patience}, and there is no validation set to wait for: leave it out, "
+            "or set data.hold_out=0.05",
+        )
         tell("there is no validation set: the last parameters count")
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
     check(

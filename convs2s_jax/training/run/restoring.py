@@ -16,11 +16,12 @@ from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import distributed, position_file, store_copy
-from convs2s_jax.training.run.checkpoint import best_of, losses_of
+from convs2s_jax.training.run.checkpoint import validations_of
 from convs2s_jax.training.run.digest import digest
 from convs2s_jax.training.run.event_loops import finishing
 from convs2s_jax.training.run.rotation import LISTINGS, ReplacedError, entries, is_replaced
 from convs2s_jax.training.run.run_folder import finished
+from convs2s_jax.training.run.selection import best_of
 from convs2s_jax.training.step import TrainState
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ def restore_params(
     abstract: Tree,
     *,
     step: int | None,
+    metric: str,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
 ) -> tuple[Tree, dict[str, Any]]:
@@ -96,7 +98,7 @@ def restore_params(
     Raises:
       UserError: as `restore_items`.
     """
-    found, position = restore_items(folder, {"params": abstract}, step=step, check=check, tell=tell)
+    found, position = restore_items(folder, {"params": abstract}, step=step, metric=metric, check=check, tell=tell)
     return found["params"], position
 
 
@@ -105,6 +107,7 @@ def restore_items(
     items: Mapping[str, Tree],
     *,
     step: int | None,
+    metric: str,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Tree], dict[str, Any]]:
@@ -114,6 +117,7 @@ def restore_items(
       folder: folder of the checkpoints.
       items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser.
       step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
+      metric: the score that tells the best (`training.best_metric`).
       check: is called with the position before any array is read; raises UserError if it does not belong to this model.
       tell: is called with a sentence for each damaged checkpoint.
 
@@ -140,7 +144,7 @@ def restore_items(
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
         asked = places if step is None else {step: places[step]}
         with contextlib.suppress(ReplacedError):
-            found = _first_intact(asked, items, check, tell_once)
+            found = _first_intact(asked, items, metric, check, tell_once)
             if found is None:
                 raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
             return found
@@ -153,6 +157,7 @@ def restore_items(
 def _first_intact(
     places: Mapping[int, Path],
     items: Mapping[str, Tree],
+    metric: str,
     check: Callable[[dict[str, Any]], None],
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Tree], dict[str, Any]] | None:
@@ -162,15 +167,15 @@ def _first_intact(
       ReplacedError: a checkpoint could not be read because it has just been replaced or removed.
     """
     before = {step: entries(place) for step, place in places.items()}
-    losses, unreadable = losses_of(places)
+    validations, unreadable = validations_of(places)
     for step, why in sorted(unreadable.items(), reverse=True):
         if is_replaced(places[step], before[step]):
             raise ReplacedError
         tell(
-            f"the checkpoint of step {step} is damaged ({why}): its validation loss is unknown, and it does not count "
+            f"the checkpoint of step {step} is damaged ({why}): its scores are unknown, and it does not count "
             "as the best"
         )
-    best = best_of(list(places), losses)
+    best = best_of(validations, places, metric)
     for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
         found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
         if found is not None:

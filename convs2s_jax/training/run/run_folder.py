@@ -32,6 +32,8 @@ FREE = (
     "training.report_every",
     "training.validate_every",
     "training.validate_bleu",
+    "training.best_metric",
+    "training.patience",
     "training.metrics",
     "training.bleu_tokenize",
     "training.save_every",

@@ -12,7 +12,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, validation
+from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, selection, validation
 from convs2s_jax.training.run.ahead import Ahead, Wanted
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.dataset import Split, check_unchanged
@@ -21,6 +21,7 @@ from convs2s_jax.training.run.prepare import Run
 from convs2s_jax.training.run.profile import Profile
 from convs2s_jax.training.run.reports import Reports
 from convs2s_jax.training.run.save_clock import SaveClock
+from convs2s_jax.training.run.selection import LOSS, Best, Scores
 from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.run.wall_clock import WallClock
@@ -34,6 +35,7 @@ class Position:
 
     Attributes:
       schedule: state of the learning rate's schedule.
+      best: the best of the scheduled validations.
       step: number of updates done.
       epoch: the current epoch, from 1.
       batch: number of batches of this epoch already used.
@@ -42,6 +44,7 @@ class Position:
     """
 
     schedule: ScheduleState
+    best: Best = Best()
     step: int = 0
     epoch: int = 1
     batch: int = 0
@@ -92,7 +95,7 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
     """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
 
     Without a validation set only the checkpoint is saved. A validation at the end of a run that is not `scheduled` does
-    not affect the learning rate, so a run continued from there has the rate of one that never ended.
+    not affect the learning rate nor the patience, so a run continued from there is as one that never ended.
     """
     run, cfg = session.run, session.run.cfg
     if run.valid is None:
@@ -105,15 +108,16 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         return position
     if hypotheses and distributed.is_primary():
         validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-    epoch = position.epoch - (position.batch == 0)
-    session.reports.metrics(step=position.step, epoch=epoch, split="valid", loss=loss, **scores)
+    epoch, measured = position.epoch - (position.batch == 0), {LOSS: loss, **scores}
+    session.reports.metrics(step=position.step, epoch=epoch, split="valid", **measured)
     position = dataclasses.replace(position, validated=position.step)
     if scheduled:
         after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
-        position = dataclasses.replace(position, schedule=after)
+        best = selection.validated(position.best, cfg.training.best_metric, measured, step=position.step)
+        position = dataclasses.replace(position, schedule=after, best=best)
         if why:
             session.reports.tell(f"step {position.step}: {why}")
-    save(session, state, position, loss=loss)
+    save(session, state, position, scores=measured)
     return position
 
 
@@ -126,7 +130,12 @@ def score_test(session: Session, state: TrainState) -> None:
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     folder = run_folder.checkpoints(run.workdir)
     params, saved = restoring.restore_params(
-        folder, abstract, step=None, check=lambda position: check_data(run, position), tell=reports.tell
+        folder,
+        abstract,
+        step=None,
+        metric=run.cfg.training.best_metric,
+        check=lambda position: check_data(run, position),
+        tell=reports.tell,
     )
     if distributed.from_primary(reports.has(split="test", step=saved["step"])):
         reports.tell(
@@ -187,13 +196,13 @@ def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[f
     return found.loss, task.scores(cfg, split, outputs), outputs
 
 
-def save(session: Session, state: TrainState, position: Position, *, loss: float | None = None) -> None:
+def save(session: Session, state: TrainState, position: Position, *, scores: Scores | None = None) -> None:
     """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
     with session.clock.during("checkpoint"):
-        _save(session, state, position, loss)
+        _save(session, state, position, scores)
 
 
-def _save(session: Session, state: TrainState, position: Position, loss: float | None) -> None:
+def _save(session: Session, state: TrainState, position: Position, scores: Scores | None) -> None:
     run = session.run
     if not validation.all_finite(state.params):
         raise UserError(
@@ -205,7 +214,7 @@ def _save(session: Session, state: TrainState, position: Position, loss: float |
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     session.place.settle()
-    checkpoint.save(session.checkpoints, session.place.to_save(session.mesh, state), record, loss=loss)
+    checkpoint.save(session.checkpoints, session.place.to_save(session.mesh, state), record, scores=scores)
     session.save_clock.restart()
 
 

@@ -120,7 +120,7 @@ def held(workdir: Path):
     check = partial(run_folder.check_vocabularies, workdir, vocabularies)
     items = {"params": abstract.params, "optimizer": abstract.optimizer}
     found, position = restoring.restore_items(
-        run_folder.checkpoints(workdir), items, step=None, check=check, tell=print
+        run_folder.checkpoints(workdir), items, step=None, metric="loss", check=check, tell=print
     )
     state = TrainState(
         params=found["params"], optimizer=found["optimizer"], step=jnp.asarray(position["step"], jnp.int32)

@@ -82,7 +82,7 @@ FULL_DISK = """
             # a write beyond the limit fails, as on a full disk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-            checkpoint.save(checkpoints, state(40), position(40), loss=0.5)
+            checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.5})
             checkpoint.wait(checkpoints, 40)
             print("not reached")
 
@@ -124,7 +124,7 @@ def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_doe
 
     monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", slow)
     with contextlib.suppress(kind), checkpoint.manager(folder, keep=9) as checkpoints:
-        checkpoint.save(checkpoints, state(40), position(40), loss=2.0)
+        checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 2.0})
         raise kind
     step = 40 if waits else 30
     assert max(run_folder.finished(folder)) == step

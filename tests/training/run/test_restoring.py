@@ -101,7 +101,9 @@ def test_where_all_are_damaged_none_is_deleted(folder):
 def best_of(folder):
     """(step that decoding reads, sentences told)."""
     told = []
-    _, where = restoring.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
+    _, where = restoring.restore_params(
+        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
+    )
     return where["step"], told
 
 
@@ -134,14 +136,14 @@ def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
     assert step == 30  # the best of the others
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
-    assert told[0].endswith("): its validation loss is unknown, and it does not count as the best")
+    assert told[0].endswith("): its scores are unknown, and it does not count as the best")
     assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
 
 
 def test_a_position_that_is_nested_too_deeply_to_be_read_is_damaged(folder):
     (folder / "20" / "position" / "metadata").write_text("[" * 100_000)
-    losses, unreadable = checkpoint.losses_of({20: folder / "20", 30: folder / "30"})
-    assert (list(losses), unreadable) == ([30], {20: "it is no JSON"})
+    validations, unreadable = checkpoint.validations_of({20: folder / "20", 30: folder / "30"})
+    assert (list(validations), unreadable) == ([30], {20: "it is no JSON"})
 
 
 def of_an_earlier_version(folder):
@@ -149,6 +151,7 @@ def of_an_earlier_version(folder):
     for path in folder.glob("*/position/metadata"):
         record = json.loads(path.read_text(encoding="utf-8"))
         loss, digests = record.pop("loss"), record.pop("digests")
+        record.pop("scores")
         del digests["checksum"]
         digests["position"] = digest.digest_of_record(record)
         path.write_text(json.dumps({**record, "digests": digests}), encoding="utf-8")
@@ -182,7 +185,7 @@ def test_another_model_is_named_by_its_paths(folder):
     with pytest.raises(UserError, match=message):
         restore(folder, other)
     with pytest.raises(UserError, match=message):
-        restoring.restore_params(folder, other.params, step=30, check=ACCEPT, tell=pytest.fail)
+        restoring.restore_params(folder, other.params, step=30, metric="loss", check=ACCEPT, tell=pytest.fail)
     assert (folder / "30").is_dir()
 
 
@@ -196,7 +199,9 @@ def test_another_format_is_refused(folder, monkeypatch):
 
 def test_decoding_takes_the_best_or_the_step_asked_for(folder):
     for step, expected in ((None, 20), (10, 10), (30, 30)):
-        params, where = restoring.restore_params(folder, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
+        params, where = restoring.restore_params(
+            folder, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail
+        )
         assert_bitwise(params, state(expected).params)
         assert where["step"] == expected
 
@@ -204,19 +209,21 @@ def test_decoding_takes_the_best_or_the_step_asked_for(folder):
 def test_decoding_passes_over_damage_and_deletes_nothing(folder):
     DAMAGES["cut"](largest(folder, 20))
     told = []
-    params, where = restoring.restore_params(folder, ABSTRACT.params, step=None, check=ACCEPT, tell=told.append)
+    params, where = restoring.restore_params(
+        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
+    )
     assert where["step"] == 30  # the newest of the others
     assert_bitwise(params, state(30).params)
     assert len(told) == 1
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
     assert (folder / "20").is_dir()
     with pytest.raises(UserError, match=r"none of the checkpoints \[20\] could be read"):
-        restoring.restore_params(folder, ABSTRACT.params, step=20, check=ACCEPT, tell=told.append)
+        restoring.restore_params(folder, ABSTRACT.params, step=20, metric="loss", check=ACCEPT, tell=told.append)
 
 
 def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
     def ask(where, step=None):
-        restoring.restore_params(where, ABSTRACT.params, step=step, check=ACCEPT, tell=pytest.fail)
+        restoring.restore_params(where, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail)
 
     with pytest.raises(UserError, match=rf"^{folder} has no checkpoint of step 25; it has 10, 20, 30$"):
         ask(folder, 25)

@@ -21,7 +21,7 @@ def read(folder, step=None, tell=pytest.fail, items=("params", "optimizer")):
     """Items of the best checkpoint, compared with what was saved; its step."""
     abstract = {"params": ABSTRACT.params, "optimizer": ABSTRACT.optimizer}
     asked = {item: abstract[item] for item in items}
-    found, where = restoring.restore_items(folder, asked, step=step, check=ACCEPT, tell=tell)
+    found, where = restoring.restore_items(folder, asked, step=step, metric="loss", check=ACCEPT, tell=tell)
     saved = state(where["step"])
     assert_bitwise(found, {item: getattr(saved, item) for item in items})
     return where["step"]
@@ -113,7 +113,7 @@ def test_reading_beside_a_fast_rotation_always_finds_a_whole_checkpoint(tmp_path
             for step in itertools.count(2):
                 if stop.is_set():
                     return
-                checkpoint.save(checkpoints, state(step), position(step), loss=1 / step)
+                checkpoint.save(checkpoints, state(step), position(step), scores={"loss": 1 / step})
                 checkpoint.wait(checkpoints, step)
 
     thread, tries, losses, steps = threading.Thread(target=rotate), 300, [], set()

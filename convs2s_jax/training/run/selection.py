@@ -1,0 +1,60 @@
+"""Selection: which validation is the best so far, by the score that `training.best_metric` names."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+Scores = Mapping[str, float]
+"""What a validation measured: "loss" (nats per token), and the scores of its outputs (in percent)."""
+
+LOSS = "loss"
+"""The one metric of which less is better."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best validation so far.
+
+    Attributes:
+      metric: the score that is compared.
+      value: its best value; None before the first validation.
+      step: of that validation.
+      waiting: number of validations since.
+    """
+
+    metric: str = LOSS
+    value: float | None = None
+    step: int = 0
+    waiting: int = 0
+
+
+def validated(best: Best, metric: str, scores: Scores, *, step: int) -> Best:
+    """After a validation. Values of another metric are not compared: with a new one, counting begins again."""
+    if best.metric != metric:
+        best = Best(metric)
+    value = scores.get(metric, math.nan)
+    if math.isfinite(value) and (best.value is None or _rank(metric, value) > _rank(metric, best.value)):
+        return Best(metric, value, step)
+    return dataclasses.replace(best, waiting=best.waiting + 1)
+
+
+def ended(best: Best, metric: str, patience: int | None) -> str:
+    """Why training is over after `patience` validations without a better one, or ""."""
+    if patience is None or best.metric != metric or best.waiting < patience:
+        return ""
+    if best.value is None:
+        return f"training.patience is {patience}: no validation had a finite {metric}"
+    order = "lower" if metric == LOSS else "higher"
+    since = f"since step {best.step} had a {order} {metric} than its {best.value:.4f}"
+    return f"training.patience is {patience}: no validation {since}"
+
+
+def best_of(validations: Mapping[int, Scores], steps: Iterable[int], metric: str) -> int | None:
+    """The best of some steps, the latest of several; None where the metric is known of none."""
+    known = [(_rank(metric, scores[metric]), step) for step in steps if metric in (scores := validations.get(step, {}))]
+    return max(known)[1] if known else None
+
+
+def _rank(metric: str, value: float) -> float:
+    """More is better."""
+    return -value if metric == LOSS else value
