@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, start
+    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, init_cache
     from convs2s_jax.models.encoder_decoder import split as split_kernels
     from convs2s_jax.models.layer_attention import layer_attention
     from convs2s_jax.models.receptive_field import receptive_fields
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
-    from convs2s_jax.search.beam import search as beam_search
     from convs2s_jax.search.config import SearchConfig
+    from convs2s_jax.search.configured import beam_search
     from convs2s_jax.search.numbers import numbers_of
     from convs2s_jax.search.request import request
-    from convs2s_jax.search.strategies.table import strategy_of
-    from convs2s_jax.search.structure import structure_of
     from convs2s_jax.search.translate import translate
     from convs2s_jax.training.batch import Batch, LossSums
     from convs2s_jax.training.loss import loss
@@ -59,6 +57,7 @@ __all__ = [
     "decoder_inputs",
     "encode",
     "init",
+    "init_cache",
     "init_classifier",
     "init_state",
     "layer_attention",
@@ -73,9 +72,6 @@ __all__ = [
     "shardings",
     "split_classifier",
     "split_kernels",
-    "start",
-    "strategy_of",
-    "structure_of",
     "translate",
     "update",
 ]
@@ -92,7 +88,7 @@ _PLACES = {
     "TrainState": "training.step.TrainState",
     "UserError": "core.errors.UserError",
     "batch_sharding": "training.sharding.batch_sharding",
-    "beam_search": "search.beam.search",
+    "beam_search": "search.configured.beam_search",
     "build": "core.config.build",
     "cast": "models.encoder_decoder.cast",
     "classifier_logits": "models.classifier.model.logits",
@@ -101,6 +97,7 @@ _PLACES = {
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",
     "encode": "models.encoder_decoder.encode",
     "init": "models.encoder_decoder.init",
+    "init_cache": "models.encoder_decoder.init_cache",
     "init_classifier": "models.classifier.model.init",
     "init_state": "training.step.init_state",
     "layer_attention": "models.layer_attention.layer_attention",
@@ -115,9 +112,6 @@ _PLACES = {
     "shardings": "training.sharding.shardings",
     "split_classifier": "models.classifier.model.split",
     "split_kernels": "models.encoder_decoder.split",
-    "start": "models.encoder_decoder.start",
-    "strategy_of": "search.strategies.table.strategy_of",
-    "structure_of": "search.structure.structure_of",
     "translate": "search.translate.translate",
     "update": "training.step.update",
 }

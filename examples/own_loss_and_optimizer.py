@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 def focal_loss(params, batch, key, gamma=2.0):
     """Sum -(1 - p)^gamma log p over target tokens: well-predicted tokens get little weight. No dropout."""
     memory = convs2s.encode(params, CFG, batch.src)
-    cache = convs2s.start(params, CFG, memory, len(batch.tgt))
+    cache = convs2s.init_cache(params, CFG, memory, len(batch.tgt))
     inputs = convs2s.decoder_inputs(batch.tgt)
     logits, _, _ = convs2s.decode(params, CFG, memory, cache, inputs)  # [B, T, V]
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.tgt[..., None], axis=-1)[..., 0]

@@ -29,13 +29,12 @@ def best(length_penalty, temperature, chunk=1):
     numbers = convs2s.numbers_of(CFG).replace(length_penalty=length_penalty, temperature=temperature)
     found = convs2s.beam_search(
         step,
-        convs2s.strategy_of(CFG),
-        numbers,
+        CFG,
         memory=(),
         cache=jnp.zeros(CFG.beam_size),
         request=convs2s.request(max_lengths=[LIMIT - 1]),
-        structure=convs2s.structure_of(CFG),
         limit=LIMIT,
+        numbers=numbers,
         chunk=chunk,
     )
     return found.lengths[0, 0], found.scores[0, 0]

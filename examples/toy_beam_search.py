@@ -35,12 +35,10 @@ def find(cfg):
     """Search for B = 1 sentence; the rows of the cache are its W = cfg.beam_size hypotheses."""
     return convs2s.beam_search(
         bigram_step,
-        convs2s.strategy_of(cfg),
-        convs2s.numbers_of(cfg),
+        cfg,
         memory=(),
         cache=jnp.zeros(cfg.beam_size, jnp.int32),
         request=convs2s.request(max_lengths=[6]),
-        structure=convs2s.structure_of(cfg),
         limit=7,
     )
 

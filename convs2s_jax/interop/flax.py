@@ -63,7 +63,7 @@ class LinenModel(linen.Module):
           Logits [N, T, V] and attention [N, T, S].
         """
         params = self._params()
-        cache = self.variable("cache", "decoder", encoder_decoder.start, params, self.cfg, memory, tokens.shape[0])
+        cache = self.variable("cache", "decoder", encoder_decoder.init_cache, params, self.cfg, memory, tokens.shape[0])
         logits, attention, after = encoder_decoder.decode(
             params, self.cfg, memory, cache.value, tokens, key=self._key()
         )
@@ -98,14 +98,14 @@ class NNXModel(nnx.Module):
         """`encoder_decoder.encode`: source [B, S] to a memory of B sentences."""
         return encoder_decoder.encode(self._params(), self.cfg, src, key=_dropout(rngs))
 
-    def start(self, memory: Memory, rows: int) -> None:
+    def init_cache(self, memory: Memory, rows: int) -> None:
         """An empty cache of N = `rows` rows."""
-        self.cache = nnx.data(_held(encoder_decoder.start(self._params(), self.cfg, memory, rows), nnx.Cache))
+        self.cache = nnx.data(_held(encoder_decoder.init_cache(self._params(), self.cfg, memory, rows), nnx.Cache))
 
     def decode(self, memory: Memory, tokens: Array, *, rngs: nnx.Rngs | None = None) -> tuple[Array, Array]:
-        """`encoder_decoder.decode`, continuing from the cache, which `start` resets; arguments as in `LinenModel`."""
+        """`encoder_decoder.decode`, from the cache on, which `init_cache` resets; arguments as in `LinenModel`."""
         if self.cache is None:
-            raise ValueError("the module has no cache: call start(memory, rows) before decode")
+            raise ValueError("the module has no cache: call init_cache(memory, rows) before decode")
         cache = _values(self.cache)
         logits, attention, after = encoder_decoder.decode(
             self._params(), self.cfg, memory, cache, tokens, key=_dropout(rngs)
@@ -130,7 +130,7 @@ def _computed(params: Params, cfg: ModelConfig) -> Params:
 def _logits(params: Params, cfg: ModelConfig, src: Array, tgt: Array, key: Key | None) -> Array:
     encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
     memory = encoder_decoder.encode(params, cfg, src, key=encoder_key)
-    cache = encoder_decoder.start(params, cfg, memory, tgt.shape[0])
+    cache = encoder_decoder.init_cache(params, cfg, memory, tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(tgt)
     return encoder_decoder.decode(params, cfg, memory, cache, inputs, key=decoder_key)[0]
 

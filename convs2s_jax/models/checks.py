@@ -57,7 +57,9 @@ def check_cache(cache: Tree, rows: int) -> None:
     found = {leaf.shape[:1] for leaf in jax.tree.leaves(cache)}
     if found - {(rows,)}:
         (count, *_), *_ = found - {(rows,)}
-        raise ValueError(f"tokens have {rows} rows and the cache has {count}: call `start` with the rows of the tokens")
+        raise ValueError(
+            f"tokens have {rows} rows and the cache has {count}: call `init_cache` with the rows of the tokens"
+        )
 
 
 def check_features(features: Array, channels: int) -> None:

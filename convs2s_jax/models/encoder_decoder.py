@@ -177,7 +177,7 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
 
 
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
-    """The memory as the decoder's layers read it: `start`, `advance` and `decode` take it in place of `memory`.
+    """The memory as the decoder's layers read it: `init_cache`, `advance` and `decode` take it in place of `memory`.
 
     They prepare a memory themselves; doing it once pays where many short calls follow, as in search. A memory that is
     prepared already comes back as it is.
@@ -188,12 +188,12 @@ def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
         return _decoder(params, cfg).prepare(params.decoder, cfg.decoder, memory)
 
 
-def start(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
+def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
     """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
     check_params(params, Params)
     check_memory(memory, rows)
     with products_at(cfg.matmul_precision):
-        return _decoder(params, cfg).start(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
+        return _decoder(params, cfg).init_cache(params.decoder, cfg.decoder, prepare(params, cfg, memory), rows)
 
 
 def advance(

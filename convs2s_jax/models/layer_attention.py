@@ -31,7 +31,7 @@ def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) ->
     if not cfg.attends:
         raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there is no weight to return")
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
-    cache = encoder_decoder.start(params, cfg, memory, len(tgt))
+    cache = encoder_decoder.init_cache(params, cfg, memory, len(tgt))
     inputs = encoder_decoder.decoder_inputs(tgt)
     _, layers, _ = encoder_decoder.advance_in_layers(params, cfg, memory, cache, inputs)
     return jnp.where((tgt != PAD)[:, None, :, None], jnp.stack(layers, axis=1), 0.0)

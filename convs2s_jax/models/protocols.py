@@ -140,12 +140,12 @@ class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
     """Decoding functions, shared by plain and precomputed parameters."""
 
     def prepare(self, params: Plain, cfg: DecoderC, memory: Memory, /) -> M:
-        """Prepare the memory for `start` and `advance`, once for all steps.
+        """Prepare the memory for `init_cache` and `advance`, once for all steps.
 
         Every leaf of the result has the B sentences on axis 0; its attribute `mask` has shape [B, S].
         """
 
-    def start(self, params: Plain, cfg: DecoderC, memory: M, rows: int, /) -> K:
+    def init_cache(self, params: Plain, cfg: DecoderC, memory: M, rows: int, /) -> K:
         """An empty cache; axis 0 of every leaf has size `rows`."""
 
     def advance(

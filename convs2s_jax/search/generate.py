@@ -196,7 +196,7 @@ def _encoded(params: Any, cfg_models: Any, src: Array) -> tuple[Any, Any]:
 def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
     """Empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
-    members = tuple(model.start(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
+    members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
     coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if structure.coverage else None
     return EnsembleCache(members, coverage)
 
@@ -270,7 +270,7 @@ def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[lis
     inputs = model.decoder_inputs(tokens)
     features, weights = [], []
     for p, c, m in zip(params, cfg_models, memory, strict=True):
-        cache = model.start(p, c, m, len(tokens))
+        cache = model.init_cache(p, c, m, len(tokens))
         f, a, _ = model.advance(p, c, m, cache, inputs)
         features.append(f)
         weights.append(a)

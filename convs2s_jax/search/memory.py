@@ -71,7 +71,7 @@ def bytes_per_hypothesis(
             encoder_decoder.prepare(p, c, encoder_decoder.encode(p, c, src))
             for p, c in zip(params, cfg_models, strict=True)
         )
-        return [encoder_decoder.start(p, c, m, 1) for p, c, m in zip(params, cfg_models, memories, strict=True)]
+        return [encoder_decoder.init_cache(p, c, m, 1) for p, c, m in zip(params, cfg_models, memories, strict=True)]
 
     abstract = jax.eval_shape(caches, params, jax.ShapeDtypeStruct((1, 16), jnp.int32))
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))

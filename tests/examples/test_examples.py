@@ -124,7 +124,7 @@ def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
     @jax.jit
     def predicted(params):
         memory = module.convs2s.encode(params, module.CFG, batch.src)
-        cache = module.convs2s.start(params, module.CFG, memory, 3)
+        cache = module.convs2s.init_cache(params, module.CFG, memory, 3)
         return module.convs2s.decode(params, module.CFG, memory, cache, module.convs2s.decoder_inputs(batch.tgt))[0]
 
     logits = np.asarray(predicted(params))

@@ -43,7 +43,7 @@ def same(a, b):
 def pure_decode(params, cfg=CFG):
     merged = encoder_decoder.cast(weight_norm.merge(params), cfg)
     memory = encoder_decoder.encode(merged, cfg, SRC)
-    cache = encoder_decoder.start(merged, cfg, memory, 2)
+    cache = encoder_decoder.init_cache(merged, cfg, memory, 2)
     return encoder_decoder.decode(merged, cfg, memory, cache, INPUTS)
 
 
@@ -97,7 +97,7 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
 def test_linen_makes_an_empty_cache_without_reading_a_token():
     memory = encoder_decoder.encode(weight_norm.merge(PARAMS), CFG, SRC)
     fresh = LINEN.init(jax.random.key(0), memory, INPUTS, method="decode")
-    same(fresh["cache"]["decoder"], encoder_decoder.start(weight_norm.merge(PARAMS), CFG, memory, 2))
+    same(fresh["cache"]["decoder"], encoder_decoder.init_cache(weight_norm.merge(PARAMS), CFG, memory, 2))
 
 
 @pytest.mark.drill
@@ -108,7 +108,7 @@ def test_both_modules_compute_in_the_dtype_of_the_configuration():
     linen, variables, model = LinenModel(half, V, V), {"params": {"model": PARAMS}}, nnx_model(PARAMS, half)
     same((linen.apply(variables, SRC, TGT), model(SRC, TGT)), (expected, expected))
     memory = linen.apply(variables, SRC, method="encode")
-    model.start(memory, 2)
+    model.init_cache(memory, 2)
     (logits, _), state = linen.apply(variables, memory, INPUTS, method="decode", mutable=["cache"])
     same((logits, model.decode(memory, INPUTS)[0]), (expected, expected))
     for held in (memory, model.encode(SRC), state, nnx.state(model.cache)):
@@ -118,9 +118,9 @@ def test_both_modules_compute_in_the_dtype_of_the_configuration():
 def test_nnx_decodes_step_by_step_with_its_cache():
     model = nnx_model(PARAMS)
     memory = model.encode(SRC)
-    with pytest.raises(ValueError, match=r"^the module has no cache: call start\(memory, rows\) before decode$"):
+    with pytest.raises(ValueError, match=r"^the module has no cache: call init_cache\(memory, rows\) before decode$"):
         model.decode(memory, INPUTS)
-    model.start(memory, 2)
+    model.init_cache(memory, 2)
     step = nnx.jit(lambda model, memory, tokens: model.decode(memory, tokens)[0])
     logits = [step(model, memory, INPUTS[:, t : t + 1]) for t in range(INPUTS.shape[1])]
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
@@ -136,7 +136,7 @@ def test_a_dropout_rng_turns_dropout_on_and_is_all_there_is_to_chance():
     model = nnx_model(PARAMS)
     merged, (encoder_key, decoder_key) = weight_norm.merge(PARAMS), split_key(nnx.Rngs(dropout=7).dropout(), 2)
     memory = encoder_decoder.encode(merged, CFG, SRC, key=encoder_key)
-    cache = encoder_decoder.start(merged, CFG, memory, 2)
+    cache = encoder_decoder.init_cache(merged, CFG, memory, 2)
     expected = encoder_decoder.decode(merged, CFG, memory, cache, INPUTS, key=decoder_key)[0]
     same(model(SRC, TGT, rngs=nnx.Rngs(dropout=7)), expected)
 

@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_those_of_fairseq(name, precision):
     def everything(params):
         merged = weight_norm.merge(params)
         memory = encoder_decoder.encode(merged, cfg, src)
-        cache = encoder_decoder.start(merged, cfg, memory, len(src))
+        cache = encoder_decoder.init_cache(merged, cfg, memory, len(src))
         logits, attention, _ = encoder_decoder.decode(merged, cfg, memory, cache, previous)
         gradients = jax.grad(lambda p: summed(p, 0.0).loss)(params)
         return memory, logits, attention, summed(params, 0.0), summed(params, 0.1), gradients

@@ -53,7 +53,7 @@ def run(params, cfg, arrays):
     @jax.jit
     def everything(params):
         memory = encoder_decoder.encode(params, cfg, src)
-        cache = encoder_decoder.start(params, cfg, memory, len(src))
+        cache = encoder_decoder.init_cache(params, cfg, memory, len(src))
         logits, attention, _ = encoder_decoder.decode(params, cfg, memory, cache, previous)
         gradients = jax.grad(lambda p: summed(p, 0.0).loss)(params)
         return memory.keys, logits, attention, summed(params, 0.0), summed(params, 0.1), gradients
@@ -185,7 +185,7 @@ def test_a_target_in_parts_has_the_logits_of_generation(name, cuts):
     src, previous, target = (jnp.asarray(arrays[f"in/{k}"]) for k in TOKENS)
     memory = jax.jit(lambda p: encoder_decoder.prepare(p, cfg, encoder_decoder.encode(p, cfg, src)))(params)
     decode = jax.jit(partial(encoder_decoder.decode, cfg=cfg))
-    cache, at, parts = encoder_decoder.start(params, cfg, memory, len(src)), 0, []
+    cache, at, parts = encoder_decoder.init_cache(params, cfg, memory, len(src)), 0, []
     for cut in cuts:
         logits, _, cache = decode(params, memory=memory, cache=cache, tokens=previous[:, at : at + cut])
         parts.append(logits)

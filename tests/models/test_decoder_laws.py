@@ -52,7 +52,7 @@ def advance_in_layers(params, cfg, memory, cache, tokens):
 
 
 def begin(params, cfg, memory, rows=2):
-    return model.start(params, cfg, memory, rows)
+    return model.init_cache(params, cfg, memory, rows)
 
 
 def read(params, cfg, memory, tokens, key=None):

@@ -61,7 +61,7 @@ def batch(pairs, source_length, target_length, left=False):
 def teacher_forced(params, cfg, batch):
     """Logits and attention of a batch."""
     memory = encoder_decoder.encode(params, cfg, batch.src)
-    cache = encoder_decoder.start(params, cfg, memory, len(batch.tgt))
+    cache = encoder_decoder.init_cache(params, cfg, memory, len(batch.tgt))
     logits, attention, _ = encoder_decoder.decode(params, cfg, memory, cache, encoder_decoder.decoder_inputs(batch.tgt))
     return logits, attention
 

@@ -140,7 +140,7 @@ def learnt(params, cfg, batch):
         last = jnp.argmax(logits[:, 0], axis=-1).astype(last.dtype)
         return (cache, last), last
 
-    first = model.start(params, cfg, memory, PAIRS), jnp.full(PAIRS, EOS, jnp.int32)
+    first = model.init_cache(params, cfg, memory, PAIRS), jnp.full(PAIRS, EOS, jnp.int32)
     _, words = jax.lax.scan(step, first, None, length=batch.tgt.shape[1])
     given_back = jnp.all((batch.tgt == words.T) | (batch.tgt == PAD), axis=1)
     return jnp.mean(given_back.astype(jnp.float32))

@@ -50,10 +50,10 @@ def summed(params, cfg, src, tgt):
 
 
 def decoded(params, cfg, src, tgt, *, precomputed=False):
-    """The way of a search: encode, prepare, start, then symbol by symbol."""
+    """The way of a search: encode, prepare, init_cache, then symbol by symbol."""
     params = encoder_decoder.precompute(params, cfg) if precomputed else params
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
-    cache = encoder_decoder.start(params, cfg, memory, len(tgt))
+    cache = encoder_decoder.init_cache(params, cfg, memory, len(tgt))
     return encoder_decoder.decode(params, cfg, memory, cache, tgt[:, :1])[0]
 
 

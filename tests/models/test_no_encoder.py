@@ -34,7 +34,7 @@ def setup(**fields):
 
 def start(params, cfg, rows=B):
     memory = encoder_decoder.encode(params, cfg, SRC)
-    return memory, encoder_decoder.start(params, cfg, memory, rows)
+    return memory, encoder_decoder.init_cache(params, cfg, memory, rows)
 
 
 def test_there_are_no_parameters_of_a_source_and_nothing_of_it_is_read():

@@ -52,7 +52,7 @@ def made():
 
 
 def decode(params, memory, tokens=SRC, rows=2, key=None):
-    return model.decode(params, CFG, memory, model.start(params, CFG, memory, rows), tokens, key=key)
+    return model.decode(params, CFG, memory, model.init_cache(params, CFG, memory, rows), tokens, key=key)
 
 
 def classify(tokens, key=None):
@@ -83,7 +83,7 @@ WRONG = {
         "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
     ),
     "split parameters to start": (
-        lambda made: model.start(model.split(made.params, CFG), CFG, made.memory, 2),
+        lambda made: model.init_cache(model.split(made.params, CFG), CFG, made.memory, 2),
         "^parameters are split into direction and length: call convs2s_jax.merge_kernels first$",
     ),
     "split parameters to the loss": (
@@ -127,7 +127,7 @@ WRONG = {
         "^src has 2 rows and tgt 1: a row is a sentence pair$",
     ),
     "tokens in place of a memory": (
-        lambda made: model.start(made.params, CFG, np.asarray(SRC), 2),
+        lambda made: model.init_cache(made.params, CFG, np.asarray(SRC), 2),
         "^memory is a ndarray: expected what `encode` or `prepare` returns$",
     ),
     "a seed in place of a key": (
@@ -135,12 +135,12 @@ WRONG = {
         r"^key is 3: make one with jax.random.key\(seed\)$",
     ),
     "no rows": (
-        lambda made: model.start(made.params, CFG, made.memory, 0),
+        lambda made: model.init_cache(made.params, CFG, made.memory, 0),
         "^0 rows for a memory of 2 sentences: use a multiple",
     ),
     "a cache of another beam": (
         lambda made: decode(*made, rows=4),
-        "^tokens have 2 rows and the cache has 4: call `start` with the rows of the tokens$",
+        "^tokens have 2 rows and the cache has 4: call `init_cache` with the rows of the tokens$",
     ),
     "features of another layer": (
         lambda made: model.logits(made.params, CFG, jnp.zeros((2, 3, 8))),
@@ -155,7 +155,7 @@ WRONG = {
         "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
     ),
     "a decoder of fewer layers": (
-        lambda made: model.start(made.params, DEEPER, made.memory, 2),
+        lambda made: model.init_cache(made.params, DEEPER, made.memory, 2),
         "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
     ),
     "key and cfg exchanged": (

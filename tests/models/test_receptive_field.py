@@ -65,7 +65,7 @@ def test_a_decoder_sees_as_many_target_tokens(name):
     memory = Memory(keys=source, values=source, mask=jnp.ones((1, 3), bool), summary=source[:, 0])
 
     def features(params, tokens):
-        made, _, _ = model.advance(params, cfg, memory, model.start(params, cfg, memory, 1), tokens)
+        made, _, _ = model.advance(params, cfg, memory, model.init_cache(params, cfg, memory, 1), tokens)
         return mixed(made[0, -1])
 
     field = receptive_fields(cfg).decoder[-1]

@@ -94,7 +94,7 @@ def test_decoding_with_what_was_computed_beforehand_gives_the_same_logits(kind):
 
     def logits(params):
         memory = encoder_decoder.encode(params, cfg, BATCH.src)
-        cache = encoder_decoder.start(params, cfg, memory, len(BATCH.src))
+        cache = encoder_decoder.init_cache(params, cfg, memory, len(BATCH.src))
         return encoder_decoder.decode(
             params, cfg, memory, cache, encoder_decoder.decoder_inputs(jnp.asarray(BATCH.tgt))
         )[0]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam
+from convs2s_jax.search import beam, configured
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.strategies.table import strategy_of
@@ -79,10 +79,9 @@ def trigram_cache(languages, beam_size: int):
 
 
 def search(step, cfg, memory, cache, asked, **more):
-    """`beam.search`, compiled, by a user's options."""
-    strategy = strategy_of(cfg, phrases=asked.phrases.shape[1] > 0)
-    run = jax.jit(partial(beam.search, step, strategy, structure=structure_of(cfg), **more))
-    return jax.device_get(run(numbers_of(cfg), memory, cache, asked))
+    """`beam_search`, compiled."""
+    run = jax.jit(partial(configured.beam_search, step, cfg, **more))
+    return jax.device_get(run(memory=memory, cache=cache, request=asked))
 
 
 @partial(jax.jit, static_argnames=("strategy", "structure", "limit", "chunk"))

@@ -59,9 +59,9 @@ def allowed(source):
 def forced(params, cfg, src, inputs):
     """Logits [N, T, V] after each of the targets' beginnings [N, T]."""
     memory = encoder_decoder.encode(params, cfg, src)
-    return encoder_decoder.decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, len(inputs)), inputs)[
-        0
-    ]
+    return encoder_decoder.decode(
+        params, cfg, memory, encoder_decoder.init_cache(params, cfg, memory, len(inputs)), inputs
+    )[0]
 
 
 def restricted(logits, words):

@@ -1,5 +1,7 @@
 """The search is given its strategy: which one a user's options mean, one of one's own, and what each refuses."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top
 from tests.helpers import drills_but
-from tests.search.exhaustive import compiled, exhaustive, toy_search, trigram_table
+from tests.search.exhaustive import compiled, exhaustive, search, toy_search, trigram_cache, trigram_step, trigram_table
 
 V, LONGEST = 6, 3
 WIDEST = 80  # all candidates of a step
@@ -95,3 +97,28 @@ def test_plain_search_refuses_phrases_that_it_would_not_meet():
     more = {"strategy": PLAIN, "structure": structure_of(SearchConfig()), "limit": 4, "chunk": 1}
     with pytest.raises(ValueError, match="constraints go with"):
         compiled(TABLES, np.arange(1), request([3], None, [[(4,)]]), numbers_of(SearchConfig()), **more)
+
+
+def test_a_search_by_its_options_takes_phrases_numbers_and_a_strategy_of_ones_own():
+    cfg = SearchConfig(beam_size=2, length_penalty=0.3)
+    longer = dataclasses.replace(cfg, length_penalty=2.0)
+    plain, bound = request([LONGEST] * 2), request([LONGEST] * 2, None, [[(5,)], [(4,)]])
+
+    def by_options(asked, **more):
+        return search(trigram_step(TABLES), cfg, (), trigram_cache(np.arange(2), 2), asked, limit=LONGEST + 1, **more)
+
+    def toy(cfg, asked):
+        return toy_search(TABLES, cfg, asked, limit=LONGEST + 1)
+
+    expected = [toy(cfg, plain), toy(cfg, bound), toy(longer, plain), found(OWN, cfg)]
+    ours = [
+        by_options(plain),
+        by_options(bound),
+        by_options(plain, numbers=numbers_of(longer)),
+        by_options(plain, strategy=OWN),
+    ]
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
+    for i, one in enumerate(ours[1:], start=1):  # each of the four is another result
+        assert not np.array_equal(one.scores, ours[0].scores), i

@@ -59,7 +59,7 @@ def test_each_sentence_alone_gets_the_same_translation(params, sources, translat
 def forced(params, src, inputs):
     """Log-probabilities [W, T, V] of targets that begin with `inputs` [W, T], all read at once."""
     memory = encoder_decoder.encode(params, MODEL, src)
-    cache = encoder_decoder.start(params, MODEL, memory, len(inputs))
+    cache = encoder_decoder.init_cache(params, MODEL, memory, len(inputs))
     return jax.nn.log_softmax(encoder_decoder.decode(params, MODEL, memory, cache, inputs)[0])
 
 

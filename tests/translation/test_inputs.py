@@ -175,7 +175,7 @@ def test_bytes_of_a_hypothesis_are_those_of_its_arrays(translator):
 
     @jax.jit
     def empty(src):
-        return encoder_decoder.start(*params, *models, encoder_decoder.encode(*params, *models, src), 1)
+        return encoder_decoder.init_cache(*params, *models, encoder_decoder.encode(*params, *models, src), 1)
 
     cache = jax.tree.leaves(empty(np.ones((1, 16), np.int32)))
     assert small == 2 * sum(x.nbytes for x in cache) + 8 * 150 + 20

@@ -196,7 +196,7 @@ def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory)
     return memory
 
 
-def start(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
+def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     check_blocks(params.blocks, cfg.layers)
     dtype = params.map_in.w.dtype

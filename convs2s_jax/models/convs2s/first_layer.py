@@ -75,7 +75,7 @@ def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
     return Tables(words=table(words), positions=positions, bias=conv.b)
 
 
-def start(tables: Tables, rows: int) -> Words:
+def init_cache(tables: Tables, rows: int) -> Words:
     """The history before the first word: K - 1 words for each of N rows."""
     shape = (rows, tables.words.products.shape[1] - 1)
     before = [0 if table is None else len(table.inputs) - 1 for table in (tables.words, tables.positions)]

@@ -127,14 +127,14 @@ def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> Lo
     return LookupMemory(z=z, sources=sources, mask=memory.mask)
 
 
-def start(
+def init_cache(
     params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory | UnmappedMemory, rows: int
 ) -> LookupCache:
     """The cache before the first token."""
-    plain = decoder.start(params.plain, cfg, memory, rows)
+    plain = decoder.init_cache(params.plain, cfg, memory, rows)
     histories: tuple[Array | Words, ...] = plain.histories
     if params.tables is not None:
-        histories = (first_layer.start(params.tables, rows), *histories[1:])
+        histories = (first_layer.init_cache(params.tables, rows), *histories[1:])
     return LookupCache(length=plain.length, histories=histories)
 
 

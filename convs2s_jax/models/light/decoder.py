@@ -156,7 +156,9 @@ def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory)
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
 
-def start(params: LightDecoderParams, cfg: LightDecoderConfig, _memory: LightMemory, rows: int) -> LightDecoderCache:
+def init_cache(
+    params: LightDecoderParams, cfg: LightDecoderConfig, _memory: LightMemory, rows: int
+) -> LightDecoderCache:
     """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
     dtype = params.blocks[0].convolution.map_in.w.dtype
     histories = [jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers]

@@ -139,7 +139,7 @@ def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory:
     return map_memory(kind, params.attention, memory.keys, memory.values, memory.mask, memory.summary)
 
 
-def start(
+def init_cache(
     params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory | MappedMemory, rows: int
 ) -> RecurrentDecoderCache:
     """The cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.

@@ -131,7 +131,7 @@ def prepare(_params: SliceNetDecoderParams, _cfg: SliceNetDecoderConfig, memory:
     return memory
 
 
-def start(
+def init_cache(
     params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, _memory: Memory, rows: int
 ) -> SliceNetDecoderCache:
     """The cache before the first token: zero histories."""

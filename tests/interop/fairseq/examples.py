@@ -137,7 +137,7 @@ def logits(workdir: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
     def run(params):
         merged = weight_norm.merge(params)
         memory = encoder_decoder.encode(merged, cfg.model, src)
-        cache = encoder_decoder.start(merged, cfg.model, memory, len(src))
+        cache = encoder_decoder.init_cache(merged, cfg.model, memory, len(src))
         return encoder_decoder.decode(merged, cfg.model, memory, cache, previous)[0]
 
     return np.asarray(run(state.params))

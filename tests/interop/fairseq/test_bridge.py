@@ -256,7 +256,7 @@ def greedy(params, cfg, src, steps):
         last = jnp.argmax(scores[:, 0].at[:, PAD].set(-jnp.inf), axis=-1).astype(jnp.int32)
         return (cache, last), last
 
-    cache = encoder_decoder.start(params, cfg, memory, len(src))
+    cache = encoder_decoder.init_cache(params, cfg, memory, len(src))
     return jax.lax.scan(step, (cache, last), None, length=steps)[1].T
 
 

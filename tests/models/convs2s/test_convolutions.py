@@ -213,7 +213,7 @@ def test_layers_of_different_dilation_never_share_a_loop():
 
     def features(params):
         memory = encoder_decoder.encode(params, cfg, batch.src)
-        cache = encoder_decoder.start(params, cfg, memory, B)
+        cache = encoder_decoder.init_cache(params, cfg, memory, B)
         assert [h.shape[1] for h in cache.histories] == [2, 2, 4]
         return encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0]
 

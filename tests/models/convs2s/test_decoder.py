@@ -59,7 +59,7 @@ def decode(params, cfg, memory, cache, tokens):
 
 
 def start(params, cfg, rows=B):
-    return conv_decoder.start(params, cfg, memory(), rows)
+    return conv_decoder.init_cache(params, cfg, memory(), rows)
 
 
 TOKENS = jnp.asarray([[EOS, 5, 6, 7, 8, 9, 10], [EOS, 11, 12, 5, PAD, PAD, PAD]], jnp.int32)
@@ -95,7 +95,7 @@ def fast(params, cfg):
     """Precomputed parameters, the memory they read and an empty cache."""
     params = lookup.precompute(params, cfg)
     source = lookup.prepare(params, cfg, memory())
-    return params, source, lookup.start(params, cfg, source, B)
+    return params, source, lookup.init_cache(params, cfg, source, B)
 
 
 @pytest.mark.parametrize("cuts", drills_but([[7], [1] * 7, [3, 1, 3]], kept=[[3, 1, 3]]), ids=str)
@@ -118,7 +118,7 @@ def test_an_unmapped_source_for_one_hypothesis_predicts_the_same(name):
     expected, attention, _ = decode(params, cfg, memory(), start(params, cfg), TOKENS)
     params = lookup.for_one_hypothesis(lookup.precompute(params, cfg))
     source = lookup.prepare(params, cfg, memory())
-    cache, at = lookup.start(params, cfg, source, B), 0
+    cache, at = lookup.init_cache(params, cfg, source, B), 0
     for cut in (3, 1, 3):
         part, a, cache = decode_fast(params, cfg, source, cache, TOKENS[:, at : at + cut])
         same((part, a), (expected[:, at : at + cut], attention[:, at : at + cut]))
@@ -232,7 +232,7 @@ def test_activations_keep_their_deviation_through_twenty_fresh_layers(attention_
 
     @partial(jax.jit, static_argnums=1)
     def deviation(params, cfg):
-        cache = conv_decoder.start(params, cfg, source, 4)
+        cache = conv_decoder.init_cache(params, cfg, source, 4)
         return jnp.std(conv_decoder.advance(params, cfg, source, cache, tokens, rate=0.0)[0])
 
     def first(count):

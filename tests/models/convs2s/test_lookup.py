@@ -33,7 +33,7 @@ def layer(width, positions, dtype=jnp.float32):
 def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
     embedding, map_in, conv = layer(width, positions)
     found = tables.init(embedding, map_in, conv)
-    past, history = jnp.zeros((2, width - 1, C)), tables.start(found, 2)
+    past, history = jnp.zeros((2, width - 1, C)), tables.init_cache(found, 2)
     at = 0
     for cut in cuts:
         tokens = TOKENS[:, at : at + cut]

@@ -128,7 +128,7 @@ def test_memory_and_any_cut_of_the_target_are_those_of_unrolled_layers(name, pre
     if prepared:
         memory, expected = (encoder_decoder.prepare(params, cfg, m) for m in (memory, expected))
     tokens = encoder_decoder.decoder_inputs(jnp.repeat(batch.tgt, 2, axis=0).at[1].set(EOS))
-    start = encoder_decoder.start(params, cfg, memory, 2 * B)
+    start = encoder_decoder.init_cache(params, cfg, memory, 2 * B)
     whole = decode(params, config(name), expected, start, tokens)
     for cuts in ([6], [1, 5]):
         parts, cache, at = [], start, 0
@@ -184,7 +184,7 @@ def counts(name, execution, of="forward", parts=False):
         if parts:
             params = encoder_decoder.cast(jax.tree.map(lambda x: Part(x, same_array, x.dtype), params), cfg)
         memory = encoder_decoder.encode(params, cfg, batch.src)
-        cache = encoder_decoder.start(params, cfg, memory, B)
+        cache = encoder_decoder.init_cache(params, cfg, memory, B)
         return jnp.sum(encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0])
 
     program = jax.make_jaxpr(features if of == "forward" else jax.grad(features))(params)
@@ -225,7 +225,7 @@ def test_a_single_token_is_read_without_a_loop():
     params, batch = setup("two runs")
     cfg = config("two runs", OTHERS["scanned"])
     memory = encoder_decoder.encode(params, cfg, batch.src)
-    cache = encoder_decoder.start(params, cfg, memory, B)
+    cache = encoder_decoder.init_cache(params, cfg, memory, B)
     for count, loops in ((1, 0), (2, 1)):
         program = jax.make_jaxpr(encoder_decoder.decode, static_argnums=1)(
             params, cfg, memory, cache, batch.tgt[:, :count]

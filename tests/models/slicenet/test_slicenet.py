@@ -130,7 +130,7 @@ def decode(params, cfg, memory, cache, tokens):
 def test_encoder_and_decoder_follow_the_equations():
     cfg, params = setup()
     memory = encode(params, cfg, SRC)
-    logits, attention, _ = decode(params, cfg, memory, encoder_decoder.start(params, cfg, memory, B), INPUTS)
+    logits, attention, _ = decode(params, cfg, memory, encoder_decoder.init_cache(params, cfg, memory, B), INPUTS)
     for b, (m, n) in enumerate(((5, 7), (3, 3))):
         keys, (expected, weights) = reference(cfg, params, np.asarray(SRC[b, :m]), np.asarray(INPUTS[b, :n]))
         close(memory.keys[b, :m], keys, 2e-5)
