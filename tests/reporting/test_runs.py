@@ -1,5 +1,6 @@
 """What a report reads of a workdir: the file's numbers, what is damaged, who trains there."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting import curves, log, runs, summary
 from convs2s_jax.training.run import metrics_file, run_folder, validation
 from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.loop import train
 from tests import tiny
 
 LOG = """2026-11-23 10:00:00 devices: 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, Python 3.11.7)
@@ -94,6 +96,16 @@ def test_samples_may_hold_what_unicode_calls_line_ends(tmp_path):
     found = runs.read(workdir, "a")
     assert found.samples == {4: (runs.Sample(odd, odd, odd), runs.Sample("d", "f", "e"))}
     assert not found.problems
+
+
+def test_every_fact_is_found_in_the_log_of_a_run(tmp_path):
+    """The sentences are those that training writes: a changed one fails here."""
+    rates = {"training__schedule": {"kind": "fixed", "rates": [0.1, 0.05]}, "data__cldr": {"train": 60, "valid": 4}}
+    for epochs in (1, 2):
+        train(tiny.config(**rates, training__max_epochs=epochs), tmp_path / "run")
+    found = log.read((tmp_path / "run" / "train.log").read_text(encoding="utf-8"))
+    assert all(dataclasses.asdict(found).values()), found
+    assert (found.continued, len(found.rates)) == (1, 1)
 
 
 def test_the_log_says_devices_reasons_and_the_end(tmp_path):
