@@ -98,7 +98,10 @@ def shardings(cfg: Config, devices: int) -> str:
         for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
     ]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    return "\n".join([f"{devices} devices as {axes}; {cfg.parallel}", "", *table(head, cells), "", *sums, ""])
+    title = f"{devices} devices as {axes}; {cfg.parallel}"
+    if cfg.classifies:
+        title += "; with 2 labels, since only the training text tells how many there are"
+    return "\n".join([title, "", *table(head, cells), "", *sums, ""])
 
 
 def _subject(name: str) -> str:

@@ -13,6 +13,7 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.scaling import plan
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,14 @@ class Batches:
       tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
       tokens_per_chip: the budget for each part of the rows, in place of one for all.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
+      labels: number of a classifier's labels.
     """
 
     lengths: tuple[str, ...] = ("64",)
     tokens: int | None = None
     tokens_per_chip: int | None = None
     vocabulary: int | None = None
+    labels: int | None = None
 
     def __post_init__(self) -> None:
         check(len(self.lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
@@ -41,7 +44,7 @@ class Batches:
             self.tokens is None or self.tokens_per_chip is None,
             "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
         )
-        for name, least in (("tokens", 2), ("tokens_per_chip", 2), ("vocabulary", 5)):
+        for name, least in (("tokens", 2), ("tokens_per_chip", 2), ("vocabulary", 5), ("labels", 2)):
             value = getattr(self, name)
             check(value is None or value >= least, f"--{name}={value}: use {least} or more")
             check(value is None or value < 2**31, f"--{name}={value}: use less than {2**31}")
@@ -53,6 +56,20 @@ class Batches:
         return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
 
 
+def sizes(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
+    """Entries of the vocabularies of a plan.
+
+    Raises:
+      UserError: the labels of a classifier are not given, or those of another model are.
+    """
+    check(
+        labels is not None or not cfg.classifies,
+        "--labels is missing: only the training text of a classifier tells how many there are; use --labels=2 for two",
+    )
+    check(labels is None or cfg.classifies, f"--labels={labels}: the model is no classifier; leave it out")
+    return vocabularies(cfg, vocabulary, labels)
+
+
 def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
     """`plan.make` of these batches."""
     return plan.make(
@@ -61,7 +78,7 @@ def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
         lengths=batches.pairs,
         tokens=batches.tokens,
         tokens_per_chip=batches.tokens_per_chip,
-        vocabulary=batches.vocabulary,
+        sizes=sizes(cfg, batches.vocabulary, batches.labels),
     )
 
 

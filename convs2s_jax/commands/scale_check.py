@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes, write_json
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -76,7 +76,8 @@ def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[pla
     devices = checking.at_hand(options.devices)
     made = planned(cfg, devices, batches)
     check(not made.refused, f"the update does not fit: {made.refused}")
-    return made, checking.measure(made, cfg, devices, steps=options.steps, vocabulary=batches.vocabulary)
+    asked = sizes(cfg, batches.vocabulary, batches.labels)
+    return made, checking.measure(made, cfg, devices, steps=options.steps, sizes=asked)
 
 
 COMMAND = Command(

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes, write_json
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -58,7 +58,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     made = planned(cfg, devices, batches)
     if options.baseline:
         single = topology.named(topology.alone(options.topology))
-        made = plan.compared(made, plan.one_chip(cfg, made, single, vocabulary=batches.vocabulary))
+        made = plan.compared(
+            made, plan.one_chip(cfg, made, single, sizes=sizes(cfg, batches.vocabulary, batches.labels))
+        )
     print(tables.of_plan(made))  # noqa: T201
     write_json(options.json, plan.as_json(made))
 

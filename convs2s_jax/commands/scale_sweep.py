@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from convs2s_jax.commands.scale_batches import sizes
 from convs2s_jax.commands.scale_plan import only_compile
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
@@ -40,6 +41,7 @@ class SweepOptions:
       tokens_per_chip: token budgets of each part of the rows, for weak scaling.
       length: of sources and targets.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
+      labels: number of a classifier's labels.
       figures: whether to draw.
     """
 
@@ -53,6 +55,7 @@ class SweepOptions:
     tokens_per_chip: tuple[int, ...] = ()
     length: int = 64
     vocabulary: int | None = None
+    labels: int | None = None
     figures: bool = True
 
     def __post_init__(self) -> None:
@@ -72,6 +75,7 @@ class SweepOptions:
             self.vocabulary is None or 5 <= self.vocabulary < 2**31,
             f"--vocabulary={self.vocabulary}: use 5 or more and less than {2**31}",
         )
+        check(self.labels is None or self.labels >= 2, f"--labels={self.labels}: use 2 or more")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
@@ -91,8 +95,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     )
     only_compile(os.environ)
     topology.reserve(topology.virtual_devices(options.topologies))
-    folder = Path(options.output)
-    rows = sweep.run(cfg, wanted, folder, options.vocabulary, lambda sentence: print(sentence, flush=True))  # noqa: T201
+    folder, asked = Path(options.output), sizes(cfg, options.vocabulary, options.labels)
+    rows = sweep.run(cfg, wanted, folder, asked, lambda sentence: print(sentence, flush=True))  # noqa: T201
     replace_file(folder / "sweep.csv", sweep.as_csv(rows))
     drawn = figures.draw(rows, folder) if options.figures else []
     print(f"written: {', '.join(str(path) for path in [folder / 'sweep.csv', *drawn])}")  # noqa: T201

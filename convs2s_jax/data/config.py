@@ -180,7 +180,7 @@ class DataConfig:
         for side in SIDES[kind][-1:]:
             check(getattr(self, side) != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")
         check(
-            self.src != self.tgt or self.files != SplitFiles() or len(SIDES[kind]) < 2,
+            self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
             f"src and tgt are both '{self.src}': the two sides need different names, or files of their own in 'files'",
         )
 

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from convs2s_jax.core import stores
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import cldr
-from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.text_files import read_lines
 
 SPLITS = ("train", "valid", "test")
@@ -66,6 +67,11 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
         case [None, None]:
             return ()
         case [str(src), str(tgt)]:
+            check(
+                cfg.src != cfg.tgt,
+                f"src and tgt are both '{cfg.src}': {src} would be both sides of {split}; list its files in "
+                f"data.files.{split}",
+            )
             return ((src, tgt),)
         case _:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
@@ -123,6 +129,24 @@ def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
 def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
     plain = joined(cfg.dir, f"{split}.tsv")
     return plain, f"{plain}.gz"
+
+
+def check_places(cfg: DataConfig) -> None:
+    """Refuse a folder and files that this kind of corpus does not read: another text would be trained on.
+
+    Raises:
+      UserError: the field.
+    """
+    kind = cfg.corpus.partition(":")[0]
+    for name, given, read_by in (
+        ("dir", cfg.dir != "", ("files", "tsv")),
+        ("files", cfg.files != SplitFiles(), ("files",)),
+    ):
+        check(
+            not given or kind in read_by,
+            f"data.{name} is given, and data.corpus '{cfg.corpus}' does not read it: leave it out, or set data.corpus "
+            f"to {' or '.join(read_by)}",
+        )
 
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:

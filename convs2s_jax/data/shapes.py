@@ -28,9 +28,14 @@ class Shape(NamedTuple):
         return self.src <= other.src and self.tgt <= other.tgt
 
 
-def rows_within(tokens: int, longest: int) -> int:
-    """Number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit."""
+def rows_within(tokens: int, longest: int, *, pairs: int | None = None) -> int:
+    """Number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit.
+
+    Where there are only so many `pairs`, there are no more rows than they fill.
+    """
     rows = max(1, tokens // longest)
+    if pairs is not None:
+        rows = min(rows, pairs if pairs <= 8 else round_up(pairs, 8))
     return rows // 8 * 8 if rows > 8 else rows
 
 
@@ -59,7 +64,7 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
 
     Args:
       src, tgt: lengths [n] in tokens, end symbol included.
-      tokens: budget, rows * max(S, T) <= tokens; a shape longer than that has one row.
+      tokens: budget, rows * max(S, T) <= tokens; a shape longer than that has one row, and none more than n needs.
       count: at most this many rectangles.
 
     Returns:
@@ -88,7 +93,7 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
                 chosen = [*others, best]
                 improved = True
     pairs = sorted({(int(src_levels[i]), int(tgt_levels[j])) for i, j in chosen}, key=lambda p: (sum(p), p))
-    return tuple(Shape(s, t, rows_within(tokens, max(s, t))) for s, t in pairs)
+    return tuple(Shape(s, t, rows_within(tokens, max(s, t), pairs=len(src))) for s, t in pairs)
 
 
 def rounded(
@@ -110,7 +115,9 @@ def rounded(
         return shapes
     raised = {tuple(min(round_up(n, length), m) for n, m in zip(shape[:2], most, strict=True)) for shape in shapes}
     pairs = sorted(raised, key=lambda p: (sum(p), p))
-    return tuple(Shape(s, t, max(rows, rows_within(tokens, max(s, t)) // rows * rows)) for s, t in pairs)
+    most_rows = max(shape.rows for shape in shapes)  # fewer than the budget allows where there are few pairs
+    within = [min(most_rows, rows_within(tokens, max(pair))) for pair in pairs]
+    return tuple(Shape(s, t, max(rows, n // rows * rows)) for (s, t), n in zip(pairs, within, strict=True))
 
 
 def _levels(lengths: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ def at_hand(count: int | None = None) -> Topology:
 
 
 def measure(
-    plan: Plan, cfg: Config, topology: Topology, *, steps: int, vocabulary: int | None = None
+    plan: Plan, cfg: Config, topology: Topology, *, steps: int, sizes: Mapping[str, int] | None = None
 ) -> list[Measured]:
     """Run the programs of a plan of these devices.
 
@@ -97,10 +97,10 @@ def measure(
       cfg: the configuration.
       topology: devices, attached.
       steps: updates to measure for each shape, after `WARM_UP` others.
-      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+      sizes: entries of the vocabularies, as for the plan.
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
-    sizes = vocabularies(cfg, vocabulary)
+    sizes = sizes or vocabularies(cfg)
     state = state_program(program_key(cfg), mesh, **sizes)(jax.random.key(0))
     found = [Measured("parameters and optimiser", "B", plan.state_bytes, (float(_bytes_here(state)),))]
     update = plan.programs[-1]

@@ -42,7 +42,8 @@ class Plan:
       start: the program of the state before the first update.
       programs: those of an update, the optimiser's part last.
       shapes: of the batches.
-      tokens: target tokens of an update on full batches, for each shape.
+      counts: what `tokens` are: "target tokens", or "texts" of a classifier.
+      tokens: how many an update on full batches has, for each shape.
       steps: the bound of an update, for each shape.
       refused: which program does not fit and what the compiler said of it; "" where it compiled.
       efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
@@ -62,6 +63,7 @@ class Plan:
     start: Compiled | None = None
     programs: tuple[Compiled, ...] = ()
     shapes: tuple[Shape, ...] = ()
+    counts: str = "target tokens"
     tokens: tuple[int, ...] = ()
     steps: tuple[roofline.Step, ...] = ()
     refused: str = ""
@@ -105,7 +107,7 @@ def make(
     lengths: Sequence[int | tuple[int, int]],
     tokens: int | None = None,
     tokens_per_chip: int | None = None,
-    vocabulary: int | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Plan:
     """Compile an update for the devices and add up what it costs.
 
@@ -115,7 +117,7 @@ def make(
       lengths: of the batches' sources and targets, one number for both or two; shapes that come out equal are one.
       tokens: budget of a batch on all chips together; None for the configuration's.
       tokens_per_chip: the same for each part of the rows, in place of `tokens`.
-      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+      sizes: entries of the vocabularies (`configured.vocabularies`); None for those that the configuration asks for.
 
     Raises:
       UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
@@ -125,14 +127,16 @@ def make(
     if tokens_per_chip:
         tokens = tokens_per_chip * meshes.row_shards(mesh)
     shapes = [programs.shape_of(cfg, each, tokens or cfg.data.batch.tokens, mesh) for each in lengths]
-    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), vocabulary)
+    return _of_shapes(cfg, topology, mesh, list(dict.fromkeys(shapes)), sizes)
 
 
-def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], vocabulary: int | None) -> Plan:
+def _of_shapes(
+    cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int] | None
+) -> Plan:
     """The plan of updates on batches of these shapes."""
     forget()  # what an earlier plan has compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
-    sizes = vocabularies(cfg, vocabulary)
+    sizes = sizes or vocabularies(cfg)
     state = placed_state(program_key(cfg), mesh, **sizes)
     plan = Plan(
         topology=topology.name,
@@ -145,6 +149,7 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
         parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
         state_bytes=bytes_on_a_device(state),
         run_shapes=cfg.data.batch.shapes,
+        counts="texts" if cfg.classifies else "target tokens",
     )
     try:
         compiled = programs.compile_update(cfg, mesh, shapes, sizes, topology.platform)
@@ -155,19 +160,19 @@ def _of_shapes(cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Sha
     return _costed(plan, cfg, topology, mesh, shapes, compiled, bytes_on_a_device(state.params))
 
 
-def one_chip(cfg: Config, plan: Plan, alone: Topology, *, vocabulary: int | None = None) -> Plan:
+def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
     """The plan of a single chip with the rows that each part of the mesh's rows has, to compare with.
 
     Args:
       cfg: the configuration of `plan`; its mesh is not used.
       plan: of many chips.
       alone: a topology of one chip of the same kind.
-      vocabulary: as for `plan`.
+      sizes: as for `plan`.
     """
     parts = math.prod(plan.mesh[axis] for axis in meshes.ROWS)
     shapes = [shape._replace(rows=shape.rows // parts) for shape in plan.shapes]
     changed = dataclasses.replace(cfg, mesh=meshes.MeshConfig())
-    return _of_shapes(changed, alone, meshes.make(changed.mesh, alone.devices), shapes, vocabulary)
+    return _of_shapes(changed, alone, meshes.make(changed.mesh, alone.devices), shapes, sizes)
 
 
 def compared(plan: Plan, base: Plan) -> Plan:
@@ -191,7 +196,8 @@ def _costed(
     """The plan with what its programs cost."""
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
-    targets = [cfg.data.batch.accumulate * shape.rows * shape.tgt for shape in shapes]
+    counted = [shape.rows * (1 if cfg.classifies else shape.tgt) for shape in shapes]
+    targets = [cfg.data.batch.accumulate * count for count in counted]
 
     # which operations a GPU runs is not known from the program of a CPU
     chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)

@@ -109,7 +109,7 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
     Raises:
       UserError: a length is more than the model's positions allow.
     """
-    batch, labelled, one_sided = cfg.data.batch, cfg.data.labelled, cfg.data.one_sided
+    batch, labelled, one_sided = cfg.data.batch, cfg.classifies, cfg.data.one_sided
     longest_source = min(batch.max_length, cfg.model.max_source)
     longest_target = batch.max_length if labelled else min(batch.max_length, cfg.model.max_target)
     if isinstance(lengths, tuple):

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def cases(
 
 
 def run(
-    cfg: Config, wanted: Sequence[Case], folder: Path, vocabulary: int | None, tell: Callable[[str], None]
+    cfg: Config, wanted: Sequence[Case], folder: Path, sizes: Mapping[str, int], tell: Callable[[str], None]
 ) -> list[Row]:
     """Make the plans that the folder does not have yet, and return the rows of the table.
 
@@ -94,7 +94,7 @@ def run(
       cfg: the configuration; mesh and way are the cases'.
       wanted: cases.
       folder: for the plans; those of another configuration, vocabulary or version are refused.
-      vocabulary: entries of both vocabularies; None for those that the configuration asks for.
+      sizes: entries of the vocabularies (`configured.vocabularies`).
       tell: gets a sentence for each case.
 
     Raises:
@@ -104,7 +104,7 @@ def run(
     (folder / CASES).mkdir(parents=True, exist_ok=True)
     about = {
         "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(), parallel="jit")),
-        "vocabulary": vocabulary,
+        "vocabulary": dict(sizes),
         "versions": _versions(),
     }
     path = folder / ABOUT
@@ -123,7 +123,7 @@ def run(
         place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
         made = read_json(place, remedy="remove it, and it is made again") if place.exists() else None
         if made is None or set(made) == {"refused"}:  # what refused it may be mended
-            made, told = _plan(cfg, case, vocabulary), "planned"
+            made, told = _plan(cfg, case, sizes), "planned"
             replace_file(place, json.dumps(made, indent=1) + "\n")
         row = row_of(case, made)
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
@@ -200,14 +200,14 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _plan(cfg: Config, case: Case, vocabulary: int | None) -> Row:
+def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
     """The plan of a case as JSON; of one that cannot be planned, the reason."""
     try:
         devices = topology.named(case.topology, slices=case.slices)
         mesh = dict(zip(AXES, case.mesh, strict=True))
         changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
         batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
-        made = plan.make(changed, devices, lengths=[case.length], vocabulary=vocabulary, **batch)
+        made = plan.make(changed, devices, lengths=[case.length], sizes=sizes, **batch)
     except UserError as error:
         return {"refused": str(error)}
     return plan.as_json(made)

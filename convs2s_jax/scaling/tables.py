@@ -124,7 +124,7 @@ def _steps(plan: Plan) -> list[str]:
         ]
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
-    head = ["bound of an update", *times[:-1], "step", "target tokens/s", "MFU at most"]
+    head = ["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"]
     compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
     return [*table(head, rows), *([f"efficiency against one chip: {compared}"] if compared else [])]
 

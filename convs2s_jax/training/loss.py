@@ -108,7 +108,7 @@ def _features(
         raise ValueError(f"src has {len(batch.src)} rows and tgt {len(batch.tgt)}: a row is a sentence pair")
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
-    if len(batch.tgt) % shards:
+    if shards < 1 or len(batch.tgt) % shards:
         raise ValueError(f"{len(batch.tgt)} rows cannot be spread over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
     params = encoder_decoder.cast(params, cfg)

@@ -97,7 +97,16 @@ def test_rows_are_a_multiple_of_8_where_more_than_8_fit():
 def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
     src, tgt = np.array([3, 3, 3, 50]), np.array([4, 4, 4, 9])
     shapes = choose_shapes(src, tgt, tokens=40, count=2)
-    assert shapes == (Shape(3, 4, 8), Shape(50, 9, 1))
+    assert shapes == (Shape(3, 4, 4), Shape(50, 9, 1))
+
+
+@pytest.mark.parametrize(("pairs", "rows"), [(3, 3), (8, 8), (9, 16), (90, 96), (99_999, 400)])
+def test_a_few_pairs_make_no_larger_batches_than_they_fill(pairs, rows):
+    lengths = np.full(pairs, 10)
+    shapes = choose_shapes(lengths, lengths, tokens=4000, count=2)
+    assert shapes == (Shape(10, 10, rows),)
+    assert rounded(shapes, tokens=4000, rows=1, length=16, most=(64, 64)) == (Shape(16, 16, min(rows, 248)),)
+    assert rounded(shapes, tokens=4000, rows=64, length=1, most=(64, 64))[0].rows == max(64, rows // 64 * 64)
 
 
 def test_long_tails_are_rounded_up_never_down():

@@ -106,6 +106,22 @@ WRONG = {
         lambda made: model.encode(made.params, CFG, SRC[0]),
         r"^src has shape \(3,\): expected token ids \[rows, length\], a row per sequence$",
     ),
+    "no tokens": (
+        lambda made: model.encode(made.params, CFG, SRC[:, :0]),
+        r"^src has shape \(2, 0\): there is no token; use one row of one token or more$",
+    ),
+    "a batch without rows": (
+        lambda made: loss(made.params, CFG, Batch(src=SRC[:0], tgt=SRC[:0])),
+        r"^src has shape \(0, 3\): there is no token",
+    ),
+    "no shards": (
+        lambda made: loss(made.params, CFG, BATCH, shards=0),
+        "^2 rows cannot be spread over 0 devices",
+    ),
+    "a classifier's parameters in place of its config": (
+        lambda _: classifier.logits(*[classifier.init(jax.random.key(0), KIM, vocabulary=V, labels=L)] * 2, SRC),
+        "^cfg is a ClassifierParams: expected ClassifierConfig$",
+    ),
     "floating tokens": (
         lambda made: model.encode(made.params, CFG, SRC.astype(jnp.float32)),
         "^src has dtype float32: token ids are integers, such as int32$",

@@ -7,8 +7,8 @@ import json
 import jax
 import pytest
 
-from convs2s_jax.commands.scale_batches import Batches
-from convs2s_jax.core.config import build
+from convs2s_jax.commands.scale_batches import Batches, sizes
+from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import gpus, plan, programs, tables, topology
@@ -17,6 +17,7 @@ from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run import abstract
 from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.run_programs import placed_state, program_key, state_program
 from convs2s_jax.training.run.shared_programs import forget
 from tests import tiny
@@ -214,10 +215,39 @@ def test_flags_that_fit_nothing_are_refused(lengths, tokens, each, vocabulary, m
 @pytest.mark.drill
 @pytest.mark.parametrize("kind", ["language", "classifier"])
 def test_other_tasks_have_plans(kind):
-    found = plan.make(build(Config, of_kind(kind)), topology.named("h100:1"), lengths=[16], vocabulary=40)
+    found = plan.make(
+        build(Config, of_kind(kind)), topology.named("h100:1"), lengths=[16], sizes={"source": 40, "target": 40}
+    )
     assert found.programs[0].flops.model > 0
     assert found.steps[0].seconds > 0
     assert isinstance(found.programs[0].flops, flops.Flops)
+    texts = kind == "classifier"  # counts its texts, as training does
+    assert found.tokens == (found.shapes[0].rows * (1 if texts else found.shapes[0].tgt),)
+    assert (f"{'texts' if texts else 'target tokens'}/s" in tables.of_plan(found)) is True
+
+
+def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
+    size = {"src_size": 99, "tgt_size": 70}
+    asked = {"data__vocabulary": size}
+    assert vocabularies(tiny.config(**asked)) == {"source": 99, "target": 70}
+    joint = {"data__vocabulary": {**size, "joint": True}}
+    assert vocabularies(tiny.config(**joint)) == {"source": 99, "target": 99}
+    shared = {"data__vocabulary": {**size, "dir": "elsewhere"}, "model__share_embeddings": True}
+    shared["model__decoder__tied_output"] = True
+    assert vocabularies(tiny.config(**shared)) == {"source": 99, "target": 99}
+    language, classifier = (
+        override(of_kind(kind), "data.vocabulary", repr(size)) for kind in ("language", "classifier")
+    )
+    assert vocabularies(build(Config, override(language, "data.vocabulary.joint", "True"))) == {
+        "source": 70,
+        "target": 70,
+    }
+    assert vocabularies(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
+    assert sizes(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
+    with pytest.raises(UserError, match="--labels is missing: only the training text of a classifier tells how many"):
+        sizes(build(Config, classifier), None, None)
+    with pytest.raises(UserError, match="--labels=3: the model is no classifier; leave it out"):
+        sizes(tiny.config(), None, 3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")

@@ -12,6 +12,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import figures, sweep
 from tests import tiny
 
+SIZES = {"source": 150, "target": 150}
+
 
 def cases(topologies=("cpu:1", "cpu:8"), meshes=("-1.1.1", "1.-1.1"), tokens=(512,), each=(64,)):
     return sweep.cases(topologies, [1], meshes, ["jit"], tokens=tokens, tokens_per_chip=each, length=16)
@@ -47,6 +49,7 @@ def test_a_mesh_that_is_none_is_refused(mesh, message):
         ({"slices": ()}, "--slices is missing"),
         ({"slices": (1, 0)}, "--slices has 0: use 1 or more"),
         ({"vocabulary": 2**31}, "--vocabulary=2147483648: use 5 or more and less"),
+        ({"labels": 1}, "--labels=1: use 2 or more"),
     ],
 )
 def test_what_makes_no_cases_is_refused_before_anything_is_written(wrong, message):
@@ -75,7 +78,7 @@ def plans(monkeypatch):
     """Cases that were planned, by a planner that is fast."""
     made = []
 
-    def one(_cfg, case, _vocabulary):
+    def one(_cfg, case, _sizes):
         made.append(case)
         return (
             {**planned(case), "refused": "too large"}
@@ -89,10 +92,10 @@ def plans(monkeypatch):
 
 def test_a_second_start_plans_what_is_missing(tmp_path, plans):
     told = []
-    first = sweep.run(tiny.config(), cases(), tmp_path, None, told.append)
+    first = sweep.run(tiny.config(), cases(), tmp_path, SIZES, told.append)
     assert len(plans) == 6
     (tmp_path / "cases" / f"{plans[2].name}.json").unlink()
-    again = sweep.run(tiny.config(), cases(), tmp_path, None, told.append)
+    again = sweep.run(tiny.config(), cases(), tmp_path, SIZES, told.append)
     assert plans[6:] == [plans[2]]
     assert again == first
     assert "1 of 6: cpu-1_1_1.1.1_jit_all512x16: planned; 1125.00 ms a step" in told
@@ -103,35 +106,35 @@ def test_what_could_not_be_planned_is_tried_again(tmp_path, plans, monkeypatch):
     """The way out may be in the sentence, such as another number of virtual devices."""
     first = cases()[:1]
     monkeypatch.setattr(sweep, "_plan", lambda *_: {"refused": "this process has 2 devices"})
-    (row,) = sweep.run(tiny.config(), first, tmp_path, None, print)
+    (row,) = sweep.run(tiny.config(), first, tmp_path, SIZES, print)
     assert row["refused"] == "this process has 2 devices"
-    monkeypatch.setattr(sweep, "_plan", lambda _cfg, case, _vocabulary: planned(case))
-    (row,) = sweep.run(tiny.config(), first, tmp_path, None, print)
+    monkeypatch.setattr(sweep, "_plan", lambda _cfg, case, _sizes: planned(case))
+    (row,) = sweep.run(tiny.config(), first, tmp_path, SIZES, print)
     assert (row["refused"], row["step_s"]) == ("", 1.0)
     assert plans == []
 
 
 def test_plans_of_another_configuration_are_refused(tmp_path, plans):
-    sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     with pytest.raises(UserError, match="has plans of another configuration: give another --output"):
-        sweep.run(tiny.config(seed=7), cases(), tmp_path, None, print)
+        sweep.run(tiny.config(seed=7), cases(), tmp_path, SIZES, print)
     with pytest.raises(UserError, match="has plans of another configuration"):
-        sweep.run(tiny.config(), cases(), tmp_path, 99, print)
+        sweep.run(tiny.config(), cases(), tmp_path, {"source": 99, "target": 99}, print)
     assert len(plans) == 6
 
 
 def test_plans_by_another_compiler_are_refused(tmp_path, plans, monkeypatch):
-    sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     monkeypatch.setattr(sweep, "versions", lambda *_: "jax 9")
     with pytest.raises(
         UserError, match=r"has plans by convs2s_jax .*jax 0.*, and this is jax 9: give another --output"
     ):
-        sweep.run(tiny.config(), cases(), tmp_path, None, print)
+        sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     assert len(plans) == 6
 
 
 def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, plans):
-    rows = sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    rows = sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     found = {(row["data"], row["fsdp"], row["batch"]): row["efficiency"] for row in rows if not row["refused"]}
     assert found == {
         (1, 1, "all"): 1.0,
@@ -146,13 +149,13 @@ def test_efficiency_is_against_the_fewest_chips_at_the_same_tokens(tmp_path, pla
 
 def test_chips_that_share_rows_are_compared_with_one_that_has_them_alone(tmp_path, plans):
     """The case of tensor parallelism: eight chips have the rows of one."""
-    found = sweep.run(tiny.config(), cases(meshes=("1.1.-1",), tokens=()), tmp_path, None, print)
+    found = sweep.run(tiny.config(), cases(meshes=("1.1.-1",), tokens=()), tmp_path, SIZES, print)
     assert [(row["tensor"], row["efficiency"]) for row in found] == [(1, 1.0), (8, pytest.approx(1 / 8))]
     assert plans
 
 
 def test_the_table_and_the_figures_are_files(tmp_path, plans):
-    rows = sweep.run(tiny.config(), cases(), tmp_path, None, print)
+    rows = sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     table = list(csv.DictReader(sweep.as_csv(rows).splitlines()))
     assert len(table) == 6
     assert table[0]["step_s"] == "1.125"
@@ -165,7 +168,7 @@ def test_the_table_and_the_figures_are_files(tmp_path, plans):
 
 
 def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
-    rows = [row for row in sweep.run(tiny.config(), cases(), tmp_path, None, print) if not row["refused"]]
+    rows = [row for row in sweep.run(tiny.config(), cases(), tmp_path, SIZES, print) if not row["refused"]]
     lines = figures.series(rows)
     assert {label: [row["devices"] for row in points] for label, points in lines.items()} == {
         "cpu data, jit, 512 tokens in all": [1, 8],
@@ -181,7 +184,7 @@ def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
 )
 def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(name, slices, way, reason, tmp_path):
     (case,) = sweep.cases([name], [slices], ["-1.1.1"], [way], tokens=[512], tokens_per_chip=[], length=16)
-    (row,) = sweep.run(tiny.config(), [case], tmp_path, None, print)
+    (row,) = sweep.run(tiny.config(), [case], tmp_path, SIZES, print)
     assert reason in row["refused"]
     assert json.loads((tmp_path / "cases" / f"{case.name}.json").read_text())["refused"] == row["refused"]
 
@@ -189,7 +192,7 @@ def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(name, slices, wa
 def test_without_its_compiler_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="--topology=v5e:2x2: libtpu is not installed"):
-        sweep.run(tiny.config(), cases(topologies=("v5e:2x2",)), tmp_path / "out", None, print)
+        sweep.run(tiny.config(), cases(topologies=("v5e:2x2",)), tmp_path / "out", SIZES, print)
     assert not (tmp_path / "out").exists()
 
 

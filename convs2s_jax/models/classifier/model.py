@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from convs2s_jax.core.config import check, record
-from convs2s_jax.models.checks import check_params, check_tokens
+from convs2s_jax.models.checks import check_config, check_params, check_tokens
 from convs2s_jax.models.classifier import kim, pooled
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
@@ -116,6 +116,7 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
       [B, L] in float32 or better.
     """
     check_params(params, ClassifierParams)
+    check_config(cfg, ClassifierConfig)
     check_tokens("src", src)
     features_key, output_key = split_key(key, 2)
     params = cast(params, cfg)

@@ -77,8 +77,9 @@ def check_targets(split: Split, vocabularies: Vocabularies) -> None:
     if len(unknown):
         i = int(unknown[0])
         raise UserError(
-            f"{split.text.where(i)}: the label '{split.text.tgt[i]}' does not occur in the training text; "
-            "correct it, drop the line, or train with it"
+            f"{split.text.where(i)}: the label '{split.text.tgt[i].strip()}' is not in the list of labels, that of the "
+            "training text or of the run that data.vocabulary.dir or training.finetune_from names: correct it, or drop "
+            "the line"
         )
 
 
@@ -106,9 +107,15 @@ def predict(
 
 def scores(_cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
     """Accuracy and macro F1, in percent."""
-    return {"accuracy": accuracy(outputs, split.text.tgt), "macro_f1": macro_f1(outputs, split.text.tgt)}
+    right = _labels(split)
+    return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right)}
 
 
 def details(split: Split, outputs: list[str]) -> dict[str, float]:
     """F1 of each label, in percent."""
-    return {f"f1/{label}": value for label, value in f1(outputs, split.text.tgt).items()}
+    return {f"f1/{label}": value for label, value in f1(outputs, _labels(split)).items()}
+
+
+def _labels(split: Split) -> list[str]:
+    """The right labels, as `Labels` names them: without white space around them."""
+    return [text.strip() for text in split.text.tgt]

@@ -223,6 +223,11 @@ class Config:
         )
 
     @property
+    def classifies(self) -> bool:
+        """Whether the model is a classifier, whose target is one label."""
+        return isinstance(self.model, ClassifierConfig)
+
+    @property
     def translator(self) -> ModelConfig:
         """The model, where it is one that translates.
 

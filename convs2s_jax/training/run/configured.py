@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh
 
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.batch import Batch, LossSums
@@ -29,11 +31,21 @@ def state_of(params: Tree, model: AnyModel, training: TrainingConfig) -> TrainSt
     return init_state(params, optimizer.transformation(training.optimizer))
 
 
-def vocabularies(cfg: Config, size: int | None = None) -> dict[str, int]:
-    """Entries of the vocabularies by side: those that the configuration asks for, or `size` for both."""
+def vocabularies(cfg: Config, size: int | None = None, labels: int | None = None) -> dict[str, int]:
+    """Entries of the vocabularies by side, the special symbols included.
+
+    Args:
+      cfg: the configuration, which asks for sizes.
+      size: of both, in place of those.
+      labels: number of a classifier's labels, which only its training text tells; None for the least, 2.
+    """
     asked = cfg.data.vocabulary
-    source = size or asked.src_size
-    return {"source": source, "target": size or (asked.src_size if asked.joint else asked.tgt_size)}
+    source, target = size or asked.src_size, size or asked.tgt_size
+    if isinstance(cfg.model, ClassifierConfig):
+        return {"source": source, "target": len(SPECIAL) + (labels or 2)}
+    if cfg.data.one_sided:
+        return {"source": target, "target": target}
+    return {"source": source, "target": source if asked.joint or cfg.model.share_embeddings else target}
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:

@@ -126,11 +126,11 @@ def _epoch(
         if len(pending) < run.cfg.data.batch.accumulate and not last:
             continue
         rate = schedule.rate(cfg.schedule, position.schedule, step=position.step + 1, epoch=position.epoch)
-        key = fold_in(root, position.step)
         shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
         with window.update_of(shapes):
             for shape in shapes:
                 session.ahead.wait_for(Wanted(gradients=True, shape=shape))
+            key = fold_in(root, position.step)  # a program of its own, at the first update
             state, sums = update(session.step, state, pending, np.float32(rate), key)
             flops = sum(map(session.flops, pending))
         pending = []

@@ -11,7 +11,7 @@ import numpy as np
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, plan, shapes, store, vocabulary
+from convs2s_jax.data import corpora, parallel_text, plan, shapes, store, vocabulary
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -74,6 +74,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         where checkpoints of it exist.
     """
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
+    corpora.check_places(cfg.data)
+    if not run_folder.begun(workdir):
+        _check_rate(cfg.training.schedule)
     text, valid_text = parallel_text.read_train_and_valid(cfg.data)
     test_text = parallel_text.read(cfg.data, "test", optional=True)
     if not len(valid_text):
@@ -110,8 +113,11 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         f"longer than {max_source} source or {max_target} target tokens"
     )
     if len(rows) == 0:
+        most, by = cfg.data.batch.max_length, "data.batch.max_length"
+        if min(max_source, max_target) < most:
+            most, by = min(max_source, max_target), "the model's positions"
         raise UserError(
-            "no training pair is left: each has an empty side or is longer than the model's positions allow"
+            f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; raise them"
         )
     tight, chosen = batch_shapes(cfg, src[rows], tgt[rows])
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
@@ -138,6 +144,19 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         fingerprint=fingerprint(train.src, train.tgt),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
     )
+
+
+def _check_rate(schedule: object) -> None:
+    """Refuse to begin below the rate at which a plateau ends: the first validation without progress would be the last.
+
+    It is no rule of the record, since earlier runs may have it.
+    """
+    if isinstance(schedule, PlateauConfig):
+        check(
+            schedule.minimum <= schedule.rate,
+            f"training.schedule.minimum is {schedule.minimum:g}, at which training ends: use the rate, "
+            f"{schedule.rate:g}, or less",
+        )
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:

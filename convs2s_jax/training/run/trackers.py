@@ -4,6 +4,7 @@ Without settings of their own they write into the workdir and reach no network: 
 MLflow into a database file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, work as ever.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -24,8 +25,8 @@ PROJECT = "convs2s_jax"
 """Project, or experiment, of the runs, unless the environment names one."""
 DATABASE = "mlflow.db"
 """MLflow's file in the workdir."""
-LONGEST, AT_ONCE = 500, 100
-"""Most characters of a parameter's value, and most parameters in a request, that MLflow takes."""
+LONGEST, AT_ONCE, NUMBERS_AT_ONCE = 500, 100, 1000
+"""Most characters of a parameter's value, and most parameters and numbers in a request, that MLflow takes."""
 RUN_ID = "tracker_id"
 """File in the workdir: the id of its run, the same for all trackers."""
 Values = Mapping[str, float | int]
@@ -112,14 +113,20 @@ class MLflow:
                 client.log_batch(self._run, params=params[first : first + AT_ONCE])
 
     def log(self, values: Values, step: int) -> None:
-        """Write numbers, in one request."""
+        """Write numbers, in one request unless they are very many."""
         now = int(time.time() * 1000)
-        metrics = [self._metric(name, float(value), now, step) for name, value in values.items()]
-        self._client.log_batch(self._run, metrics=metrics)
+        metrics = [self._metric(mlflow_name(name), float(value), now, step) for name, value in values.items()]
+        for first in range(0, len(metrics), NUMBERS_AT_ONCE):
+            self._client.log_batch(self._run, metrics=metrics[first : first + NUMBERS_AT_ONCE])
 
     def close(self) -> None:
         """Mark the run as ended, until it is continued."""
         self._client.set_terminated(self._run)
+
+
+def mlflow_name(name: str) -> str:
+    """A name of numbers as MLflow takes it: "test/f1/C#" is "test/f1/C-23-", with the number of the code point."""
+    return re.sub(r"[^\w ./-]", lambda found: f"-{ord(found[0]):x}-", name, flags=re.ASCII)
 
 
 class Entry(NamedTuple):
@@ -173,6 +180,7 @@ class Trackers:
         """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
+        self._failed: list[Tracker] = []
         self._run: RunName | None = None
         for name in names:
             self._try(name, partial(self._begin, name, workdir, address, step, dict(flat(config))))
@@ -184,8 +192,12 @@ class Trackers:
 
     def close(self) -> None:
         """Close all of them."""
+        failed = list(self._failed)
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
+        for tracker in failed:  # what they have, such as the end of the run's part, may still be written
+            with contextlib.suppress(Exception):
+                tracker.close()
 
     def _begin(self, name: str, workdir: Path, address: str, step: int, fields: Mapping[str, Any]) -> None:
         if self._run is None:
@@ -196,7 +208,8 @@ class Trackers:
         try:
             action()
         except Exception as error:
-            self._open.pop(name, None)
+            if (failed := self._open.pop(name, None)) is not None:
+                self._failed.append(failed)
             self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
 
 

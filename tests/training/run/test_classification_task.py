@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -210,7 +211,7 @@ GOOD = "good\ta nice day\nbad\tno way\n" * 10
     [
         (GOOD + "good nice\n", GOOD, r"train.tsv, line 21: there is no TAB in 'good nice'; write label, TAB, text$"),
         (GOOD, "bad\tno\n \tyes\n", r"valid.tsv, line 2: the label before the TAB is empty; write one, or drop the li"),
-        (GOOD, "bad\tno\nodd\ta day\n", r"valid.tsv, line 2: the label 'odd' does not occur in the training text; cor"),
+        (GOOD, "bad\tno\nodd\ta day\n", r"valid.tsv, line 2: the label 'odd' is not in the list of labels"),
         (
             "good\ta\n",
             GOOD,
@@ -238,6 +239,22 @@ def test_parallel_files_may_hold_labels(tmp_path):
     (tmp_path / "valid.label").write_text("very good\nbad\n" * 4 + "very good\n\n")
     with pytest.raises(UserError, match=r"valid.label, line 10: there is no label; write one, or drop the line$"):
         train(tiny.config(**options), tmp_path / "other")
+
+
+def test_white_space_around_a_right_label_does_not_count():
+    split = SimpleNamespace(text=SimpleNamespace(tgt=["pos ", "\tneg", "pos", "neg"]))
+    assert classification_task.scores(None, split, ["pos", "neg", "pos", "pos"])["accuracy"] == 75.0
+    assert list(classification_task.details(split, ["pos", "neg", "pos", "pos"])) == ["f1/neg", "f1/pos"]
+
+
+def test_a_label_that_is_not_in_a_list_from_elsewhere_is_refused_by_that_list(tmp_path):
+    train(tiny.config(**files(tmp_path, train=GOOD, valid=GOOD)), tmp_path / "run")
+    more = files(tmp_path, train=GOOD + "odd\ta day\n", valid=GOOD)
+    fine = {**more, "training__finetune_from": str(tmp_path / "run")}
+    with pytest.raises(
+        UserError, match=r"train.tsv, line \d+: the label 'odd' is not in the list of labels, .*finetune_from"
+    ):
+        train(tiny.config(**fine), tmp_path / "other")
 
 
 def test_labels_share_no_vocabulary_with_texts(tmp_path):

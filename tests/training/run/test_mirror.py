@@ -155,7 +155,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
     if kept:
         assert known["30"] is None
     with checkpoint.manager(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
-        checkpoint.save(checkpoints, state(30), position(30), loss=2.0)
+        checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 2.0})
         checkpoint.wait(checkpoints, 30)
     Mirror(RUN, other, known, lambda: True).push()
     found = mirror.steps_of(stores.names(RUN))["30"]
@@ -172,12 +172,17 @@ def test_a_loss_that_comes_later_replaces_one_object(bucket, copy, requests):  #
     mine.push()
     requests.clear()
     with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
-        checkpoint.save(checkpoints, state(30), position(30), loss=0.5)
+        checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 0.5})
         checkpoint.wait(checkpoints, 30)
     mine.push()
     assert requests == [("write", f"{RUN}/checkpoints/30/{mirror.MARK}")]
     with store_copy.opened(RUN) as folder:
-        assert restoring.restore_items(folder / "checkpoints", {}, step=None, check=ACCEPT, tell=print)[1]["step"] == 30
+        assert (
+            restoring.restore_items(folder / "checkpoints", {}, step=None, metric="loss", check=ACCEPT, tell=print)[1][
+                "step"
+            ]
+            == 30
+        )
 
 
 def test_a_checkpoint_that_is_put_aside_to_be_written_again_stays(bucket, copy, requests):  # noqa: F811
@@ -242,7 +247,7 @@ def test_a_reader_fetches_only_the_parameters_that_it_reads(bucket, copy):  # no
     mirrored(copy).push()
     with store_copy.opened(RUN) as folder:
         params, found = restoring.restore_params(
-            folder / "checkpoints", ABSTRACT.params, step=None, check=ACCEPT, tell=print
+            folder / "checkpoints", ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=print
         )
         assert found["step"] == 20
         assert_bitwise(params, state(20).params)
@@ -260,7 +265,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
     def late(item):
         if (copy / "checkpoints" / "20").exists():
             with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
-                checkpoint.save(checkpoints, state(40), position(40), loss=0.1)
+                checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.1})
                 checkpoint.wait(checkpoints, 40)
             for step in ("10", "20", "30"):
                 shutil.rmtree(copy / "checkpoints" / step)
@@ -269,7 +274,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
 
     monkeypatch.setattr(store_copy, "complete", late)
     with store_copy.opened(RUN) as folder:
-        asked = {"step": None, "check": ACCEPT, "tell": told.append}
+        asked = {"step": None, "metric": "loss", "check": ACCEPT, "tell": told.append}
         params, found = restoring.restore_params(folder / "checkpoints", ABSTRACT.params, **asked)
     assert found["step"] == 40
     assert_bitwise(params, state(40).params)

@@ -123,6 +123,58 @@ def test_training_goes_without_validation_and_the_last_parameters_count(folder, 
         train(tiny.config(**plateau), tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"data__batch__max_length": 2}, "the 2 tokens of data.batch.max_length; raise them"),
+        ({"model__decoder__max_positions": 4}, "the 2 tokens of the model's positions; raise them"),
+    ],
+)
+def test_where_no_pair_is_left_the_bound_that_left_them_out_is_named(folder, tmp_path, values, rule):
+    for side in ("in", "out"):
+        (folder / f"train.{side}").write_text("w1 w2 w3\n" * 20)
+    with pytest.raises(UserError, match=f"no training pair is left: each has an empty side or is longer than {rule}"):
+        prepare(tiny.config(**options(folder, data__hold_out=0, **values)), tmp_path / "run", print)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"corpus": "cldr", "dir": "texts"},
+            "data.dir is given, and data.corpus 'cldr' does not read it: leave it out, ",
+        ),
+        ({"corpus": "tsv", "files": {"train": [("a", "b")]}}, "set data.corpus to files"),
+        ({"corpus": "tfds:mnist", "dir": "texts"}, "or set data.corpus to files or tsv"),
+    ],
+)
+def test_texts_that_a_corpus_does_not_read_are_refused(tmp_path, values, sentence):
+    model = {"model": {"kind": "classifier"}} if values["corpus"] == "tsv" else {}
+    cfg = tiny.config(**{f"data__{name}": value for name, value in values.items()}, **model)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        prepare(cfg, tmp_path, print)
+
+
+def test_one_file_is_not_both_sides_of_a_split(folder):
+    listed = {"train": [(str(folder / "train.in"), str(folder / "train.out"))]}
+    cfg = DataConfig(src="in", tgt="in", dir=str(folder), files=listed)
+    assert len(parallel_text.read(cfg, "train")) == 200
+    assert len(parallel_text.read(cfg, "valid", optional=True)) == 0
+    (folder / "valid.in").write_text("w1\n")
+    with pytest.raises(UserError, match=r"valid.in would be both sides of valid; list its files in data.files.valid$"):
+        parallel_text.read(cfg, "valid")
+    with pytest.raises(UserError, match="src and tgt are both 'de'"):
+        DataConfig(corpus="cldr", src="de", tgt="de", files=listed)
+
+
+def test_a_new_run_does_not_begin_below_the_rate_at_which_a_plateau_ends(folder, tmp_path):
+    rate = {"training__schedule": {"kind": "plateau", "rate": 5e-5}, "data__hold_out": 0.1}
+    with pytest.raises(
+        UserError, match=r"^training.schedule.minimum is 0.0001, at which training ends: use the rate, 5e-05"
+    ):
+        prepare(tiny.config(**options(folder, **rate)), tmp_path / "run", print)
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_long_sources_are_cut_where_it_is_asked_for_and_counted(folder, tmp_path, cut):
     told = []
