@@ -60,9 +60,10 @@ class AttentionOptions:
         )
 
 
-def main(values: dict[str, Any], _overrides: Overrides) -> None:
+def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Draw the pictures."""
     options = command_line.options_of(AttentionOptions, values)
+    command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
     # imported here, since they take a second, which help and mistakes in the flags need not wait for
     from convs2s_jax.core import compiled_programs

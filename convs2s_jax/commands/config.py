@@ -51,6 +51,10 @@ class ConfigOptions:
             check(not getattr(self, name) or self.config != "", f"--{name} without --config: name a configuration")
         check(not (self.source and self.shardings), "--source with --shardings: they print different things; drop one")
         check(self.devices >= 1, f"--devices={self.devices}: use 1 or more")
+        check(
+            self.devices == 8 or self.shardings,
+            f"--devices={self.devices} without --shardings: a configuration has no devices; leave it out",
+        )
         check(not (self.reference and self.config), "--reference with --config: it is of all configurations; drop one")
 
 

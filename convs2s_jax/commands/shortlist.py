@@ -52,11 +52,7 @@ class ShortlistOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Learn the shortlist and write it."""
     options = command_line.options_of(ShortlistOptions, values)
-    check(
-        not overrides,
-        f"--config.{overrides[0][0] if overrides else ''}: a shortlist takes its configuration from --workdir; leave "
-        "it out",
-    )
+    command_line.refuse_overrides(overrides, "a shortlist")
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
         if options.output or workdir.is_dir():  # a missing workdir is named below

@@ -118,6 +118,17 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
     return given, overrides
 
 
+def refuse_overrides(overrides: Overrides, what: str) -> None:
+    """Refuse --config.path.to.field=value for a command that takes its configuration from a run.
+
+    Raises:
+      UserError: names the first; `what` the command makes is its subject.
+    """
+    if overrides:
+        field = f"{PREFIX}{overrides[0][0]}"
+        raise UserError(f"{field}: {what} takes its configuration from --workdir; leave it out")
+
+
 def options_of(cls: type[T], values: Mapping[str, Any], **others: Any) -> T:
     """Make a record from the values of those flags that are its fields."""
     names = {field.name for field in fields_of(cls)}

@@ -247,7 +247,7 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return _finite(value, where)
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         whole = int(value)
-        most = LARGEST_SEED if where.rpartition(".")[2] == "seed" else LARGEST
+        most = LARGEST_SEED if where.rpartition(".")[2].lstrip("-") == "seed" else LARGEST
         check(abs(whole) <= most, f"{where} is {shown(whole)}: use a whole number from -{most} to {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):

@@ -60,12 +60,12 @@ def batches(
     if any(length < 1 for length in lengths):
         raise ValueError("a length is below 1: every source has an end symbol")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    plan = []
-    while order:
-        width = width_of(max(lengths[order[0]], least_width))
+    plan, begin = [], 0
+    while begin < len(order):
+        width = width_of(max(lengths[order[begin]], least_width))
         most = min(rows, max(1, tokens // width))
-        indices, order = tuple(order[:most]), order[most:]
-        plan.append(Bucket(most, width, indices))
+        plan.append(Bucket(most, width, tuple(order[begin : begin + most])))
+        begin += most
     if len(plan) == 1:
         (only,) = plan
         plan = [only._replace(rows=min(only.rows, max(least_rows, _power_of_two(len(only.indices)))))]

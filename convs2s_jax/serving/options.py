@@ -71,6 +71,12 @@ class ServeOptions:
         for name in ("timeout", "drain"):
             check(0 < getattr(self, name) <= 3600, f"--{name} is {getattr(self, name)}: use 0.1 to 3600 seconds")
         check(all(size >= 1 for size in self.beam_sizes), f"--beam_sizes={self.beam_sizes}: each is 1 or more")
+        own = self.search.get("beam_size")
+        check(
+            own is None or not self.beam_sizes or own == self.beam_sizes[0],
+            f"--beam_size={own} with --beam_sizes={','.join(map(str, self.beam_sizes))}: the first of these is that of "
+            "a request that names none; leave --beam_size out",
+        )
         check(
             self.max_lines <= self.max_waiting,
             f"--max_lines={self.max_lines} with --max_waiting={self.max_waiting}: a request could never be taken; "

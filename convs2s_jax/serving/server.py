@@ -65,8 +65,9 @@ def bound(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise UserError(f"--host={host}: {error.strerror or error}; use an address of this machine") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no name of a host"
+        raise UserError(f"--host={host}: {why}; use an address of this machine") from error
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

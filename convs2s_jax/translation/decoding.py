@@ -37,7 +37,11 @@ def decode(options: Options, *, tell: Tell) -> None:
     """
     check_early(options)
     cfg = run_folder.load_config(Path(options.workdir[0]))
-    output.check_spared(options.output, corpora.files_of(cfg.data), f"the corpus of --workdir={options.workdir[0]}")
+    runs = [("--workdir", workdir) for workdir in options.workdir] + [("--lm", options.lm) for _ in options.lm[:1]]
+    for flag, workdir in runs:
+        data = run_folder.load_config(Path(workdir), given_as=flag).data
+        output.check_not_of_run(options.output, workdir, flag)
+        output.check_spared(options.output, corpora.files_of(data), f"the corpus of {flag}={workdir}")
     job = JOBS[cfg.model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
@@ -57,7 +61,8 @@ def decode(options: Options, *, tell: Tell) -> None:
                     texts += [result.best.text for result in results]
                 job.warn(results)
         except KeyboardInterrupt:
-            rest = "--resume continues after them" if options.output != "-" else "the rest was not translated"
+            resumed = output.can_be_resumed(options.output)
+            rest = "--resume continues after them" if resumed else "the rest was not translated"
             tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
             raise
     job.report(texts)
@@ -92,7 +97,7 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     if options.lm:
         if not Path(options.lm).is_dir():
             raise UserError(f"--lm={options.lm}: there is no such folder; name the workdir of a language model")
-        lm = load(Path(options.lm), dtype=options.dtype, tell=tell)
+        lm = load(Path(options.lm), dtype=options.dtype, tell=tell, given_as="--lm")
         fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
         translator = fused if options.search["lm_weight"] else translator
     if options.shortlist:

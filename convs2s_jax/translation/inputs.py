@@ -26,8 +26,13 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     """
     found = read_lines(path)
     if len(found) != len(lines):
-        raise UserError(f"{name} has {len(lines)} lines, {path} {len(found)}: each line needs its {what}")
+        raise UserError(f"{name} has {len(lines)} lines, {shown_as(path)} {len(found)}: each line needs its {what}")
     return found
+
+
+def shown_as(path: str) -> str:
+    """The name of a file, for messages."""
+    return "standard input" if path == "-" else path
 
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:
@@ -62,7 +67,7 @@ def check_fit(
     begins = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
     for path, wanted in (begins, constraints or ("", [])):
         for i, texts in enumerate(wanted):
-            where = f"{path}, line {i + 1}"
+            where = f"{shown_as(path)}, line {i + 1}"
             count = sum(_count_known(vocabularies.tgt, text, where) for text in texts)
             if not count:
                 continue
@@ -118,8 +123,8 @@ def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> 
     for number, ids in enumerate(translator.vocabularies.tgt.encode(targets), 1):
         if len(ids) > room:
             raise UserError(
-                f"{path}, line {number}: the translation has {len(ids)} tokens, the model has positions for {room}; "
-                "shorten it"
+                f"{shown_as(path)}, line {number}: the translation has {len(ids)} tokens, the model has positions for "
+                f"{room}; shorten it"
             )
 
 

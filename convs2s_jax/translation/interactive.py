@@ -33,7 +33,7 @@ def interact(options: Options, *, tell: Tell) -> None:
     that costs another compilation.
 
     Args:
-      options: see `Options`; those for batches and files are ignored.
+      options: see `Options`.
       tell: receives warnings.
 
     Raises:
@@ -49,12 +49,21 @@ def interact(options: Options, *, tell: Tell) -> None:
     try:
         for number, line in enumerate(typed()):
             result = prompt.answer(number, line)
-            sys.stdout.write(prompt.style.render(result))
-            sys.stdout.flush()
+            _print(prompt.style.render(result))
             prompt.warn([result])
     except KeyboardInterrupt:
         tell("")
         raise
+
+
+def _print(answer: str) -> None:
+    """Write an answer: on a terminal, what its encoding lacks as escapes; elsewhere as UTF-8, as into files."""
+    if sys.stdout.isatty():
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(answer.encode(encoding, "backslashreplace").decode(encoding))
+    else:
+        sys.stdout.buffer.write(answer.encode())
+    sys.stdout.flush()
 
 
 def translation(options: Options, *, tell: Tell) -> Prompt[Result]:

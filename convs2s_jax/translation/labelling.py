@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.text_files import read_lines
@@ -112,6 +113,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
         name, lines, right = options.input_name, read_lines(options.input), None
     for path in options.reference:
         right = inputs.read_parallel(path, lines, name=name, what="label")
+        check(len(lines) > 0, f"{name} is empty: there are no texts to score; give a text with its labels")
 
     def window(first: int, progress: Callable[[int], None]) -> list[Labelled]:
         part = lines[first : first + options.window]

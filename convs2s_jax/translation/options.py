@@ -1,7 +1,7 @@
 """The options of decoding other than those of the search, and their consistency checks."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -37,6 +37,10 @@ def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -
         "diverse_strength" not in given or search.diverse_groups > 1,
         "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
     )
+    check(
+        "stop" not in given or not search.sampling,
+        "--stop with --sampling: each sample is drawn to its end; leave one out",
+    )
     for name in ("length_penalty", "length_penalty_kind"):
         check(
             name not in given or search.normalize,
@@ -47,6 +51,15 @@ def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -
         f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
         "--coverage_penalty=0",
     )
+
+
+def check_read_once(given: Sequence[str]) -> None:
+    """Refuse several flags that all name standard input.
+
+    Raises:
+      UserError: names them.
+    """
+    check(len(given) < 2, f"{' and '.join(given)} are all standard input, which can be read only once; give files")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,6 +153,10 @@ class Options:
             not self.resume or self.output != "-",
             "--resume without --output: what went to standard output cannot be read back; give --output=FILE",
         )
+        check(
+            not self.output.endswith(".gz"),
+            f"--output={self.output}: the output is not compressed; leave --output out and add | gzip > FILE.gz",
+        )
         check(all(self.reference), "--reference names an empty file name: write --reference=FILE, or A,B for several")
         self._check_files()
         for given, missing in (("lm", "lm_weight"), ("lm_weight", "lm")):
@@ -162,7 +179,8 @@ class Options:
         self._check_alone(
             "--interactive",
             self.interactive,
-            ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints"),
+            ("input", "output", "reference", "split", "show", "resume", "score", "prefix", "constraints")
+            + ("batch_size", "batch_tokens", "window"),
             "lines come from the terminal and answers go there",
         )
         unused = [name for name in self.search if name not in _SCORING] if self.score else []
@@ -231,9 +249,10 @@ class Options:
         """
         names = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
         given = [(name, getattr(self, name)) for name in names] + [("reference", path) for path in self.reference]
-        twice = [f"--{name}" for name, path in given if path == "-"]
-        once = len(twice) < 2 or bool(self.split)
-        check(once, f"{' and '.join(twice)} are all standard input, which can be read only once; give files")
+        # a language model scores without an input, and --split has its own; read_work knows the model
+        no_input = self.split is not None or self.score == "-"
+        twice = [f"--{name}" for name, path in given if path == "-" and not (name == "input" and no_input)]
+        check_read_once(twice)
         target = Path("/dev/stdout" if self.output == "-" else self.output)
         what = "standard output" if self.output == "-" else f"--output={self.output}"
         for name, path in given:

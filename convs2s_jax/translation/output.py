@@ -32,7 +32,7 @@ def check_writable(name: str) -> None:
         else:
             check_replaceable(path)
     except OSError as error:
-        raise _unwritable(name, error) from error
+        raise UserError(f"--output={name} cannot be written: {error.strerror}; give another file") from error
 
 
 def check_spared(name: str, files: Iterable[str], whose: str) -> None:
@@ -43,6 +43,22 @@ def check_spared(name: str, files: Iterable[str], whose: str) -> None:
     for file in files:
         if Path(file).is_file() and target.samefile(file):
             raise UserError(f"--output={name} is a file of {whose}: it would be overwritten; give another")
+
+
+OF_A_RUN = ("config.json", "metrics.jsonl", "train.log", "tracker_id", "lock")
+FOLDERS_OF_A_RUN = ("vocab", "checkpoints", "cache", "tensorboard")
+
+
+def check_not_of_run(name: str, workdir: str, flag: str) -> None:
+    """Raise UserError if the output would be one of a run's own files; other names in its folder are free."""
+    if name == "-":
+        return
+    target, folder = Path(name).resolve(), Path(workdir).resolve()
+    if not target.is_relative_to(folder):
+        return
+    first, *rest = target.relative_to(folder).parts or ("",)
+    if (first in OF_A_RUN and not rest) or (first in FOLDERS_OF_A_RUN and rest):
+        raise UserError(f"--output={name} is a file of the run {flag}={workdir}: it would be overwritten; give another")
 
 
 @contextlib.contextmanager
@@ -148,8 +164,11 @@ def _append(file: int, results: Sequence[bytes]) -> None:
         raise
 
 
+def can_be_resumed(name: str) -> bool:
+    """Whether --resume can go on with an output: what went into a pipe or device cannot be read back."""
+    return name != "-" and (Path(name).is_file() or not Path(name).exists())
+
+
 def _unwritable(name: str, error: OSError) -> UserError:
-    return UserError(
-        f"--output={name} cannot be written: {error.strerror}; make room or give another file "
-        "(the lines written so far are complete, and --resume continues)"
-    )
+    goes_on = " (the lines written so far are complete, and --resume continues)" if can_be_resumed(name) else ""
+    return UserError(f"--output={name} cannot be written: {error.strerror}; make room or give another file{goes_on}")

@@ -96,15 +96,18 @@ class _Copies:
 @contextlib.contextmanager
 def _written_back(address: str, *, resume: bool) -> Iterator[Path]:
     """A local file that is written back into a store: now and then, and at the end, whatever ends it."""
+    stores.check_object("--output", address)
     folder = Path(tempfile.mkdtemp(prefix="convs2s_jax-"))
     path = folder / (address.rpartition("/")[2] or "output")
     try:
-        stores.check_object("--output", address)
         for name in (address, f"{address}{resuming.SUFFIX}") if resume else ():
             with contextlib.suppress(FileNotFoundError):
                 (folder / name.rpartition("/")[2]).write_bytes(stores.read(name))
-    except OSError as error:
-        raise stores.unusable("--output", address, error) from error
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise stores.unusable("--output", address, error) from error
+        raise
     output = _Output(address, path)
     stop = threading.Event()
     thread = threading.Thread(target=output.run, args=(stop,), daemon=True)

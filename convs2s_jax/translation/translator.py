@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.errors import UserError, located
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
@@ -77,6 +77,7 @@ def load(
     steps: Steps = (),
     dtype: Dtype | None = None,
     tell: Callable[[str], None],
+    given_as: str = "--workdir",
 ) -> Translator:
     """Load the model of a workdir, or an ensemble from several.
 
@@ -87,13 +88,14 @@ def load(
         `training.best_metric` of the run tells.
       dtype: dtype of matrix products and activations; None for that of each run.
       tell: receives a sentence for each damaged checkpoint that is skipped.
+      given_as: the flag that named the workdirs, for messages.
 
     Raises:
       UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
         or the members of an ensemble have different vocabularies.
     """
     workdirs = [workdirs] if isinstance(workdirs, Path) else list(workdirs)
-    members = [_load(workdir, steps, dtype, tell) for workdir in workdirs]
+    members = [_load(workdir, steps, dtype, tell, given_as) for workdir in workdirs]
     first = members[0]
     for workdir, member in zip(workdirs[1:], members[1:], strict=True):
         if member.reads_source != first.reads_source:
@@ -184,8 +186,10 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
     return quantizing.quantize_kernels(made) if int8 else made
 
 
-def _load(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None]) -> Translator:
-    return of(trained.restore(workdir, steps, dtype, tell))
+def _load(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], given_as: str) -> Translator:
+    found = trained.restore(workdir, steps, dtype, tell)
+    with located(f"{given_as}={workdir}"):
+        return of(found)
 
 
 def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:

@@ -11,7 +11,7 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation import inputs, resuming, trained
 from convs2s_jax.translation.job import Tell
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.options import Options, check_read_once
 from convs2s_jax.translation.translator import Translator
 
 
@@ -54,6 +54,8 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
         given = read_lines(options.score)  # once: it may be a pipe
         work = Work("no source", [""] * len(given), targets=given)
     else:
+        if options.score == "-" and options.input == "-":
+            check_read_once(["--input", "--score"])
         work = Work(options.input_name, read_lines(options.input))
     if not translator.reads_source:
         inputs.check_empty(work.name, work.lines)

@@ -14,9 +14,10 @@ from tests.processes import called
             ["--config=cldr_en_de", "--source", "--config.seed=2"],
             "--config.seed with --source: the file is printed as it is; leave one out",
         ),
+        (["--config=cldr_en_de", "--devices=4"], "--devices=4 without --shardings: a configuration has no devices"),
     ],
 )
-def test_an_override_that_is_not_used_is_refused(arguments, sentence):
+def test_what_is_not_used_is_refused(arguments, sentence):
     ended = called(lambda given: config.console(["config", *given]), *arguments)
     assert ended.returncode == 2
     assert sentence in ended.stderr

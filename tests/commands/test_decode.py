@@ -33,6 +33,12 @@ def test_flags_become_the_types_of_their_fields():
     assert isinstance(found.search["length_penalty"], float)
 
 
+def test_seeds_are_those_of_a_configuration():
+    assert options("--sampling", f"--seed={2**32 - 1}").seed == 2**32 - 1
+    with pytest.raises(UserError, match=r"^--seed is 4294967296: use a whole number from"):
+        options("--sampling", f"--seed={2**32}")
+
+
 def test_a_flag_that_is_not_given_is_the_records_default():
     assert options() == Options(workdir=("a",))
 

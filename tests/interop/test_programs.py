@@ -109,6 +109,14 @@ def test_a_line_that_no_program_holds_is_named(convs2s):
         runtime.Model(convs2s[1]).translate(["5", "1 2 3 4 5 6 7 8 9 " * 3])
 
 
+def test_a_line_beyond_the_positions_is_named_and_not_cut(convs2s):
+    model = runtime.Model(convs2s[1])
+    model.manifest["max_source"] = 16  # as of a model whose positions end before its widest program
+    assert model.translate(["1 2 3"])
+    with pytest.raises(runtime.ExportError, match=r"line 1 has .* tokens, and this export takes 15: divide it"):
+        model.translate(["1 2 3 4 5 6 7 8 9 10 "])
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

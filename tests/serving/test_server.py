@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.server import address_of, bound
 
 ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
@@ -33,6 +34,17 @@ def test_an_address_in_use_or_of_another_machine_is_refused():
         bound("192.0.2.1", 0)
     with pytest.raises(UserError, match="--host=no such host: "):
         bound("no such host", 0)
+    for odd in ("my..host", "a" * 70 + ".b"):
+        with pytest.raises(UserError, match=f"--host={odd}: it is no name of a host; use an address of this machine"):
+            bound(odd, 0)
+
+
+def test_the_beam_of_a_server_is_said_once():
+    assert ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 3}).beam_sizes == (3, 1)
+    with pytest.raises(
+        UserError, match=r"^--beam_size=7 with --beam_sizes=3,1: the first of these is that of a request"
+    ):
+        ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 7})
 
 
 class Running:

@@ -9,7 +9,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.translation import decoding, lines, translator
+from convs2s_jax.translation import decoding, lines, output, translator
 from convs2s_jax.translation.options import Options
 from tests.helpers import drills_but
 
@@ -203,7 +203,7 @@ def test_a_split_brings_source_and_reference(desk):
         ("test.b", {"corpus": "files", "src": "a", "tgt": "b", "dir": "FOLDER"}),
         ("test.a", {"corpus": "files", "src": "a", "tgt": "b", "dir": "FOLDER"}),
         ("own", {"corpus": "files", "src": "a", "tgt": "b", "files": {"train": [["FOLDER/x", "FOLDER/own"]]}}),
-        ("valid.tsv.gz", {"corpus": "tsv", "dir": "FOLDER"}),
+        ("valid.tsv", {"corpus": "tsv", "dir": "FOLDER"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -211,7 +211,7 @@ def test_no_file_of_the_corpus_is_written_over(desk, monkeypatch, name, data):
     """decode.py --split=test --output=test.de, in the folder of the corpus"""
     values = json.loads(json.dumps(data).replace("FOLDER", str(desk.folder)))
     cfg = types.SimpleNamespace(data=build(DataConfig, values, "data"), model=None)
-    monkeypatch.setattr(decoding.run_folder, "load_config", lambda _: cfg)
+    monkeypatch.setattr(decoding.run_folder, "load_config", lambda *_, **__: cfg)
     desk.write(name, ["old"])
     with pytest.raises(UserError, match=rf"/{name} is a file of the corpus of --workdir=.*: it would be overwritten"):
         desk.decode(output=name)
@@ -260,3 +260,24 @@ def test_integers_are_what_the_flag_asks_for(desk):
     assert not np.allclose(found, others, rtol=1e-5)
     with pytest.raises(UserError, match="another command: --int8 was True and is not given;"):
         desk.decode(format="json", resume=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "vocab/src.model", "vocab/new", "checkpoints/3/params", "metrics.jsonl"]
+)
+def test_no_file_of_the_run_is_written_over(desk, name):
+    place = f"{desk.workdir}/{name}"
+    with pytest.raises(
+        UserError, match=rf"/{name} (is a file of the run --workdir=.*: it would be overwr|cannot be writt)"
+    ):
+        desk.decode(output=place)
+    with pytest.raises(UserError, match=r"is a file of the run --lm=.*: it would be overwritten; give another$"):
+        output.check_not_of_run(place, str(desk.workdir), "--lm")
+    for free in ("out", "outputs/config.json", "config.json.txt"):
+        output.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")
+    output.check_not_of_run("-", str(desk.workdir), "--workdir")
+
+
+def test_an_output_is_not_compressed_by_its_name(desk):
+    with pytest.raises(UserError, match=r"out.gz: the output is not compressed; leave --output out and add \| gzip"):
+        desk.decode(output="out.gz")

@@ -176,3 +176,17 @@ def test_standard_input_that_cannot_be_read_is_named(monkeypatch):
     monkeypatch.setattr("sys.stdin", Typist([], fail))
     with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; redirect a file to it$"):
         next(interactive.typed())
+
+
+@pytest.mark.parametrize(
+    ("terminal", "written"), [(False, "\u2581\u0142 \u20ac\n".encode()), (True, b"\\u2581\\u0142 \\u20ac\n")]
+)
+def test_answers_can_be_written_in_any_locale(monkeypatch, terminal, written):
+    class Ascii(io.TextIOWrapper):
+        def isatty(self):
+            return terminal
+
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", Ascii(raw, encoding="ascii"))
+    interactive._print("\u2581\u0142 \u20ac\n")
+    assert raw.getvalue() == written

@@ -170,3 +170,10 @@ def test_typed_lines_get_the_labels_of_a_file(desk, workdir, monkeypatch, capsys
 def test_a_classifier_has_no_ensemble(desk, workdir):
     with pytest.raises(UserError, match=r"^--workdir names 2 folders: a classifier works alone; name one$"):
         desk.decode(workdir=(str(workdir), str(workdir)))
+
+
+def test_an_empty_text_has_no_scores(desk):
+    (desk.folder / "in").write_text("")
+    (desk.folder / "right").write_text("")
+    with pytest.raises(UserError, match=r"/in is empty: there are no texts to score; give a text with its labels$"):
+        desk.decode(reference=(str(desk.folder / "right"),))

@@ -1,5 +1,6 @@
 """A language model from training to texts, scores and fusion."""
 
+import io
 import math
 import os
 
@@ -196,3 +197,17 @@ def test_a_split_needs_a_source(lm, tmp_path):
 def test_a_prompt_needs_a_source(lm):
     with pytest.raises(UserError, match=r"^--interactive with a language model: it reads no source, and --workdir="):
         interactive.interact(Options(workdir=(str(lm),)), tell=print)
+
+
+def test_standard_input_is_scored_without_a_source(lm, trained, tmp_path, monkeypatch):
+    def typed(text):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    typed("5 Kilowatt\nNorwegen\n")
+    lines, _ = decode(tmp_path, lm, score="-")
+    assert [line.partition("\t")[0] for line in lines] != ["", ""]
+    with pytest.raises(UserError, match=r"^--input and --score are all standard input, which can be read only once"):
+        decode(tmp_path, trained, score="-")
+    typed("5\n")
+    with pytest.raises(UserError, match=r"^test has \d+ lines, standard input 1: each line needs its prefix"):
+        decode(tmp_path, trained, split="test", prefix="-")

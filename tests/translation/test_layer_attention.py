@@ -124,6 +124,11 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
         (["--workdir={run}", "--output={tmp}/out"], "\n \n", "standard input has no line with text"),
         (["--workdir={run}", "--output={tmp}/file"], "a\n", "--output={tmp}/file cannot be written: File exists"),
         (["--workdir={run}", "--output={tmp}/out", "--formats=png,jpg"], "a\n", "--formats=jpg: use some of png, svg"),
+        (
+            ["--workdir={run}", "--output={tmp}/out", "--config.modle.x=1"],
+            "a\n",
+            "--config.modle.x: a picture takes its configuration from --workdir; leave it out",
+        ),
         (["--workdir={run}", "--output={tmp}/out", "--layers=2"], "a\n", "--layers=2: there is no such attention; use"),
         (["--workdir={run}", "--output={tmp}/out", "--targets={tmp}/file"], "a\nb\n", "{tmp}/file 1: each line needs"),
         (["--workdir={lm}", "--output={tmp}/out"], "a\n", "a language model reads no source"),

@@ -60,7 +60,15 @@ from convs2s_jax.translation.options import Options
                 "score": "x",
                 "prefix": "x",
                 "constraints": "x",
+                "batch_size": 3,
+                "batch_tokens": 3,
+                "window": 3,
             }.items()
+        ),
+        ({"split": "test", "prefix": "-", "constraints": "-"}, "^--prefix and --constraints are all standard input"),
+        (
+            {"score": "-", "unk_dictionary": "-", "replace_unk": True},
+            "^--score and --unk_dictionary are all standard input",
         ),
         ({"interactive": True, "resume": True, "output": "x"}, "^--interactive with --"),
     ],
@@ -205,3 +213,19 @@ def test_as_many_samples_as_are_wanted():
     assert drawn(search={"sampling": True}) == 1
     assert drawn(search={"sampling": True}, nbest=3, format="json") == 3
     assert drawn(search={"sampling": True, "beam_size": 4}) == 4
+
+
+def test_samples_are_drawn_to_their_end():
+    for given, fine in (
+        ({"sampling": True}, True),
+        ({"sampling": True, "stop": "exact"}, False),
+        ({"stop": "exact"}, True),
+    ):
+        options = Options(workdir=("a",), search=given)
+        if fine:
+            options.resolve(SearchConfig())
+        else:
+            with pytest.raises(
+                UserError, match=r"^--stop with --sampling: each sample is drawn to its end; leave one out$"
+            ):
+                options.resolve(SearchConfig())

@@ -9,7 +9,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.translation import output
-from convs2s_jax.translation.output import check_writable, held_interrupts, opened
+from convs2s_jax.translation.output import can_be_resumed, check_writable, held_interrupts, opened
 
 OLD = "old 1\nold 2\n"
 
@@ -129,14 +129,15 @@ def test_writing_is_tried_beforehand_and_changes_nothing(path, tmp_path):
 def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"^--output={tmp_path} cannot be written: Is a directory; "):
         check_writable(str(tmp_path))
-    with pytest.raises(UserError, match="/no/out cannot be written: No such file or directory; make room or give anot"):
+    with pytest.raises(UserError, match=r"/no/out cannot be written: No such file or directory; give another file$"):
         check_writable(str(tmp_path / "no" / "out"))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_device_that_is_full_is_a_sentence():
+    rest = r"No space left on device; make room or give another file$"  # nothing of it can be resumed
     with (
-        pytest.raises(UserError, match=r"^--output=/dev/full cannot be written: No space left"),
+        pytest.raises(UserError, match=rf"^--output=/dev/full cannot be written: {rest}"),
         opened("/dev/full") as write,
     ):
         write(["a\n"])
@@ -146,3 +147,13 @@ def test_standard_output_gets_the_same(capfdbinary):
     with opened("-") as write:
         write(["ä\n", "b\n"])
     assert capfdbinary.readouterr().out == "ä\nb\n".encode()
+
+
+def test_only_files_can_be_resumed(tmp_path):
+    (tmp_path / "out").touch()
+    assert [can_be_resumed(str(name)) for name in (tmp_path / "out", tmp_path / "new", "-", "/dev/null")] == [
+        True,
+        True,
+        False,
+        False,
+    ]

@@ -134,3 +134,21 @@ def test_the_output_is_not_the_input(bucket):  # noqa: F811
 def test_an_output_without_a_name_is_refused(bucket, output):  # noqa: F811
     with pytest.raises(UserError, match=r"^--output=gs://.* names no object: write gs://BUCKET/NAME$"):
         decoded(output=output, workdir=("nowhere",), input="-")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["no name", "a store that fails"])
+def test_a_refused_output_leaves_no_folder_here(bucket, tmp_path, monkeypatch, broken):  # noqa: F811
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    if broken:
+        monkeypatch.setattr(stores, "read", fail)
+    output = "gs://bucket/out" if broken else "gs://bucket/folder/"
+    with (
+        pytest.raises(UserError, match=f"^--output={output}"),
+        remote.localised(Options(workdir=("a",), output=output, resume=True), print),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -80,8 +80,8 @@ class Model:
         beams = self.manifest["search"]["beam_size"]
         if not 1 <= nbest <= beams:
             raise ExportError(f"nbest is {nbest}: use 1 to {beams}, the number of hypotheses that this export searches")
-        sources = [self._cut(ids) for ids in self._src.encode(lines)]
-        most = max(self._widths) - 1
+        sources = self._src.encode(lines)
+        most = min(max(self._widths), self.manifest["max_source"]) - 1  # without the end symbol
         for number, source in enumerate(sources, 1):
             if len(source) > most:
                 raise ExportError(f"line {number} has {len(source)} tokens, and this export takes {most}: divide it")
@@ -104,9 +104,6 @@ class Model:
     @property
     def _widths(self) -> list[int]:
         return sorted({program["width"] for program in self.manifest["programs"]})
-
-    def _cut(self, ids: list[int]) -> list[int]:
-        return ids[: self.manifest["max_source"] - 1]
 
     def _run(self, sources: Sequence[list[int]], rows: int, width: int) -> list[list[tuple[float, str]]]:
         """The hypotheses of one batch: a list of (score, text) for each source."""
