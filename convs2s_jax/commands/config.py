@@ -36,23 +36,23 @@ class ConfigOptions:
       source: print the Python file of that configuration instead, to be saved and edited.
       shardings: print how each of its parameters is sharded over devices, which need not be there, and by which rule;
         the layout is that of its mesh.
-      devices: number of devices of --shardings.
+      devices: number of devices of --shardings; 8 by default.
       reference: print every field with its type, default and description, in Markdown (docs/configuration.md).
     """
 
     config: str = ""
     source: bool = False
     shardings: bool = False
-    devices: int = 8
+    devices: int | None = None
     reference: bool = False
 
     def __post_init__(self) -> None:
         for name in ("source", "shardings"):
             check(not getattr(self, name) or self.config != "", f"--{name} without --config: name a configuration")
         check(not (self.source and self.shardings), "--source with --shardings: they print different things; drop one")
-        check(self.devices >= 1, f"--devices={self.devices}: use 1 or more")
+        check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
         check(
-            self.devices == 8 or self.shardings,
+            self.devices is None or self.shardings,
             f"--devices={self.devices} without --shardings: a configuration has no devices; leave it out",
         )
         check(not (self.reference and self.config), "--reference with --config: it is of all configurations; drop one")
@@ -76,7 +76,7 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
     if options.config:
         cfg = build(Config, command_line.read_config(options.config, overrides))
         if options.shardings:
-            return shardings(cfg, options.devices)
+            return shardings(cfg, options.devices or 8)
         return json.dumps(to_dict(cfg), indent=2) + "\n"
     return "".join(f"{name:30} {_subject(name)}\n" for name in presets.names())
 

@@ -26,7 +26,7 @@ class Batches:
       tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
       tokens_per_chip: the budget for each part of the rows, in place of one for all.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
-      labels: number of a classifier's labels.
+      labels: number of a classifier's labels, which a plan of one needs.
     """
 
     lengths: tuple[str, ...] = ("64",)

@@ -41,7 +41,7 @@ class SweepOptions:
       tokens_per_chip: token budgets of each part of the rows, for weak scaling.
       length: of sources and targets.
       vocabulary: entries of both vocabularies, in place of those of the configuration.
-      labels: number of a classifier's labels.
+      labels: number of a classifier's labels, which a plan of one needs.
       figures: whether to draw.
     """
 

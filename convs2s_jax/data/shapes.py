@@ -115,7 +115,7 @@ def rounded(
         return shapes
     raised = {tuple(min(round_up(n, length), m) for n, m in zip(shape[:2], most, strict=True)) for shape in shapes}
     pairs = sorted(raised, key=lambda p: (sum(p), p))
-    most_rows = max(shape.rows for shape in shapes)  # fewer than the budget allows where there are few pairs
+    most_rows = round_up(max(shape.rows for shape in shapes), rows)  # where there are few pairs, what they fill
     within = [min(most_rows, rows_within(tokens, max(pair))) for pair in pairs]
     return tuple(Shape(s, t, max(rows, n // rows * rows)) for (s, t), n in zip(pairs, within, strict=True))
 

@@ -17,10 +17,14 @@ def paragraph(run: Run) -> str:
     where, _, versions = log.devices.removesuffix(")").partition(" (")
     sentences = [f"A model{size}: {kind(run)}.", f"It was trained on {task(run)}" + (f", by {where}" if where else "")]
     sentences[-1] += f" ({versions})." if versions else "; the log names no versions."
+    known = {
+        record["step"]: {name: record[name] for name in QUANTITIES if record.get(name) is not None}
+        for record in run.of("valid")
+    }
     metric = run.cfg.training.best_metric
-    if valids := [record for record in run.of("valid") if record.get(metric) is not None]:
-        known = {record["step"]: record for record in valids}
-        step = best_of(known, known, metric)
+    if not any(metric in record for record in known.values()):
+        metric = LOSS
+    if (step := best_of(known, known, metric)) is not None:
         most = "lowest" if metric == LOSS else "highest"
         sentences.append(
             f"The {most} validation {_title(metric)} is {known[step][metric]:.4g}, at step {step:,}"

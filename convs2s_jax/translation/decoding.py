@@ -9,7 +9,6 @@ from types import MappingProxyType
 from tqdm import tqdm
 
 from convs2s_jax.core.config import check
-from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
@@ -37,8 +36,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     """
     check_early(options)
     cfg = run_folder.load_config(Path(options.workdir[0]))
-    runs = [("--workdir", workdir) for workdir in options.workdir] + [("--lm", options.lm) for _ in options.lm[:1]]
-    for flag, workdir in runs:
+    for flag, workdir in options.runs:
         data = run_folder.load_config(Path(workdir), given_as=flag).data
         output.check_not_of_run(options.output, workdir, flag)
         output.check_spared(options.output, corpora.files_of(data), f"the corpus of {flag}={workdir}")
@@ -95,8 +93,6 @@ def translator_of(options: Options, tell: Tell) -> Translator:
     workdirs = [Path(workdir) for workdir in options.workdir]
     translator = load(workdirs, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     if options.lm:
-        if not Path(options.lm).is_dir():
-            raise UserError(f"--lm={options.lm}: there is no such folder; name the workdir of a language model")
         lm = load(Path(options.lm), dtype=options.dtype, tell=tell, given_as="--lm")
         fused = fuse(translator, lm, names=(options.workdir[0], options.lm))
         translator = fused if options.search["lm_weight"] else translator

@@ -196,6 +196,11 @@ class Options:
         """The input, for messages."""
         return "standard input" if self.input == "-" else self.input
 
+    @property
+    def runs(self) -> list[tuple[str, str]]:
+        """(flag, workdir) of each run that takes part."""
+        return [("--workdir", each) for each in self.workdir] + ([("--lm", self.lm)] if self.lm else [])
+
     def resolve(self, own: SearchConfig, *, attends: bool = True) -> SearchConfig:
         """The run's search options, overridden by the given ones; sampling draws as many samples as requested.
 

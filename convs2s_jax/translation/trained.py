@@ -52,10 +52,12 @@ class Trained:
     splits: Mapping[str, Known]
 
 
-def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None]) -> Trained:
+def restore(
+    workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], *, given_as: str = "--workdir"
+) -> Trained:
     """Load the model of a workdir; arguments and errors as in `translator.load`."""
     folder = run_folder.checkpoints(workdir)
-    cfg = run_folder.load_config(workdir)
+    cfg = run_folder.load_config(workdir, given_as=given_as)
     if dtype is not None:
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
@@ -71,10 +73,13 @@ def restore(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[st
         folder,
         abstract,
         metric=cfg.training.best_metric,
-        check=partial(run_folder.check_trained, workdir, vocabularies),
+        check=partial(run_folder.check_trained, workdir, vocabularies, given_as=given_as),
         tell=tell,
     )
-    found = [one(step=step) for step in steps_of(folder, steps) or (None,)]
+    asked = steps_of(folder, steps)
+    if asked and any("last" in str(item) for item in steps):
+        tell(f"{workdir}: the mean of the checkpoints of steps {', '.join(map(str, asked))}")
+    found = [one(step=step) for step in asked or (None,)]
     params = jax.jit(average)([tree for tree, _ in found])
     positions = [position for _, position in found]
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
@@ -103,7 +108,7 @@ def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:
 
 def _steps(folder: Path, item: str) -> Sequence[int]:
     found = re.fullmatch("(last:)?([0-9]{1,12})", item.strip(), re.ASCII)
-    if found is None or found.group() == "last:0":
+    if found is None or (found[1] and not int(found[2])):
         raise UserError(f"--checkpoint has '{item}': name a step, or last:N for the last N checkpoints")
     number = int(found[2])
     if not found[1]:

@@ -187,7 +187,7 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
 
 
 def _load(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], given_as: str) -> Translator:
-    found = trained.restore(workdir, steps, dtype, tell)
+    found = trained.restore(workdir, steps, dtype, tell, given_as=given_as)
     with located(f"{given_as}={workdir}"):
         return of(found)
 

@@ -106,7 +106,8 @@ def test_a_few_pairs_make_no_larger_batches_than_they_fill(pairs, rows):
     shapes = choose_shapes(lengths, lengths, tokens=4000, count=2)
     assert shapes == (Shape(10, 10, rows),)
     assert rounded(shapes, tokens=4000, rows=1, length=16, most=(64, 64)) == (Shape(16, 16, min(rows, 248)),)
-    assert rounded(shapes, tokens=4000, rows=64, length=1, most=(64, 64))[0].rows == max(64, rows // 64 * 64)
+    enough = -(-rows // 64) * 64
+    assert rounded(shapes, tokens=4000, rows=64, length=1, most=(64, 64))[0].rows == min(enough, 384)
 
 
 def test_long_tails_are_rounded_up_never_down():
@@ -162,3 +163,19 @@ def test_rounded_shapes_are_multiples_that_hold_all_pairs_within_budget_and_limi
 def test_shapes_that_become_equal_are_one():
     shapes = rounded((Shape(5, 6, 8), Shape(7, 7, 8), Shape(9, 4, 8)), tokens=64, rows=1, length=8, most=(100, 100))
     assert shapes == (Shape(8, 8, 8), Shape(16, 8, 4))
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8, 32, 64])
+def test_that_bound_leaves_the_batches_as_they_are(multiple):
+    """Only empty rows are left out: a run that began without the bound goes on where it was."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        src, tgt = rng.integers(2, 30, (2, int(rng.integers(1, 300))))
+        few = choose_shapes(src, tgt, tokens=4000, count=3)
+        many = tuple(shape._replace(rows=rows_within(4000, max(shape.src, shape.tgt))) for shape in few)
+        contents = []
+        for shapes in (few, many):
+            shapes = rounded(shapes, tokens=4000, rows=multiple, length=1, most=(64, 64))
+            planned = plan_epoch(src, tgt, np.arange(len(src)), shapes, seed=1, epoch=2)
+            contents.append([(batch.shape, list(batch.rows)) for batch in planned.batches])
+        assert contents[0] == contents[1]

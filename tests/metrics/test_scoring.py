@@ -151,6 +151,12 @@ def test_metrics_are_chosen_by_name_and_misspelt_ones_refused():
         score(HYPOTHESES, REFERENCES, metrics=["rogue"])
 
 
+@pytest.mark.parametrize("name", scoring.METRICS)
+def test_a_metric_has_the_keys_that_it_says(name):
+    found = scoring.score(["a cat sat"], [["a cat sat"]], metrics=(name,))
+    assert tuple(found) == scoring.METRICS[name].keys
+
+
 def test_of_several_references_any_may_be_met():
     """Exact match: any; BLEU: each n-gram as often as in the reference that has most; chrF: the best of each line."""
     one, other = ["a b c d e", "x"], ["e d c b a", "the cat sat on the mat"]

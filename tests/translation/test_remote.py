@@ -136,6 +136,14 @@ def test_an_output_without_a_name_is_refused(bucket, output):  # noqa: F811
         decoded(output=output, workdir=("nowhere",), input="-")
 
 
+@pytest.mark.parametrize("name", ["config.json", "vocab/src.model", "other/../config.json"])
+def test_no_object_of_the_run_is_written_over(bucket, trained, name):  # noqa: F811
+    upload(trained)
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/run/.* belongs to the run --workdir=gs://bucket/run: "):
+        decoded(output=f"gs://bucket/run/{name}")
+    assert stores.read("gs://bucket/run/config.json") == (trained / "config.json").read_bytes()
+
+
 @pytest.mark.parametrize("broken", [False, True], ids=["no name", "a store that fails"])
 def test_a_refused_output_leaves_no_folder_here(bucket, tmp_path, monkeypatch, broken):  # noqa: F811
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -60,7 +60,7 @@ class ExportFlags:
     Attributes:
       workdir: folder of the run.
       output: .pt file to write; the dictionaries are written beside it.
-      step: step of the checkpoint; by default the one with the least validation loss.
+      step: step of the checkpoint; by default the best on validation.
       source_lang: language in the name of the source dictionary; by default the run's own.
       target_lang: language in the name of the target dictionary; by default the run's own.
       momentum: carry over the momentum of the optimiser.
@@ -97,8 +97,7 @@ def import_main(values: dict[str, Any], overrides: Overrides) -> None:
 
 def export_main(values: dict[str, Any], overrides: Overrides) -> None:
     """Convert a workdir to a checkpoint."""
-    if overrides:
-        raise UserError(f"--config.{overrides[0][0]}: export takes its configuration from --workdir")
+    command_line.refuse_overrides(overrides, "an export")
     given = command_line.options_of(ExportFlags, values)
     order = Export(
         workdir=Path(given.workdir[0]),

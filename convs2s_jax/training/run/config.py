@@ -180,8 +180,7 @@ class Config:
             name == LOSS or self.training.validate_bleu,
             f"training.best_metric is '{name}', and training.validate_bleu is False: set it to True, or use '{LOSS}'",
         )
-        translates = isinstance(self.model, ModelConfig)
-        scores = [key for metric in asked for key in METRICS[metric].keys] if translates else labels.KEYS
+        scores = labels.KEYS if self.classifies else [key for metric in asked for key in METRICS[metric].keys]
         measured = [LOSS, *scores]
         check(
             name in measured,

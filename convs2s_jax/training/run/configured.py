@@ -7,7 +7,6 @@ import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.nn.types import Key, Tree
 from convs2s_jax.training import optimizer
 from convs2s_jax.training.batch import Batch, LossSums
@@ -41,11 +40,11 @@ def vocabularies(cfg: Config, size: int | None = None, labels: int | None = None
     """
     asked = cfg.data.vocabulary
     source, target = size or asked.src_size, size or asked.tgt_size
-    if isinstance(cfg.model, ClassifierConfig):
+    if cfg.classifies:
         return {"source": source, "target": len(SPECIAL) + (labels or 2)}
     if cfg.data.one_sided:
         return {"source": target, "target": target}
-    return {"source": source, "target": source if asked.joint or cfg.model.share_embeddings else target}
+    return {"source": source, "target": source if asked.joint or cfg.translator.share_embeddings else target}
 
 
 def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss[Batch, LossSums]:

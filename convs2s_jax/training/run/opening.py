@@ -22,7 +22,15 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import checkpoint, distributed, finetuning, restoring, run_folder, trackers, validation
+from convs2s_jax.training.run import (
+    checkpoint,
+    distributed,
+    finetuning,
+    restoring,
+    run_folder,
+    trackers,
+    validation,
+)
 from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads, wanted
 from convs2s_jax.training.run.arithmetic import counter, peak_flops
 from convs2s_jax.training.run.compilations import CompileCounter
@@ -44,7 +52,7 @@ from convs2s_jax.training.run.run_programs import (
     state_program,
 )
 from convs2s_jax.training.run.save_clock import SaveClock
-from convs2s_jax.training.run.selection import Best
+from convs2s_jax.training.run.selection import LOSS, Best
 from convs2s_jax.training.run.session import Position, Session, check_data
 from convs2s_jax.training.run.staging import Workdir
 from convs2s_jax.training.run.task_table import task_of
@@ -184,11 +192,22 @@ def _begin(
         best = Best(**saved.get("best", {}))
         position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"]), "best": best})
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
+        if _measured_otherwise(run_folder.load_config(run.workdir), run.cfg):
+            tell(
+                f"{run.cfg.training.best_metric} is computed in another way from here on (search, "
+                "training.bleu_tokenize), and compared with that of the checkpoints from before as it is"
+            )
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     tell(f"{count:,} parameters; vocabularies of {sizes['source']} and {sizes['target']}")
     if mesh.devices.size > 1:
         tell(sharding_table.summary(sharding_table.rows(layout.params, mesh, run.cfg.parallel, run.cfg.mesh.rules)))
     return state, position, damaged
+
+
+def _measured_otherwise(before: Config, now: Config) -> bool:
+    """Whether the score that tells the best checkpoint is computed in another way than before."""
+    ways = [(cfg.search, cfg.training.bleu_tokenize) for cfg in (before, now)]
+    return now.training.best_metric != LOSS and not now.classifies and ways[0] != ways[1]
 
 
 def _commit(run: Run, damaged: list[Path]) -> None:

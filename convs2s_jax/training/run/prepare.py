@@ -20,6 +20,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.training.run import finetuning, run_folder, validation
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text
+from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
@@ -74,8 +75,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         where checkpoints of it exist.
     """
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
-    corpora.check_places(cfg.data)
     if not run_folder.begun(workdir):
+        corpora.check_places(cfg.data)
         _check_rate(cfg.training.schedule)
     text, valid_text = parallel_text.read_train_and_valid(cfg.data)
     test_text = parallel_text.read(cfg.data, "test", optional=True)
@@ -85,11 +86,12 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
             "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
             "kind, or data.hold_out=0.05",
         )
-        check(
-            cfg.training.patience is None,
-            f"training.patience is {cfg.training.patience}, and there is no validation set to wait for: leave it out, "
-            "or set data.hold_out=0.05",
-        )
+        for name, unset in (("patience", None), ("best_metric", LOSS)):
+            value = getattr(cfg.training, name)
+            check(
+                value == unset,
+                f"training.{name} is {value}, and there is no validation set: leave it out, or set data.hold_out=0.05",
+            )
         tell("there is no validation set: the last parameters count")
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
     check(
@@ -113,11 +115,12 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         f"longer than {max_source} source or {max_target} target tokens"
     )
     if len(rows) == 0:
-        most, by = cfg.data.batch.max_length, "data.batch.max_length"
+        most, by, what = cfg.data.batch.max_length, "data.batch.max_length", "it"
         if min(max_source, max_target) < most:
-            most, by = min(max_source, max_target), "the model's positions"
+            most, by, what = min(max_source, max_target), "the model's positions", "them"
         raise UserError(
-            f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; raise them"
+            f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; "
+            f"raise {what}"
         )
     tight, chosen = batch_shapes(cfg, src[rows], tgt[rows])
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)

@@ -50,6 +50,12 @@ FREE = (
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
 the paths of the data (the content is compared), and the run that was fine-tuned, of which nothing is read again."""
 
+FILES = (
+    *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", "train.log", "tensorboard"),
+    *("samples", "profile", "cache", "tracker_id", "mlflow.db", "wandb", "lock"),
+)
+"""Names of what a run writes into its workdir, files and folders."""
+
 BEFORE = ".before"
 """Suffix of the earlier copy of a checkpoint while it is being written again."""
 DAMAGED = ".damaged"

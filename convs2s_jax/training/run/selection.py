@@ -50,9 +50,15 @@ def ended(best: Best, metric: str, patience: int | None) -> str:
 
 
 def best_of(validations: Mapping[int, Scores], steps: Iterable[int], metric: str) -> int | None:
-    """The best of some steps, the latest of several; None where the metric is known of none."""
-    known = [(_rank(metric, scores[metric]), step) for step in steps if metric in (scores := validations.get(step, {}))]
-    return max(known)[1] if known else None
+    """The best of some steps, the latest of several; by the loss where the metric is known of none, None without it.
+
+    So a run that continues with another metric keeps the best by its loss until one has the new score.
+    """
+    measured = {step: scores for step in steps if (scores := validations.get(step, {}))}
+    for one in (metric, LOSS):
+        if known := [(_rank(one, scores[one]), step) for step, scores in measured.items() if one in scores]:
+            return max(known)[1]
+    return None
 
 
 def _rank(metric: str, value: float) -> float:

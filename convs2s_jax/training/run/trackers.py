@@ -4,7 +4,6 @@ Without settings of their own they write into the workdir and reach no network: 
 MLflow into a database file. Their environment variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, work as ever.
 """
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -27,6 +26,8 @@ DATABASE = "mlflow.db"
 """MLflow's file in the workdir."""
 LONGEST, AT_ONCE, NUMBERS_AT_ONCE = 500, 100, 1000
 """Most characters of a parameter's value, and most parameters and numbers in a request, that MLflow takes."""
+LONGEST_LABEL = 150
+"""Most characters of a label in a name of numbers, of which MLflow takes 250."""
 RUN_ID = "tracker_id"
 """File in the workdir: the id of its run, the same for all trackers."""
 Values = Mapping[str, float | int]
@@ -125,8 +126,17 @@ class MLflow:
 
 
 def mlflow_name(name: str) -> str:
-    """A name of numbers as MLflow takes it: "test/f1/C#" is "test/f1/C-23-", with the number of the code point."""
-    return re.sub(r"[^\w ./-]", lambda found: f"-{ord(found[0]):x}-", name, flags=re.ASCII)
+    """A name of numbers as MLflow takes it: of "test/f1/C#" it is "test/f1/C-23-", with the number of a code point.
+
+    All characters of a label but letters, digits, spaces and _ are written so, and a long one ends in its checksum.
+    """
+    *score, label = name.split("/", 2)
+    if len(score) < 2:
+        return name
+    label = re.sub(r"[^\w ]", lambda found: f"-{ord(found[0]):x}-", label, flags=re.ASCII)
+    if len(label) > LONGEST_LABEL:
+        label = f"{label[:LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:12]}"
+    return "/".join([*score, label])
 
 
 class Entry(NamedTuple):
@@ -180,7 +190,6 @@ class Trackers:
         """
         self._tell = tell
         self._open: dict[str, Tracker] = {}
-        self._failed: list[Tracker] = []
         self._run: RunName | None = None
         for name in names:
             self._try(name, partial(self._begin, name, workdir, address, step, dict(flat(config))))
@@ -192,12 +201,8 @@ class Trackers:
 
     def close(self) -> None:
         """Close all of them."""
-        failed = list(self._failed)
         for name, tracker in list(self._open.items()):
             self._try(name, tracker.close)
-        for tracker in failed:  # what they have, such as the end of the run's part, may still be written
-            with contextlib.suppress(Exception):
-                tracker.close()
 
     def _begin(self, name: str, workdir: Path, address: str, step: int, fields: Mapping[str, Any]) -> None:
         if self._run is None:
@@ -208,8 +213,7 @@ class Trackers:
         try:
             action()
         except Exception as error:
-            if (failed := self._open.pop(name, None)) is not None:
-                self._failed.append(failed)
+            self._open.pop(name, None)
             self._tell(f"{name} failed and gets no more metrics of this start: {first_line(error)}")
 
 

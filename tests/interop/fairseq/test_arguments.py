@@ -123,6 +123,15 @@ def test_training_written_is_read_again(schedule, optimizer, smoothing):
     assert found.batch == {"tokens": cfg.data.batch.tokens, "accumulate": 1}
 
 
+def test_patience_is_written_where_it_counts_the_loss():
+    """And not read: bounds of a run are left out."""
+    for more, written in (({}, -1), ({"patience": 3}, 3), ({"patience": 3, "best_metric": "bleu"}, -1)):
+        cfg = build(Config, tiny.values() | {"training": {"validate_bleu": True, **more}})
+        args = recipe.args_of_training(cfg)
+        assert args["patience"] == written
+        assert "patience" not in recipe.recipe(args, None, 1).training
+
+
 def test_what_cannot_be_kept_is_said():
     args = {"optimizer": "adagrad", "weight_decay": 1e-4, "sentence_avg": True, "lr_scheduler": "tri_stage"}
     args |= {"batch_size": 64, "max_sentences": -1}

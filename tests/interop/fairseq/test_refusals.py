@@ -276,7 +276,10 @@ def bridge(*arguments):
         (["import", "--dicts={tmp}"], "--checkpoint is missing: import needs --checkpoint, --dicts, --workdir"),
         (["export", "--workdir=x"], "--output is missing: export needs --workdir, --output"),
         (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts belongs to import: leave it out of export"),
-        (["export", "--workdir=x", "--output=y", "--config.seed=3"], "--config.seed: export takes its configuration"),
+        (
+            ["export", "--workdir=x", "--output=y", "--config.seed=3"],
+            "--config.seed: an export takes its configuration",
+        ),
         (["export", "--workdir=x,z", "--output=y"], "--workdir names 2 folders: export takes one"),
         (
             ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d"],

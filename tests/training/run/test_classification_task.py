@@ -12,6 +12,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig, logits
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn.trees import path_of
@@ -244,6 +245,7 @@ def test_parallel_files_may_hold_labels(tmp_path):
 def test_white_space_around_a_right_label_does_not_count():
     split = SimpleNamespace(text=SimpleNamespace(tgt=["pos ", "\tneg", "pos", "neg"]))
     assert classification_task.scores(None, split, ["pos", "neg", "pos", "pos"])["accuracy"] == 75.0
+    assert tuple(classification_task.scores(None, split, ["pos"] * 4)) == labels.KEYS
     assert list(classification_task.details(split, ["pos", "neg", "pos", "pos"])) == ["f1/neg", "f1/pos"]
 
 

@@ -126,7 +126,7 @@ def test_training_goes_without_validation_and_the_last_parameters_count(folder, 
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"data__batch__max_length": 2}, "the 2 tokens of data.batch.max_length; raise them"),
+        ({"data__batch__max_length": 2}, "the 2 tokens of data.batch.max_length; raise it"),
         ({"model__decoder__max_positions": 4}, "the 2 tokens of the model's positions; raise them"),
     ],
 )

@@ -5,12 +5,14 @@ import re
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import checkpoint, position_file, restoring, run_folder, selection
+from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.reporting import runs, summary
+from convs2s_jax.training.run import checkpoint, finetuning, position_file, restoring, run_folder, selection
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best
 from convs2s_jax.translation.translator import load
 from tests import tiny
-from tests.checkpoints import ABSTRACT, ACCEPT, position, state
+from tests.checkpoints import ABSTRACT, ACCEPT, position, save, state
 
 
 def seen(metric, values):
@@ -53,12 +55,25 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
         checkpoint.wait(checkpoints, 50)
         assert checkpoints.all_steps() == [30, 50]  # of equal ones the latest
     with checkpoint.manager(tmp_path, keep=1, metric="chrf") as checkpoints:
-        assert checkpoints.best_step() is None  # nobody measured it
-    for metric, best in (("bleu", 30), ("loss", 30), ("chrf", 50)):
+        assert checkpoints.best_step() == 30  # by the loss, as nobody measured it
+    for metric, best in (("bleu", 30), ("loss", 30), ("chrf", 30)):
         _, read = restoring.restore_params(
             tmp_path, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
         )
         assert read["step"] == best
+
+
+def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
+    save(tmp_path, {10: 1.0, 20: 2.0, 30: 3.0}, keep=1)
+    for step, found, left in (
+        (40, None, [10, 40]),
+        (50, {"loss": 4.0, "bleu": 5.0}, [50]),
+        (60, {"loss": 3.0}, [50, 60]),
+    ):
+        with checkpoint.manager(tmp_path, keep=1, metric="bleu") as checkpoints:
+            checkpoint.save(checkpoints, state(step), position(step), scores=found)
+            checkpoint.wait(checkpoints, step)
+            assert checkpoints.all_steps() == left
 
 
 STILL = {"training__schedule": {"kind": "fixed", "rates": [1e-30]}, "training__validate_every": 1}
@@ -77,7 +92,7 @@ def test_a_run_ends_after_its_patience_also_when_it_was_stopped_in_between(tmp_p
     assert "stopped at step 6, epoch 1: training.patience is 5" in capsys.readouterr().err
 
 
-def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path):
+def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch):
     workdir, metric = tmp_path / "run", "chrf"
     scores = {"training__validate_bleu": True, "training__best_metric": metric, "training__metrics": ("chrf",)}
     train(tiny.config(**scores, training__validate_every=2, training__keep=1), workdir)
@@ -90,6 +105,34 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path):
     assert load(workdir, tell=pytest.fail).steps == ((best,),)
     (test,) = (line for line in tiny.metrics(workdir) if line["split"] == "test")
     assert test["step"] == best
+    said = summary.paragraph(runs.read(workdir, "run"))
+    assert (
+        f"The highest validation chrF is {valid[best][metric]:.4g}, at step {best}, loss {valid[best]['loss']:.4g}"
+        in said
+    )
+
+    class Reached(Exception):
+        """A reader asks for the best checkpoint."""
+
+    def asked(*_, step, metric, **__):
+        raise Reached(step, metric)
+
+    monkeypatch.setattr(restoring, "restore_items", asked)
+    fine = tiny.config(training__finetune_from=str(workdir))
+    for read in (
+        lambda: finetuning.parameters(fine, None, None, print),
+        lambda: export_checkpoint(Export(workdir=workdir, output=tmp_path / "checkpoint.pt"), print),
+    ):
+        with pytest.raises(Reached) as reached:
+            read()
+        assert reached.value.args == (None, metric)
+
+
+def test_a_run_that_scores_otherwise_than_before_says_so(tmp_path, capsys):
+    scores = {"training__validate_bleu": True, "training__metrics": ("bleu",), "training__validate_every": 2}
+    for more, said in (({}, False), ({"search__beam_size": 3}, False), ({"training__best_metric": "bleu"}, True)):
+        train(tiny.config(**scores, **more, training__max_steps=2), tmp_path / "run")
+        assert ("bleu is computed in another way from here on" in capsys.readouterr().err) == said
 
 
 @pytest.mark.parametrize(
@@ -138,5 +181,5 @@ def test_patience_needs_a_validation_set(tmp_path):
     }
     schedule = {"kind": "fixed"}
     cfg = tiny.config(data=data, training__schedule=schedule, training__patience=2)
-    with pytest.raises(UserError, match=r"training.patience is 2, and there is no validation set to wait for"):
+    with pytest.raises(UserError, match=r"training.patience is 2, and there is no validation set: leave it out"):
         train(cfg, tmp_path / "run")
