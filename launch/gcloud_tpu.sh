@@ -14,6 +14,7 @@ ZONE=${ZONE:?name a zone, as in ZONE=us-west4-a}
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}
 RUNTIME=${RUNTIME:-v2-alpha-tpuv5-lite} # of the TPU version: https://cloud.google.com/tpu/docs/runtimes
 CAPACITY=${CAPACITY:---spot}            # or --reserved, or --on-demand for neither
+PYTHON=${PYTHON:-python3}               # of the workers, 3.11 or newer; where it is older, uv brings Python 3.12
 WAIT=${WAIT:-30}                        # seconds between two looks at the request
 METADATA=${METADATA-http://metadata.google.internal/computeMetadata/v1/instance}
 FOLDER=convs2s_jax # in the home folder of each worker
@@ -50,8 +51,10 @@ install() {
   git archive --format=tar.gz --output="$archive" HEAD
   tpus tpu-vm scp "$archive" "$NAME:$FOLDER.tar.gz" --worker=all
   rm -f "$archive"
-  on_workers "mkdir -p $FOLDER && tar -xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER && python3 -m venv .venv &&
-    .venv/bin/pip install --quiet '.[tpu]'"
+  on_workers "mkdir -p $FOLDER && tar -xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
+    if $PYTHON -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $PYTHON -m venv .venv
+    else $PYTHON -m pip install --quiet --user uv && $PYTHON -m uv venv --quiet --seed --python 3.12 .venv; fi &&
+    .venv/bin/python -m pip install --quiet '.[tpu]'"
 }
 
 run() {

@@ -56,7 +56,10 @@ if [[ -n $METADATA ]]; then
 fi
 
 for ((start = 0; ; start++)); do
-  "$@" &
+  (
+    trap - INT # bash lets background commands ignore Ctrl-C
+    exec "$@"
+  ) &
   child=$!
   if [[ -n $stopped ]]; then
     pass_on # the signal came before there was a child to pass it to

@@ -124,7 +124,8 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
         data, fsdp, tensor = sizes[0] // count, *sizes[1:]
         inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
         within = (1, data, tensor) if inside else (data, fsdp, tensor)
-        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (count, 1, 1), devices=devices), AXES)
+        split = {"allow_split_physical_axes": True}
+        return Mesh(mesh_utils.create_hybrid_device_mesh(within, (count, 1, 1), devices=devices, **split), AXES)
     check(
         count == 1 or devices[0].platform != "tpu",
         f"mesh.data is {sizes[0]} on {count} slices: use a multiple of {count}, since fsdp and tensor "

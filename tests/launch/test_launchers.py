@@ -99,9 +99,39 @@ def test_gcloud_installs_the_checkout_on_all_workers(programs, tmp_path):
     assert copied[6:] == ["convs2s:convs2s_jax.tar.gz", "--worker=all", "--zone=z"]
     command = " ".join(" ".join(line) for line in installed)  # it has two lines
     assert "tpu-vm ssh convs2s --worker=all --command=mkdir -p convs2s_jax && tar -xzf convs2s_jax.tar.gz -C" in command
-    assert ".venv/bin/pip install --quiet '.[tpu]'" in command
+    assert ".venv/bin/python -m pip install --quiet '.[tpu]'" in command
     assert not Path(copied[5]).exists()
     assert {"train.py", "setup.cfg", "convs2s_jax/commands/train.py"} <= set((tmp_path / "sent").read_text().split())
+
+
+@pytest.mark.parametrize(("version", "made"), [("3.10", "uv"), ("3.12", "python3")])
+def test_gcloud_installs_a_newer_python_where_that_of_the_workers_is_too_old(programs, tmp_path, version, made):
+    """The stand-in runs the command on a worker whose `python3` has this version."""
+    home = tmp_path / "home"
+    worker = home / "convs2s_jax"
+    worker.mkdir(parents=True)
+    log = tmp_path / "made"
+    known = f"sys.version_info = tuple(map(int, '{version}'.split('.')))"
+    programs.add(
+        "python3",
+        f"""
+case "$*" in
+  -c*) exec {sys.executable} -c "import sys; {known}; $2" ;;
+  "-m uv venv"* | "-m venv"*)
+    echo "$*" >>{log}
+    mkdir -p .venv/bin
+    printf '#!/bin/sh\necho "$*" >>{log}\n' >.venv/bin/python
+    chmod +x .venv/bin/python ;;
+  *) echo "$*" >>{log} ;;
+esac""",
+    )
+    programs.add("tar")
+    programs.add("gcloud", f'[[ $4 != ssh ]] || {{ cd {home} && bash -c "${{7#--command=}}"; }}')
+    found = programs.call("gcloud_tpu.sh", "install", ZONE="z")
+    assert found.returncode == 0, found.stderr
+    by_uv = ["-m pip install --quiet --user uv", "-m uv venv --quiet --seed --python 3.12 .venv"]
+    steps = by_uv if made == "uv" else ["-m venv .venv"]
+    assert log.read_text().splitlines() == [*steps, "-m pip install --quiet .[tpu]"]
 
 
 def test_gcloud_runs_logs_and_stops_on_the_workers(programs, tmp_path):
@@ -217,8 +247,11 @@ def test_slurm_puts_a_job_into_the_queue_again_after_75_alone(programs, tmp_path
         known["SLURM_RESTART_COUNT"] = restarts
     found = programs.call("slurm.sbatch", FLAG, **known)
     assert found.returncode == status, found.stderr
-    srun = ["srun", "--kill-on-bad-exit=0", "launch/run.sh", "python", *TRAINING, "--distributed", FLAG]
-    assert programs.calls() == [srun, *[["scontrol", "requeue", "7"]] * again]
+    srun = ["srun", "--kill-on-bad-exit=0", "--cpus-per-task=8", "launch/run.sh"]
+    assert programs.calls() == [
+        [*srun, "python", *TRAINING, "--distributed", FLAG],
+        *[["scontrol", "requeue", "7"]] * again,
+    ]
     told = (tmp_path / "known").read_text().splitlines()
     assert "PASS_SIGNALS=no" in told
     assert f"JAX_COMPILATION_CACHE_DIR={WORKDIR}/cache/compiled" in told

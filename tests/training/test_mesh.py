@@ -94,6 +94,25 @@ def test_state_is_cut_within_slices_of_tpus(monkeypatch, platform, parallel, wit
     assert asked == [(within, (2, 1, 1))]
 
 
+@pytest.mark.parametrize("sizes", [{"tensor": 2}, {"fsdp": 8}, {"fsdp": 2, "tensor": 4}, {"fsdp": 16}, {}])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_axes_of_a_torus_are_divided_in_one_slice_and_in_several(monkeypatch, sizes, slices):
+    """JAX finds places for parts of the physical axes (4, 4) only where it is told that it may divide them."""
+    kind = {"platform": "tpu", "device_kind": "TPU v5 lite", "core_on_chip": 0}
+    chips = [
+        SimpleNamespace(id=i, process_index=i // 4, coords=(i % 4, i % 16 // 4, 0), slice_index=i // 16, **kind)
+        for i in range(16 * slices)
+    ]
+    monkeypatch.setattr(mesh, "Mesh", lambda devices, _: devices)
+    made = mesh.make(MeshConfig(**sizes), chips)
+    assert sorted(chip.id for chip in made.flat) == list(range(16 * slices))
+    fsdp, tensor = sizes.get("fsdp", 1), sizes.get("tensor", 1)
+    if fsdp == 1 and slices > 1:  # then the rows of a slice lie along fsdp
+        fsdp = 16 // tensor
+    assert made.shape == (16 * slices // (fsdp * tensor), fsdp, tensor)
+    assert all(len({chip.slice_index for chip in part}) == 1 for part in made.reshape(slices, -1))
+
+
 def test_what_would_cross_slices_of_a_tpu_is_refused():
     chips = [Chip(id=i, slice_index=i // 4, platform="tpu") for i in range(8)]
     with pytest.raises(

@@ -96,6 +96,24 @@ def is_one_folder(folder: Path) -> bool:
     return same
 
 
+def sharing(folder: Path) -> list[int]:
+    """The processes that see the same folder as this one, itself among them; others may have another of that name.
+
+    Raises:
+      OSError: the folder cannot be written or read. It has to be there.
+    """
+    if not several():
+        return [0]
+    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
+    own = folder / f".met-{token}-{jax.process_index()}"
+    own.touch()
+    barrier(f"met {token}")
+    found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
+    barrier(f"seen {token}")
+    own.unlink()
+    return found
+
+
 def agree_on_folder(folder: Path) -> None:
     """Raise UserError on all processes unless all see the same folder."""
     check(

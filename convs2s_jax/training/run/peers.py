@@ -113,6 +113,8 @@ class Peers:
                     self._lost(int(rest), "as process 0 says")
                 elif word == "bye":
                     parting = rest
+                    if rest == "done":  # it is silent from here on, until all have left
+                        self._heard.pop(process, None)
         except (OSError, ValueError):
             parting = ""
         self._heard.pop(process, None)

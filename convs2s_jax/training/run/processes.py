@@ -10,6 +10,7 @@ import jax
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, first_line
 from convs2s_jax.training.run import distributed, peers
+from convs2s_jax.training.run.holder import LOST
 from convs2s_jax.training.run.peers import Peers
 
 JAX_LATER = 15
@@ -83,7 +84,8 @@ def join(processes: Processes) -> Peers | None:
     """Connect to the other processes, before any device is used; None in a training of one process.
 
     Raises:
-      UserError: --distributed is given and no cluster is found, or the other processes do not start in time.
+      UserError: --distributed is given and no cluster is found, or the address is none.
+      SystemExit: with status `LOST`, if process 0 does not start in time; where others do not, JAX aborts this process.
     """
     address = processes.coordinator_address
     if not processes.distributed and address is None:
@@ -126,10 +128,13 @@ def _await_primary(address: str, seconds: float) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
             return
-        except (OSError, UnicodeError) as error:
+        except UnicodeError as error:
+            raise UserError(f"--coordinator_address={address}: '{host}' is no name of a host") from error
+        except OSError as error:
             if time.monotonic() > deadline:
-                raise UserError(
+                sys.stderr.write(
                     f"nobody answers at --coordinator_address={address} ({error}): process 0 has to run there, and "
-                    "to be reached through this port from all machines"
-                ) from error
+                    "to be reached through this port from all machines\n"
+                )
+                raise SystemExit(LOST) from error  # its machine may still be on the way: the same command can go on
             time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,13 +27,23 @@ class Workdir:
       folder: where its files are on this machine.
       mirror: writes them back into an object store; None where the folder is the workdir, and on all processes but
         the primary one.
-      shared: whether all processes have one folder. Otherwise each has a copy of its own, and the primary one saves.
+      shared: whether all processes have one folder. Otherwise there are several copies, and the primary process saves.
+      fetches: whether this process fetches the copy that it and others of its machine have. That of the primary
+        process is fetched as the run is opened.
       address: of the workdir in an object store; "" where the folder is the workdir.
     """
 
-    def __init__(self, folder: Path, *, address: str = "", mirror: Mirror | None = None, shared: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        address: str = "",
+        mirror: Mirror | None = None,
+        shared: bool = True,
+        fetches: bool = False,
+    ) -> None:
         self.folder, self.mirror, self.shared, self.address = folder, mirror, shared, address
-        self._settled = 0
+        self.fetches, self._settled = fetches, 0
 
     def settle(self) -> None:
         """Wait until the checkpoints before are where the workdir is. Raises UserError as `Mirror.settle`."""
@@ -44,7 +55,7 @@ class Workdir:
         """Let all processes have the checkpoints that are finished, to read them."""
         self.settle()
         if not self.shared:
-            _fetched_everywhere(self.address, self.folder)
+            _fetched_everywhere(self.address, self.folder, fetches=self.fetches)
 
     def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
         """A state as it is saved: with one folder each process writes its part; otherwise all of it, on the host."""
@@ -69,12 +80,16 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(named(folder, address))
         found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
-        shared = distributed.is_one_folder(folder)
+        _made_everywhere(address, folder)
+        together = distributed.sharing(folder)
+        shared = distributed.all_of(len(together) == jax.process_count())
+        first = together[0] == jax.process_index()
+        fetches = first and not distributed.is_primary()
         if not shared:
-            _fetched_everywhere(address, folder)
-        if not shared or distributed.is_primary():
+            _fetched_everywhere(address, folder, fetches=fetches)
+        if first:
             stored_programs.fetch(address, folder)
-        yield Workdir(folder, address=address, mirror=found, shared=shared)
+        yield Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
 
 
 def folder_of(address: str, environment: Mapping[str, str]) -> Path:
@@ -117,14 +132,34 @@ def _held(address: str, folder: Path) -> Iterator[Mirror]:
         yield found
 
 
-def _fetched_everywhere(address: str, folder: Path) -> None:
-    """Copy a workdir on all processes but the primary one, which has it. All raise UserError if one cannot."""
+def _made_everywhere(address: str, folder: Path) -> None:
+    """Make the folder of the copy on all processes. All raise UserError if one cannot write there."""
     refused = None
-    if not distributed.is_primary():
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        refused = stores.unusable("--workdir", address, error)
+    _agree(refused, address)
+
+
+def _agree(refused: UserError | None, address: str) -> None:
+    """Raise UserError on all processes if one has refused."""
+    if not distributed.all_of(refused is None):
+        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which says why")
+
+
+def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
+    """Copy a workdir into each folder but that of the primary process, which has it: one process of each `fetches`.
+
+    Raises:
+      UserError: on all processes, if one cannot.
+    """
+    refused = None
+    if fetches:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mirror.fetch(address, folder)
         except OSError as error:
             refused = stores.unusable("--workdir", address, error)
-    if not distributed.all_of(refused is None):
-        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which says why")
+    _agree(refused, address)

@@ -72,6 +72,15 @@ def watched(monkeypatch):
         yield found, there, statuses
 
 
+def test_one_that_is_done_may_be_silent_until_all_have_left(watched):
+    """Process 0 writes back for minutes after the others have ended their part; their connections stay open."""
+    found, there, statuses = watched
+    there.sendall(b"bye done\n")
+    with pytest.raises(queue.Empty):
+        statuses.get(timeout=1.5)  # three times the silence of one that is lost
+    assert not found._heard
+
+
 def test_a_closed_connection_is_a_loss(watched, capfd):
     _, there, statuses = watched
     there.sendall(b"alive\n")

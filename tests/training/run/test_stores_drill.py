@@ -153,12 +153,13 @@ def test_a_second_trainer_is_refused(store, variables, tmp_path):
     assert not [name for name in stores.names(workdir) if name.startswith("lock")]
 
 
-def two(config, workdir, tmp_path, each, *more):
-    """Two processes of one training to their end: the status of each, and what it told."""
-    common = [f"--config={config}", f"--workdir={workdir}", "--config.mesh.data=4", "--num_processes=2", *more]
+def together(config, workdir, tmp_path, each, *more):
+    """Processes of one training to their end, as many as environments: the status of each, and what it told."""
+    common = [f"--config={config}", f"--workdir={workdir}", f"--config.mesh.data={2 * len(each)}", *more]
+    common += [f"--num_processes={len(each)}"]
     common += [f"--coordinator_address=127.0.0.1:{free_port()}"]
     processes = [
-        Process([*common, f"--process_id={i}"], 2, tmp_path / f"two{i}.txt", variables)
+        Process([*common, f"--process_id={i}"], 2, tmp_path / f"process{i}.txt", variables)
         for i, variables in enumerate(each)
     ]
     try:
@@ -169,22 +170,25 @@ def two(config, workdir, tmp_path, each, *more):
             process.popen.wait()
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one copy", "a copy each"])
-def test_two_processes_save_and_continue(store, variables, tmp_path, shared):
-    """With a folder of caches of their own, they are as on two machines without a shared file system."""
-    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{0 if shared else i}")} for i in range(2)]
+@pytest.mark.parametrize(
+    "machines", [(0, 0), (0, 1), (0, 0, 1, 1)], ids=["one copy", "a copy each", "two copies of two processes"]
+)
+def test_processes_save_and_continue(store, variables, tmp_path, machines):
+    """With a folder of caches of their own, they are as on several machines without a shared file system."""
+    each = [{**variables, "XDG_CACHE_HOME": str(tmp_path / f"caches{i}")} for i in machines]
     config = tiny.config_file(tmp_path, training__save_every=2)
-    workdir = store.address(f"two-{shared}")
-    first = two(config, workdir, tmp_path, each, "--config.training.max_steps=4")
-    assert [status for status, _ in first] == [0, 0], first
-    again = two(config, workdir, tmp_path, each)
-    assert [status for status, _ in again] == [0, 0], again
+    workdir = store.address(f"on{'-'.join(map(str, machines))}")
+    first = together(config, workdir, tmp_path, each, "--config.training.max_steps=4")
+    assert [status for status, _ in first] == [0] * len(each), first
+    again = together(config, workdir, tmp_path, each)
+    assert [status for status, _ in again] == [0] * len(each), again
     assert "continuing at step 4" in again[0][1]
-    there = two(config, tmp_path / "local", tmp_path, each)
-    assert [status for status, _ in there] == [0, 0], there
+    there = together(config, tmp_path / "local", tmp_path, each)
+    assert [status for status, _ in there] == [0] * len(each), there
     assert arrays(workdir, 8) == local_arrays(tmp_path / "local", 8)
     records = stores.read(f"{workdir}/metrics.jsonl").decode().splitlines()
     assert [json.loads(line)["split"] for line in records].count("test") == 2
+    assert b"stopped at step 8" in stores.read(f"{workdir}/train.log")
 
 
 def test_a_bucket_that_is_not_there_is_one_sentence(store, variables, tmp_path):
