@@ -25,7 +25,7 @@ class Profile:
           step: updates done before.
           tell: is called with sentences for the user.
         """
-        self._asked, self._folder, self._tell, self._active = asked, folder, tell, False
+        self._asked, self._folder, self._tell, self._active, self._step = asked, folder, tell, False, step
         if asked and step >= asked.first:
             tell(f"training.profile begins with step {asked.first}, which is past: nothing is traced")
 
@@ -34,6 +34,7 @@ class Profile:
 
     def done(self, step: int, results: Tree) -> None:
         """`step` updates are done, the last with these results, which are awaited where the trace begins or ends."""
+        self._step = step
         if self._asked and not self._active and step == self._asked.first - 1:
             jax.block_until_ready(results)
             jax.profiler.start_trace(self._folder)
@@ -45,6 +46,10 @@ class Profile:
     def __exit__(self, *_: Any) -> None:
         if self._active:  # the run ends within the trace
             self._stop()
+        elif self._asked and self._step < self._asked.first - 1:
+            self._tell(
+                f"training.profile begins with step {self._asked.first}, which was not reached: nothing is traced"
+            )
 
     def _stop(self) -> None:
         self._active = False

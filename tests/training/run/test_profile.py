@@ -28,6 +28,7 @@ def calls(monkeypatch):
         (Traced(1, 1), 0, [1]),
         (Traced(6, 9), 5, [6, 7, 8]),  # the run ends before
         (Traced(4, 2), 4, []),
+        (Traced(10, 2), 0, []),
         (None, 0, []),
     ],
 )
@@ -41,7 +42,8 @@ def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, ex
             one.done(step, None)
     assert traced == expected
     assert calls == ([("start", tmp_path), ("stop",)] if expected else [])
-    past = "training.profile begins with step 4, which is past: nothing is traced"
+    why = "is past" if asked == Traced(4, 2) else "was not reached"
+    past = f"training.profile begins with step {asked.first if asked else 0}, which {why}: nothing is traced"
     done = f"the trace of training.profile is in {tmp_path}"
     assert told == ([done] if expected else [past] if asked else [])
 
