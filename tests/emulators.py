@@ -54,7 +54,7 @@ def running(scheme: str, **more: str) -> Iterator[Emulator]:
     """An emulator with an empty bucket; the test is skipped where it is not installed. `more` goes to its process."""
     module, arguments = PROGRAMS[scheme]
     if importlib.util.find_spec(module.partition(".")[0]) is None:
-        pytest.skip(f"{module.partition('.')[0]} is not installed: pip install 'convs2s_jax[emulators]'")
+        pytest.skip(f"{module.partition('.')[0]} is not installed: pip install '.[emulators]'")
     port = free_port()
     command = [sys.executable, "-m", module, *(argument.format(port=port) for argument in arguments)]
     url = f"http://127.0.0.1:{port}"

@@ -59,7 +59,7 @@ def refused(result):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "train.py: --config is missing, as in --config=configs/cldr_en_de.py --workdir=runs/a"),
+        ([], "train.py: --config is missing, as in --config=cldr_en_de --workdir=runs/a"),
         (["--config=configs/no.py"], "train.py: --workdir is missing"),
         (
             ["--config=multi30k_de_n", "--workdir={tmp}/w"],

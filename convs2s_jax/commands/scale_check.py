@@ -46,7 +46,7 @@ class CheckOptions:
     xla_flags: FlagSet = "none"
 
     def __post_init__(self) -> None:
-        check(self.config != "", "--config is missing, as in --config=configs/cldr_en_de.py")
+        check(self.config != "", "--config is missing, as in --config=cldr_en_de")
         check(self.steps >= 2, f"--steps={self.steps}: the spread of one update is not known; use 2 or more")
         check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
 

@@ -19,8 +19,8 @@ Compile an update for devices that need not be here, and print what it costs:
 
   {program} --config=NAME --topology=v5e:16x16 [--config.mesh.fsdp=16 ...] [--json=FILE]
 
-TPUs need libtpu (pip install 'convs2s_jax[plan]'), but none has to be attached. GPUs are compiled for with
-pip install 'convs2s_jax[plan-gpu]', and planned on virtual CPU devices without. docs/scaling.md explains the table.
+TPUs need libtpu (pip install '.[plan]'), but none has to be attached. GPUs are compiled for with
+pip install '.[plan-gpu]', and planned on virtual CPU devices without. docs/scaling.md explains the table.
 """
 
 
@@ -43,7 +43,7 @@ class PlanOptions:
     json: str = ""
 
     def __post_init__(self) -> None:
-        check(self.config != "", "--config is missing, as in --config=configs/paper_wmt14_en_de.py")
+        check(self.config != "", "--config is missing, as in --config=paper_wmt14_en_de")
         check(self.topology != "", "--topology is missing, as in --topology=v5e:4x4 or --topology=h100:8")
 
 

@@ -51,9 +51,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         for name in ("config", "workdir"):
-            check(
-                getattr(self, name) != "", f"--{name} is missing, as in --config=configs/cldr_en_de.py --workdir=runs/a"
-            )
+            check(getattr(self, name) != "", f"--{name} is missing, as in --config=cldr_en_de --workdir=runs/a")
         path = str(Path(self.workdir).absolute())
         check(
             path.encode(errors="replace").decode() == path,

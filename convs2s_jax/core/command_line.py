@@ -22,6 +22,8 @@ from convs2s_jax.core.guard import MORE_MEMORY, guard, silence_libraries
 T = TypeVar("T")
 
 PREFIX = "--config."
+CHOICES = "list of items, each a one of "
+"""The type, in words, of flags that take several of a few words."""
 
 Overrides = list[tuple[str, str]]
 """(path.to.field, text) for each --config.path.to.field=text."""
@@ -234,6 +236,8 @@ def usage(field: Field) -> str:
     if field.kind is bool:
         return f"--[no]{field.name}"
     text = type_text(field.kind).removesuffix(" or None")
+    if text.startswith(CHOICES):
+        return f"--{field.name}={text.removeprefix(CHOICES).replace(', ', ',')}"
     short = {"whole number": "N", "number": "X", "text": "TEXT", "list of texts": "A,B", "list of whole numbers": "N,N"}
     return f"--{field.name}={short.get(text, text.removeprefix('one of ').replace(', ', '|'))}"
 
@@ -244,7 +248,8 @@ def default_text(field: Field, group: Group) -> str:
         return f"  (default: {group.default})"
     if field.default in (MISSING, None, "", ()) or field.default is False:
         return ""
-    return f"  (default: {field.default})"
+    shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+    return f"  (default: {shown})"
 
 
 def _line(error: Exception, path: str) -> str:

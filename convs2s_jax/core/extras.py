@@ -18,4 +18,4 @@ def check_installed(what: str, packages: Sequence[str], extra: str) -> None:
       UserError: how to install what is missing.
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise UserError(f"{what} needs {', '.join(missing)}: pip install 'convs2s_jax[{extra}]'")
+        raise UserError(f"{what} needs {', '.join(missing)}: pip install '.[{extra}]'")

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -83,10 +84,17 @@ def send_again(number: int) -> None:
     It does so where the handler runs within a finaliser, or a callback of a weak reference or of the garbage collector;
     JAX has some of these.
     """
-    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
-    timer.daemon = True  # Python's list of other threads may be locked just now
+    started = threading.Event()  # on a busy machine it takes longer than the pause to start a thread
+
+    def send() -> None:
+        started.wait()
+        time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send, daemon=True)  # Python's list of other threads may be locked just now
     with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there is no room for a thread
-        timer.start()
+        thread.start()
+    started.set()
 
 
 def explained(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:

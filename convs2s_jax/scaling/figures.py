@@ -59,7 +59,7 @@ def check_installed() -> None:
     """Raise UserError without matplotlib: before the plans are made, which may take hours."""
     check(
         importlib.util.find_spec("matplotlib") is not None,
-        "matplotlib is not installed, and figures are drawn by it: pip install 'convs2s_jax[plan]', or --nofigures",
+        "matplotlib is not installed, and figures are drawn by it: pip install '.[plan]', or --nofigures",
     )
 
 

@@ -212,8 +212,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
     except jax.errors.JaxRuntimeError as error:
         if any(part in str(error) for part in ("ptxas", "libdevice", "libnvvm")):
             raise UserError(
-                f"XLA's compiler for GPUs misses a part of CUDA ({first_line(error)}): pip install "
-                "'convs2s_jax[plan-gpu]'"
+                f"XLA's compiler for GPUs misses a part of CUDA ({first_line(error)}): pip install '.[plan-gpu]'"
             ) from error
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -135,7 +135,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             f"{plan.topology} was planned on virtual CPU devices: exchanges and FLOPs are the model's; memory, memory "
             "traffic and what is asynchronous are those of XLA's CPU compiler, which exchanges bfloat16 as float32 and "
-            "copies nothing to the host; with pip install 'convs2s_jax[plan-gpu]' XLA compiles for GPUs"
+            "copies nothing to the host; with pip install '.[plan-gpu]' XLA compiles for GPUs"
         )
     unknown = sum(each.flops.unknown for each in plan.programs)
     if unknown:

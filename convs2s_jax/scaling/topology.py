@@ -26,7 +26,7 @@ from convs2s_jax.training.mesh import slice_numbers
 CPU = "cpu"
 REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 """How JAX and a compiler say that they do not know a topology."""
-LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install 'convs2s_jax[plan]'"
+LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install '.[plan]'"
 
 
 @dataclass(frozen=True, kw_only=True)

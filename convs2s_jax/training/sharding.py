@@ -92,7 +92,9 @@ def spec(
         return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
     stem, rule = stem_of(name), built_in(name)
     if rule is None or len(rule[1]) != len(shape):
-        raise ValueError(f"{name} {shape}: no rule of training.sharding.RULES says how it is cut over devices")
+        raise ValueError(
+            f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules says how it is cut over devices"
+        )
     # no axis of one device: programs leave it out of what they return, and arrays that name it have other programs
     divides = {a: mesh.shape[a] for a in set(rule[1]) if a and mesh.shape[a] > 1}
     axes: list[Any] = [a if a in divides and n % divides[a] == 0 else None for a, n in zip(rule[1], shape, strict=True)]

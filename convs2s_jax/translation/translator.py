@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -72,11 +73,11 @@ class Translator:
 
 
 def load(
-    workdirs: Path | Sequence[Path],
+    workdirs: Path | str | Sequence[Path | str],
     *,
     steps: Steps = (),
     dtype: Dtype | None = None,
-    tell: Callable[[str], None],
+    tell: Callable[[str], None] = warnings.warn,
     given_as: str = "--workdir",
 ) -> Translator:
     """Load the model of a workdir, or an ensemble from several.
@@ -87,24 +88,24 @@ def load(
         of several are averaged (why merged ones: models/average.py). If empty, the best checkpoint, as
         `training.best_metric` of the run tells.
       dtype: dtype of matrix products and activations; None for that of each run.
-      tell: receives a sentence for each damaged checkpoint that is skipped.
+      tell: receives a sentence for each damaged checkpoint that is skipped; by default it becomes a warning.
       given_as: the flag that named the workdirs, for messages.
 
     Raises:
       UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
         or the members of an ensemble have different vocabularies.
     """
-    workdirs = [workdirs] if isinstance(workdirs, Path) else list(workdirs)
-    members = [_load(workdir, steps, dtype, tell, given_as) for workdir in workdirs]
+    places = [Path(each) for each in ([workdirs] if isinstance(workdirs, Path | str) else workdirs)]
+    members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
-    for workdir, member in zip(workdirs[1:], members[1:], strict=True):
+    for place, member in zip(places[1:], members[1:], strict=True):
         if member.reads_source != first.reads_source:
             raise UserError(
-                f"--workdir: of {workdirs[0]} and {workdir} one is a language model, which reads no source; give it as "
+                f"--workdir: of {places[0]} and {place} one is a language model, which reads no source; give it as "
                 "--lm beside models that translate"
             )
         for side in ("source", "target"):
-            _check_same(side, workdirs[0], first.vocabularies, workdir, member.vocabularies)
+            _check_same(side, places[0], first.vocabularies, place, member.vocabularies)
     if len(members) == 1:
         return first
     return dataclasses.replace(

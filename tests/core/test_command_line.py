@@ -1,8 +1,11 @@
 """Command lines: what is an override, and what a user is told of a configuration file."""
 
+import dataclasses
+from typing import Literal
+
 import pytest
 
-from convs2s_jax.core.command_line import read_config, split_overrides
+from convs2s_jax.core.command_line import Group, default_text, read_config, split_overrides, usage
 from convs2s_jax.core.errors import UserError
 
 
@@ -85,3 +88,23 @@ def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
 def test_an_override_of_what_is_no_mapping_is_refused(write):
     with pytest.raises(UserError, match=r"^config\.seed: config is 5, a value without fields"):
         read_config(write("def get_config():\n    return 5\n"), [("seed", "1")])
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A record.
+
+    Attributes:
+      some: words.
+      few: of two words.
+    """
+
+    some: tuple[str, ...] = ("a", "b")
+    few: tuple[Literal["one", "two"], ...] = ()
+
+
+def test_help_shows_lists_as_they_are_written():
+    group = Group("g", Listed)
+    some, few = group.fields
+    assert usage(some) + default_text(some, group) == "--some=A,B  (default: a,b)"
+    assert usage(few) + default_text(few, group) == "--few=one,two"

@@ -8,5 +8,5 @@ from convs2s_jax.core.extras import check_installed
 
 def test_missing_packages_are_named_with_their_extra():
     check_installed("testing", ["pytest"], "test")
-    with pytest.raises(UserError, match=r"serving needs no_such_package: pip install 'convs2s_jax\[serve\]'"):
+    with pytest.raises(UserError, match=r"serving needs no_such_package: pip install '\.\[serve\]'"):
         check_installed("serving", ["pytest", "no_such_package"], "serve")

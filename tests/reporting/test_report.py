@@ -161,7 +161,7 @@ def test_a_missing_extra_and_a_file_in_the_way_are_told(tmp_path, monkeypatch):
     ended = called(
         lambda rest: command.console(["report", *rest]), f"--workdir={tmp_path}", f"--output={tmp_path}-page"
     )
-    assert "a report needs altair, vl_convert: pip install 'convs2s_jax[report]'" in ended.stderr
+    assert "a report needs altair, vl_convert: pip install '.[report]'" in ended.stderr
     monkeypatch.undo()
     run_folder.write_config(tmp_path, tiny.config())
     (tmp_path.parent / "file").write_text("")

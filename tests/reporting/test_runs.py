@@ -106,6 +106,7 @@ def test_every_fact_is_found_in_the_log_of_a_run(tmp_path):
     found = log.read((tmp_path / "run" / "train.log").read_text(encoding="utf-8"))
     assert all(dataclasses.asdict(found).values()), found
     assert (found.continued, len(found.rates)) == (1, 1)
+    assert found.stopped.endswith(", epoch 2"), "the epoch that ended, not the next one"
 
 
 def test_the_log_says_devices_reasons_and_the_end(tmp_path):

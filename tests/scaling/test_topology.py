@@ -40,7 +40,7 @@ def test_what_is_no_topology_gets_a_sentence(name, slices, message):
 
 def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"libtpu is not installed.*pip install 'convs2s_jax\[plan\]'"):
+    with pytest.raises(UserError, match=r"libtpu is not installed.*pip install '\.\[plan\]'"):
         topology.named("v5e:4x4")
 
 

@@ -148,6 +148,14 @@ def test_a_step_named_twice_is_refused(trained):
         load(trained, steps=[3, 1, 3], tell=print)
 
 
+def test_a_workdir_may_be_a_text_and_what_is_told_is_a_warning(trained, tmp_path):
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    (copy / "checkpoints" / "3" / "position" / "metadata").write_text("{")
+    with pytest.warns(UserWarning, match="the checkpoint of step 3 is damaged"):
+        loaded = load(str(copy))
+    assert loaded.steps[0][0] in (1, 2)
+
+
 def test_the_last_checkpoints_of_each_workdir_are_named_by_their_number(trained, other):
     there = [list(run_folder.finished(run_folder.checkpoints(workdir))) for workdir in (trained, other)]
     assert [len(steps) > 1 for steps in there] == [True, False]

@@ -212,7 +212,7 @@ def _torch(path: Path) -> Any:
         import torch
     except ImportError as error:
         raise UserError(
-            f"{path}: checkpoints of fairseq need PyTorch, which is not installed: pip install 'convs2s_jax[fairseq]'"
+            f"{path}: checkpoints of fairseq need PyTorch, which is not installed: pip install '.[fairseq]'"
         ) from error
     return torch
 
@@ -222,7 +222,7 @@ def _check_version(path: Path, version: str) -> None:
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST_TORCH:
         raise UserError(
             f"--checkpoint={path}: PyTorch {version} is installed, whose weights-only loader can be made to execute a "
-            "file; install 2.6 or later: pip install 'convs2s_jax[fairseq]'"
+            "file; install 2.6 or later: pip install '.[fairseq]'"
         )
 
 

@@ -62,7 +62,8 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         if why and not interrupts.received:
             score_test(session, state)
         session.reports.tell(f"time: {session.clock.account()}")
-        session.reports.tell(f"stopped at step {position.step}, epoch {position.epoch}: {why or interrupts.received}")
+        epoch = position.epoch - (position.batch == 0 < position.step)  # the next one has not begun
+        session.reports.tell(f"stopped at step {position.step}, epoch {epoch}: {why or interrupts.received}")
 
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:

@@ -162,7 +162,7 @@ def check_installed(names: Sequence[str]) -> None:
     """
     for name in names:
         if importlib.util.find_spec(TRACKERS[name].package) is None:
-            raise UserError(f"training.trackers has '{name}': pip install 'convs2s_jax[{name}]'")
+            raise UserError(f"training.trackers has '{name}': pip install '.[{name}]'")
 
 
 class Trackers:

@@ -172,7 +172,7 @@ def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
     with pytest.raises(UserError, match=r"trackers has 'wandB'; did you mean 'wandb'\?"):
         TrainingConfig(trackers=("wandB",))
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match=r"training.trackers has 'mlflow': pip install 'convs2s_jax\[mlflow\]'"):
+    with pytest.raises(UserError, match=r"training.trackers has 'mlflow': pip install '\.\[mlflow\]'"):
         trackers.check_installed(("mlflow",))
 
 
