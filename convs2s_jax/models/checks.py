@@ -28,13 +28,13 @@ def check_config(cfg: Any, record: type) -> None:
         raise TypeError(f"cfg is a {type(cfg).__name__}: expected {record.__name__}")
 
 
-def check_tokens(name: str, tokens: Any, *, empty: bool = False) -> None:
-    """Refuse anything but an array of integers with one row per sequence; without tokens only if it may be `empty`."""
+def check_tokens(name: str, tokens: Any) -> None:
+    """Refuse anything but an array of integers with one row per sequence, and one without tokens."""
     if not isinstance(tokens, jax.Array | np.ndarray):
         raise TypeError(f"{name} is a {type(tokens).__name__}: expected an array of token ids, [rows, length]")
     if tokens.ndim != 2:
         raise ValueError(f"{name} has shape {tokens.shape}: expected token ids [rows, length], a row per sequence")
-    if 0 in tokens.shape and not empty:
+    if 0 in tokens.shape:
         raise ValueError(f"{name} has shape {tokens.shape}: there is no token; use one row of one token or more")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")

@@ -219,7 +219,7 @@ def advance_in_layers(
 ) -> tuple[Array, tuple[Array, ...], Tree]:
     """`advance`, with the attention [N, T, S] of each of `cfg.decoder.attention_names` instead of one."""
     check_params(params, Params)
-    check_tokens("tokens", tokens, empty=True)
+    check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))
     check_cache(cache, len(tokens))
     memory = prepare(params, cfg, memory)

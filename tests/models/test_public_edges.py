@@ -110,6 +110,10 @@ WRONG = {
         lambda made: model.encode(made.params, CFG, SRC[:, :0]),
         r"^src has shape \(2, 0\): there is no token; use one row of one token or more$",
     ),
+    "no tokens for the decoder": (
+        lambda made: decode(*made, SRC[:, :0]),
+        r"^tokens has shape \(2, 0\): there is no token; use one row of one token or more$",
+    ),
     "a batch without rows": (
         lambda made: loss(made.params, CFG, Batch(src=SRC[:0], tgt=SRC[:0])),
         r"^src has shape \(0, 3\): there is no token",

@@ -17,6 +17,7 @@ _LONGEST_NAME = 200
 _UPDATES = values.whole(0, values.MOST_STEPS)
 _EPOCH = values.whole(0, 1_000_000)
 _RATE = values.number(0, 1e6)
+_LOSS = values.number(0, 1e6)
 _MINUTE = np.finfo(np.float32).tiny
 """Momentum over a smaller learning rate does not fit into single precision."""
 
@@ -45,6 +46,7 @@ class Checkpoint:
       updates: number of updates done.
       epoch: the current epoch, from 1.
       rate: learning rate of the last update; None where it is unknown.
+      best: lowest validation loss that its schedule knows, in bits per token; infinite where there is none.
       momentum: of the optimiser; None where the file has no usable momentum.
       why: the reason that there is no momentum, or "".
       unchecked: the reason that damage to the file would not be noticed, or "".
@@ -56,6 +58,7 @@ class Checkpoint:
     updates: int
     epoch: int
     rate: float | None
+    best: float
     momentum: Momentum | None
     why: str
     unchecked: str
@@ -103,6 +106,7 @@ def _checked(
             updates=_UPDATES("num_updates", history.get("num_updates", 0)),
             epoch=_epoch(content.get("extra_state") or {}),
             rate=_rate(content.get("last_optimizer_state"), history),
+            best=_best(history),
             momentum=momentum,
             why=why,
             unchecked=files.unchecked(path),
@@ -137,7 +141,7 @@ def save(
       best: lowest validation loss, in nats per token; infinite where there is none.
       momentum: NAG's state; with None, fairseq starts with a new optimiser state.
     """
-    scheduler = {"lr": rate} | ({"best": best / math.log(2)} if math.isfinite(best) else {"best": None})
+    scheduler = {"lr": rate, "best": best / math.log(2)}  # infinite, as of a new one, where there is none
     state = None
     if momentum is not None:
         group = {"lr": rate, "lr_old": momentum.rate} | {name: args[name] for name in ("momentum", "weight_decay")}
@@ -189,6 +193,12 @@ def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
     groups: Sequence[Mapping[str, Any]] = state["param_groups"] if state else []
     rate = groups[0].get("lr") if groups else (history.get("lr_scheduler_state") or {}).get("lr")
     return float(_RATE("its learning rate", rate)) or None if rate is not None else None
+
+
+def _best(history: Mapping[str, Any]) -> float:
+    """The best validation loss of the learning rate's scheduler."""
+    best = (history.get("lr_scheduler_state") or {}).get("best")
+    return math.inf if best is None or best == math.inf else float(_LOSS("its best validation loss", best))
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:

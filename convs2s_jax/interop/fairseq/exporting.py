@@ -1,6 +1,7 @@
 """Convert a workdir to a checkpoint that fairseq loads, with its dictionaries."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -91,7 +92,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
                 updates=position["step"],
                 epoch=position["epoch"],
                 rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
-                best=rates.best,
+                best=math.inf if cfg.training.label_smoothing else rates.best,  # fairseq's loss is the smoothed one
                 momentum=moments,
             )
             dictionaries.write(vocabularies.src, folder, source)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,8 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     rates = schedule.start(cfg.training.schedule)
     if found.rate is not None:
         rates = dataclasses.replace(rates, rate=found.rate)
+    if trained.keeps_best:
+        rates = dataclasses.replace(rates, best=found.best * math.log(2))
     return _Made(cfg, vocabularies, state, Position(schedule=rates, step=found.updates, epoch=found.epoch))
 
 

@@ -17,7 +17,7 @@ _RATE, _SHARE = values.number(0, 1e6), values.number(0, 1)
 _RATE_OR_NONE, _COUNT = values.number(-1, 1e6), values.whole(-1, values.MOST_STEPS)
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("source_lang", "target_lang"), values.language),
-    **dict.fromkeys(("lr_scheduler", "optimizer", "criterion"), values.text),
+    **dict.fromkeys(("lr_scheduler", "optimizer", "criterion", "best_checkpoint_metric"), values.text),
     **dict.fromkeys(("lr_shrink", "momentum", "label_smoothing", "adam_eps"), _SHARE),
     **dict.fromkeys(("warmup_init_lr", "min_lr", "stop_min_lr", "max_lr"), _RATE_OR_NONE),
     **dict.fromkeys(("force_anneal", "warmup_updates", "lr_patience"), _COUNT),
@@ -49,12 +49,14 @@ class Recipe:
       training: values for the configuration's `training`.
       batch: values for `data.batch`.
       seed: of the run.
+      keeps_best: whether the best validation loss that its schedule knows is a loss as it is measured here.
       lost: a sentence for each setting that could not be converted.
     """
 
     training: dict[str, Any]
     batch: dict[str, Any]
     seed: int
+    keeps_best: bool
     lost: list[str]
 
 
@@ -90,7 +92,12 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
         lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences: here over tokens")
-    return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), lost)
+    plain = not training.get("label_smoothing") and args.get("best_checkpoint_metric", "loss") in ("loss", "nll_loss")
+    if training["schedule"]["kind"] == "plateau" and not plain:
+        metric = args.get("best_checkpoint_metric", "loss")
+        what = f"'{metric}'" if metric != "loss" else "the smoothed loss"
+        lost.append(f"the learning rate followed {what} of validations: here it follows the loss without smoothing")
+    return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), plain, lost)
 
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
@@ -151,10 +158,13 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
             )
         return {"kind": "cosine", **warming, "steps": steps, "minimum": minimum}
     if kind == "fixed":
+        begins = args.get("force_anneal")
+        if begins == 0:  # its first epoch has been multiplied twice already
+            rates, begins = [rates[-1] * shrink], 1
         return {
             "kind": "fixed",
             "rates": rates,
-            "force_anneal": max(0, args.get("force_anneal", 0)) or None,
+            "force_anneal": begins if begins is not None and begins > 0 else None,
             "shrink": shrink,
             "warmup": warmup,
         }

@@ -117,10 +117,32 @@ def test_training_written_is_read_again(schedule, optimizer, smoothing):
     training = {"schedule": schedule, "optimizer": optimizer, "label_smoothing": smoothing, "clip": 0.2}
     cfg = build(Config, tiny.values() | {"training": training, "seed": 7})
     found = recipe.recipe(recipe.args_of_training(cfg), None, 1)
-    assert not found.lost
+    follows = [
+        "the learning rate followed the smoothed loss of validations: here it follows the loss without smoothing"
+    ]
+    assert found.lost == (follows if smoothing and schedule["kind"] == "plateau" else [])
     again = build(Config, tiny.values() | {"training": found.training, "seed": found.seed})
     assert to_dict(again) == to_dict(cfg)
     assert found.batch == {"tokens": cfg.data.batch.tokens, "accumulate": 1}
+
+
+def test_a_plateau_on_another_metric_is_said():
+    args = {"lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5]}
+    plain, bleu = recipe.recipe(args, None, 1), recipe.recipe(args | {"best_checkpoint_metric": "bleu"}, None, 1)
+    assert (plain.keeps_best, plain.lost) == (True, [])
+    assert not bleu.keeps_best
+    assert bleu.lost == ["the learning rate followed 'bleu' of validations: here it follows the loss without smoothing"]
+
+
+@pytest.mark.parametrize(
+    ("begins", "rates"), [(0, [0.005, 0.0005]), (1, [0.05, 0.005]), (-1, [0.5, 0.5]), (None, [0.5, 0.5])]
+)
+def test_rates_are_shrunk_from_the_epoch_on_that_fairseq_says(begins, rates):
+    """lr[-1] * shrink^(epoch + 1 - force_anneal) from that epoch on; epochs count from 1, and 0 is one of them."""
+    found = recipe.recipe({"lr": [0.5], "lr_shrink": 0.1, "force_anneal": begins}, None, 1)
+    cfg = build(Config, tiny.values() | {"training": {"schedule": found.training["schedule"]}}).training.schedule
+    ours = [schedule.rate(cfg, schedule.start(cfg), step=9, epoch=epoch) for epoch in (1, 2)]
+    assert ours == pytest.approx(rates)
 
 
 def test_patience_is_written_where_it_counts_the_loss():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 
 import jax
@@ -16,9 +17,11 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.literals import literal
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop import fairseq
+from convs2s_jax.interop.fairseq import files
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.run import position_file, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
@@ -101,6 +104,25 @@ def test_import_export_import_is_exact(name, tmp_path):
     for name, value in tensors.items():
         assert again["model"][name].dtype == torch.float32
         np.testing.assert_array_equal(again["model"][name].numpy(), value)
+
+
+@pytest.mark.parametrize(("smoothing", "best"), [(0.0, 3.25), (0.0, None), (0.1, 3.25)])
+def test_the_best_loss_of_a_plateau_comes_and_goes_where_it_is_the_same_loss(tmp_path, smoothing, best):
+    """In bits there and in nats here. An infinite one is a new scheduler's; with None, fairseq's could not compare."""
+    pytest.importorskip("torch")
+    _, args, tensors = examples.case("fconv_07_even_kernels")
+    criterion = {"criterion": "label_smoothed_cross_entropy", "label_smoothing": smoothing} if smoothing else {}
+    args = {**args, "lr_scheduler": "reduce_lr_on_plateau", "lr": [0.5], **criterion}
+    content = examples.content(tensors, args, examples.buffers(tensors))
+    content["optimizer_history"][-1]["lr_scheduler_state"]["best"] = best
+    told = examples.bring_in(examples.save(tmp_path, content), tmp_path / "run")
+    kept = 3.25 if best and not smoothing else math.inf
+    assert any("followed the smoothed loss" in sentence for sentence in told) == bool(smoothing)
+    [place] = run_folder.finished(run_folder.checkpoints(tmp_path / "run")).values()
+    assert position_file.read(place)["schedule"]["best"] == pytest.approx(kept * math.log(2))
+    examples.take_out(tmp_path / "run", tmp_path / "out" / "again.pt")
+    written = files.read(tmp_path / "out" / "again.pt")["optimizer_history"][-1]["lr_scheduler_state"]["best"]
+    assert written == pytest.approx(kept)
 
 
 @pytest.mark.drill
@@ -341,7 +363,7 @@ def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_
 
 @pytest.mark.drill
 def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
-    from convs2s_jax.training.run import checkpoint, run_folder
+    from convs2s_jax.training.run import checkpoint
 
     examples.bring_in(file, tmp_path / "run")
     _, _, state, position = examples.held(tmp_path / "run")
