@@ -17,7 +17,7 @@ SRUN = """
 export SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_STEP_NUM_NODES=1
 pids=()
 for i in 0 1; do
-  SLURM_PROCID=$i SLURM_LOCALID=$i setsid "${@:2}" 2>>"$LOGS/$i" &
+  SLURM_PROCID=$i SLURM_LOCALID=$i setsid "${@:3}" 2>>"$LOGS/$i" &
   pids+=($!)
 done
 # as Slurm signals a step: every process of every task

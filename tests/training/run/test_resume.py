@@ -100,7 +100,8 @@ def test_a_signal_within_a_validation_leaves_it_for_later(tmp_path, undisturbed,
     train(tiny.config(**options), tmp_path)
     valid = [line["step"] for line in tiny.metrics(tmp_path) if line["split"] == "valid"]
     assert valid.count(lines[-1]["step"]) == 1  # made up for
-    assert tiny.digests(tmp_path, STEPS) == undisturbed
+    arrays = {name: tiny.digests(tmp_path, STEPS)[name] for name in ("params", "optimizer")}
+    assert arrays == {name: undisturbed[name] for name in arrays}  # the other run's position has no BLEU
 
 
 @pytest.mark.drill
