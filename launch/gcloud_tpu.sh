@@ -52,7 +52,8 @@ install() {
   tpus tpu-vm scp "$archive" "$NAME:$FOLDER.tar.gz" --worker=all
   rm -f "$archive"
   on_workers "mkdir -p $FOLDER && tar -xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
-    if $PYTHON -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $PYTHON -m venv .venv
+    if [ -x .venv/bin/python ]; then :
+    elif $PYTHON -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $PYTHON -m venv .venv
     else $PYTHON -m pip install --quiet --user uv && $PYTHON -m uv venv --quiet --seed --python 3.12 .venv; fi &&
     .venv/bin/python -m pip install --quiet '.[tpu]'"
 }

@@ -78,7 +78,6 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     def work() -> None:
         with peers or contextlib.nullcontext():
             train(cfg, options.workdir, interrupts)
-            distributed.barrier("done")  # process 0 may write back for longer than a silent process is waited for
 
     distributed.guarded(work)
 

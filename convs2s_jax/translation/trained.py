@@ -77,7 +77,7 @@ def restore(
         tell=tell,
     )
     asked = steps_of(folder, steps)
-    if asked and any("last" in str(item) for item in steps):
+    if len(asked) > 1 and any("last" in str(item) for item in steps):
         tell(f"{workdir}: the mean of the checkpoints of steps {', '.join(map(str, asked))}")
     found = [one(step=step) for step in asked or (None,)]
     params = jax.jit(average)([tree for tree, _ in found])

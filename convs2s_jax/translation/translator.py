@@ -12,6 +12,7 @@ import jax
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, located
+from convs2s_jax.core.places import check_place
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
@@ -88,14 +89,18 @@ def load(
         of several are averaged (why merged ones: models/average.py). If empty, the best checkpoint, as
         `training.best_metric` of the run tells.
       dtype: dtype of matrix products and activations; None for that of each run.
-      tell: receives a sentence for each damaged checkpoint that is skipped; by default it becomes a warning.
+      tell: receives a sentence for each damaged checkpoint that is skipped, and one that names the steps of several
+        that "last:N" stands for; by default they become warnings.
       given_as: the flag that named the workdirs, for messages.
 
     Raises:
       UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
         or the members of an ensemble have different vocabularies.
     """
-    places = [Path(each) for each in ([workdirs] if isinstance(workdirs, Path | str) else workdirs)]
+    given = [workdirs] if isinstance(workdirs, Path | str) else workdirs
+    for each in given:
+        check_place(given_as, str(each), stores=False)
+    places = [Path(each) for each in given]
     members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
     for place, member in zip(places[1:], members[1:], strict=True):

@@ -119,6 +119,7 @@ case "$*" in
   -c*) exec {sys.executable} -c "import sys; {known}; $2" ;;
   "-m uv venv"* | "-m venv"*)
     echo "$*" >>{log}
+    [ ! -e .venv ] || exit 2
     mkdir -p .venv/bin
     printf '#!/bin/sh\necho "$*" >>{log}\n' >.venv/bin/python
     chmod +x .venv/bin/python ;;
@@ -132,6 +133,9 @@ esac""",
     by_uv = ["-m pip install --quiet --user uv", "-m uv venv --quiet --seed --python 3.12 .venv"]
     steps = by_uv if made == "uv" else ["-m venv .venv"]
     assert log.read_text().splitlines() == [*steps, "-m pip install --quiet .[tpu]"]
+    again = programs.call("gcloud_tpu.sh", "install", ZONE="z")  # after a further commit
+    assert again.returncode == 0, again.stderr
+    assert log.read_text().splitlines()[len(steps) + 1 :] == ["-m pip install --quiet .[tpu]"]
 
 
 def test_gcloud_runs_logs_and_stops_on_the_workers(programs, tmp_path):

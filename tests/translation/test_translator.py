@@ -156,6 +156,11 @@ def test_a_workdir_may_be_a_text_and_what_is_told_is_a_warning(trained, tmp_path
     assert loaded.steps[0][0] in (1, 2)
 
 
+def test_an_object_store_is_no_folder_to_load_from():
+    with pytest.raises(UserError, match=r"^--workdir is gs://bucket/runs/a: gs:// is not supported here"):
+        load("gs://bucket/runs/a")
+
+
 def test_the_last_checkpoints_of_each_workdir_are_named_by_their_number(trained, other):
     there = [list(run_folder.finished(run_folder.checkpoints(workdir))) for workdir in (trained, other)]
     assert [len(steps) > 1 for steps in there] == [True, False]

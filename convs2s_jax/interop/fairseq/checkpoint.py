@@ -17,7 +17,6 @@ _LONGEST_NAME = 200
 _UPDATES = values.whole(0, values.MOST_STEPS)
 _EPOCH = values.whole(0, 1_000_000)
 _RATE = values.number(0, 1e6)
-_LOSS = values.number(0, 1e6)
 _MINUTE = np.finfo(np.float32).tiny
 """Momentum over a smaller learning rate does not fit into single precision."""
 
@@ -46,7 +45,7 @@ class Checkpoint:
       updates: number of updates done.
       epoch: the current epoch, from 1.
       rate: learning rate of the last update; None where it is unknown.
-      best: lowest validation loss that its schedule knows, in bits per token; infinite where there is none.
+      best: best validation that its schedule knows, of a loss in bits per token; infinite where there is none.
       momentum: of the optimiser; None where the file has no usable momentum.
       why: the reason that there is no momentum, or "".
       unchecked: the reason that damage to the file would not be noticed, or "".
@@ -198,7 +197,7 @@ def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
 def _best(history: Mapping[str, Any]) -> float:
     """The best validation loss of the learning rate's scheduler."""
     best = (history.get("lr_scheduler_state") or {}).get("best")
-    return math.inf if best is None or best == math.inf else float(_LOSS("its best validation loss", best))
+    return float(best) if isinstance(best, int | float) and math.isfinite(best) else math.inf
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:

@@ -92,10 +92,11 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
         lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
         lost.append("gradients were averaged over sentences: here over tokens")
-    plain = not training.get("label_smoothing") and args.get("best_checkpoint_metric", "loss") in ("loss", "nll_loss")
+    metric = args.get("best_checkpoint_metric", "loss")
+    same = metric == "loss" and not training.get("label_smoothing") and not args.get("sentence_avg")
+    plain = same or metric == "nll_loss"
     if training["schedule"]["kind"] == "plateau" and not plain:
-        metric = args.get("best_checkpoint_metric", "loss")
-        what = f"'{metric}'" if metric != "loss" else "the smoothed loss"
+        what = f"'{metric}'" if metric != "loss" else "another loss, smoothed or per sentence,"
         lost.append(f"the learning rate followed {what} of validations: here it follows the loss without smoothing")
     return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), plain, lost)
 
@@ -159,7 +160,7 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         return {"kind": "cosine", **warming, "steps": steps, "minimum": minimum}
     if kind == "fixed":
         begins = args.get("force_anneal")
-        if begins == 0:  # its first epoch has been multiplied twice already
+        if begins == 0 and "lr_scheduler" in args:  # its first epoch has been multiplied twice; before, 0 was "never"
             rates, begins = [rates[-1] * shrink], 1
         return {
             "kind": "fixed",

@@ -107,10 +107,12 @@ def sharing(folder: Path) -> list[int]:
     token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
     own = folder / f".met-{token}-{jax.process_index()}"
     own.touch()
-    barrier(f"met {token}")
-    found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
-    barrier(f"seen {token}")
-    own.unlink()
+    try:
+        barrier(f"met {token}")
+        found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
+        barrier(f"seen {token}")
+    finally:
+        own.unlink()
     return found
 
 

@@ -123,6 +123,7 @@ class Mirror:
         self._programs = StoredPrograms(address, folder)
         self._guard, self._stop = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def __enter__(self) -> "Mirror":
         return self
@@ -155,8 +156,9 @@ class Mirror:
             time.sleep(PERIOD)
 
     def close(self) -> None:
-        """Write back the rest; does nothing before `start`. Errors are those of `settle`."""
-        if self._thread is not None:
+        """Write back the rest; does nothing before `start`, and a second time. Errors are those of `settle`."""
+        if self._thread is not None and not self._closed:
+            self._closed = True
             self._stop.set()
             self._thread.join()
             self.settle()

@@ -68,12 +68,16 @@ class Workdir:
 def opened(workdir: Path | str) -> Iterator[Workdir]:
     """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` begins to write back.
 
+    At the end the other processes wait until the primary one has written everything, which may take longer than a
+    silent process is waited for.
+
     Raises:
       UserError: the store cannot be used, or another process trains there.
     """
     address = str(workdir)
     if not scheme_of(address):
         yield Workdir(Path(workdir))
+        distributed.barrier("done")
         return
     address = address.rstrip("/")
     folder = folder_of(address, os.environ)
@@ -90,6 +94,7 @@ def opened(workdir: Path | str) -> Iterator[Workdir]:
         if first:
             stored_programs.fetch(address, folder)
         yield Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        distributed.primary_only("written back", found.close if found else lambda: None)
 
 
 def folder_of(address: str, environment: Mapping[str, str]) -> Path:
@@ -140,7 +145,10 @@ def _made_everywhere(address: str, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        refused = stores.unusable("--workdir", address, error)
+        refused = UserError(
+            f"the copy of --workdir={address} in {folder} cannot be written: {error.strerror}; make room, or set "
+            "XDG_CACHE_HOME to another folder"
+        )
     _agree(refused, address)
 
 

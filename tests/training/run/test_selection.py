@@ -179,7 +179,10 @@ def test_patience_needs_a_validation_set(tmp_path):
         "hold_out": 0,
         "vocabulary": {"kind": "words"},
     }
-    schedule = {"kind": "fixed"}
-    cfg = tiny.config(data=data, training__schedule=schedule, training__patience=2)
+    common = {"data": data, "training__schedule": {"kind": "fixed"}, "training__validate_bleu": True}
+    cfg = tiny.config(**common, training__best_metric="bleu")
+    with pytest.raises(UserError, match=r"training.best_metric is bleu, and there is no validation set: leave it out"):
+        train(cfg, tmp_path / "run")
+    cfg = tiny.config(**common, training__patience=2)
     with pytest.raises(UserError, match=r"training.patience is 2, and there is no validation set: leave it out"):
         train(cfg, tmp_path / "run")
