@@ -56,7 +56,7 @@ class Batches:
         return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
 
 
-def sizes(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
+def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
     """Entries of the vocabularies of a plan.
 
     Raises:
@@ -70,15 +70,15 @@ def sizes(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, 
     return vocabularies(cfg, vocabulary, labels)
 
 
-def planned(cfg: Config, devices: Topology, batches: Batches) -> plan.Plan:
-    """`plan.make` of these batches."""
+def planned(cfg: Config, devices: Topology, batches: Batches, sizes: Mapping[str, int]) -> plan.Plan:
+    """`plan.make` of these batches, for vocabularies of these `sizes`."""
     return plan.make(
         cfg,
         devices,
         lengths=batches.pairs,
         tokens=batches.tokens,
         tokens_per_chip=batches.tokens_per_chip,
-        sizes=sizes(cfg, batches.vocabulary, batches.labels),
+        sizes=sizes,
     )
 
 

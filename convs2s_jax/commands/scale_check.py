@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes_of, write_json
 from convs2s_jax.core import command_line, xla_flags
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -74,10 +74,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
     """The plan of the devices at hand, and what was measured on them."""
     devices = checking.at_hand(options.devices)
-    made = planned(cfg, devices, batches)
+    sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
+    made = planned(cfg, devices, batches, sizes)
     check(not made.refused, f"the update does not fit: {made.refused}")
-    asked = sizes(cfg, batches.vocabulary, batches.labels)
-    return made, checking.measure(made, cfg, devices, steps=options.steps, sizes=asked)
+    return made, checking.measure(made, cfg, devices, steps=options.steps, sizes=sizes)
 
 
 COMMAND = Command(

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes, write_json
+from convs2s_jax.commands.scale_batches import Batches, check_json, planned, sizes_of, write_json
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
@@ -55,12 +55,11 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check_json(options.json)
     only_compile(os.environ)
     devices = topology.named(options.topology, slices=options.slices)
-    made = planned(cfg, devices, batches)
+    sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
+    made = planned(cfg, devices, batches, sizes)
     if options.baseline:
         single = topology.named(topology.alone(options.topology))
-        made = plan.compared(
-            made, plan.one_chip(cfg, made, single, sizes=sizes(cfg, batches.vocabulary, batches.labels))
-        )
+        made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))
     print(tables.of_plan(made))  # noqa: T201
     write_json(options.json, plan.as_json(made))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from convs2s_jax.commands.scale_batches import sizes
+from convs2s_jax.commands.scale_batches import sizes_of
 from convs2s_jax.commands.scale_plan import only_compile
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
@@ -95,8 +95,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     )
     only_compile(os.environ)
     topology.reserve(topology.virtual_devices(options.topologies))
-    folder, asked = Path(options.output), sizes(cfg, options.vocabulary, options.labels)
-    rows = sweep.run(cfg, wanted, folder, asked, lambda sentence: print(sentence, flush=True))  # noqa: T201
+    folder, sizes = Path(options.output), sizes_of(cfg, options.vocabulary, options.labels)
+    rows = sweep.run(cfg, wanted, folder, sizes, lambda sentence: print(sentence, flush=True))  # noqa: T201
     replace_file(folder / "sweep.csv", sweep.as_csv(rows))
     drawn = figures.draw(rows, folder) if options.figures else []
     print(f"written: {', '.join(str(path) for path in [folder / 'sweep.csv', *drawn])}")  # noqa: T201

@@ -138,10 +138,8 @@ def check_places(cfg: DataConfig) -> None:
       UserError: the field.
     """
     kind = cfg.corpus.partition(":")[0]
-    for name, given, read_by in (
-        ("dir", cfg.dir != "", ("files", "tsv")),
-        ("files", cfg.files != SplitFiles(), ("files",)),
-    ):
+    for name, given in (("dir", cfg.dir != ""), ("files", cfg.files != SplitFiles())):
+        read_by = [one for one, each in KINDS.items() if name in each.places]
         check(
             not given or kind in read_by,
             f"data.{name} is given, and data.corpus '{cfg.corpus}' does not read it: leave it out, or set data.corpus "
@@ -210,16 +208,18 @@ class Kind(NamedTuple):
     Attributes:
       read: (cfg, split) -> the two sides of a split, or None if the corpus has no such split.
       missing: (cfg, split) -> a sentence that says what is missing.
+      places: fields of `DataConfig` that name its texts, from "dir" and "files".
     """
 
     read: Callable[[DataConfig, str], Sides | None]
     missing: Callable[[DataConfig, str], str]
+    places: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "files": Kind(_read_files, _no_files),
-        "tsv": Kind(_read_tsv, _no_tsv),
+        "files": Kind(_read_files, _no_files, ("dir", "files")),
+        "tsv": Kind(_read_tsv, _no_tsv, ("dir",)),
         "cldr": Kind(_read_cldr, _no_split),
         "cldr_kinds": Kind(_read_cldr_kinds, _no_split),
         "tfds": Kind(_read_tfds, _no_split),

@@ -5,7 +5,7 @@ from typing import Any
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.curves import QUANTITIES
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.training.run.selection import LOSS, best_of
+from convs2s_jax.training.run.selection import LOSS, best_of, counting
 
 UNKNOWN = "not recorded"
 
@@ -21,9 +21,7 @@ def paragraph(run: Run) -> str:
         record["step"]: {name: record[name] for name in QUANTITIES if record.get(name) is not None}
         for record in run.of("valid")
     }
-    metric = run.cfg.training.best_metric
-    if not any(metric in record for record in known.values()):
-        metric = LOSS
+    metric = counting(known.values(), run.cfg.training.best_metric)
     if (step := best_of(known, known, metric)) is not None:
         most = "lowest" if metric == LOSS else "highest"
         sentences.append(

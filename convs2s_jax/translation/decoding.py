@@ -35,12 +35,11 @@ def decode(options: Options, *, tell: Tell) -> None:
       KeyboardInterrupt: raised by the user; only complete lines have been written.
     """
     check_early(options)
-    cfg = run_folder.load_config(Path(options.workdir[0]))
-    for flag, workdir in options.runs:
-        data = run_folder.load_config(Path(workdir), given_as=flag).data
+    configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
+    for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
         output.check_not_of_run(options.output, workdir, flag)
-        output.check_spared(options.output, corpora.files_of(data), f"the corpus of {flag}={workdir}")
-    job = JOBS[cfg.model.kind](options, tell=tell)
+        output.check_spared(options.output, corpora.files_of(cfg.data), f"the corpus of {flag}={workdir}")
+    job = JOBS[configs[0].model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
     note = resuming.recorder(options.output, job.made_of, begun, tell)

@@ -7,7 +7,7 @@ import json
 import jax
 import pytest
 
-from convs2s_jax.commands.scale_batches import Batches, sizes
+from convs2s_jax.commands.scale_batches import Batches, sizes_of
 from convs2s_jax.core.config import build, override
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.shapes import Shape
@@ -243,11 +243,11 @@ def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
         "target": 70,
     }
     assert vocabularies(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
-    assert sizes(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
+    assert sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
     with pytest.raises(UserError, match="--labels is missing: only the training text of a classifier tells how many"):
-        sizes(build(Config, classifier), None, None)
+        sizes_of(build(Config, classifier), None, None)
     with pytest.raises(UserError, match="--labels=3: the model is no classifier; leave it out"):
-        sizes(tiny.config(), None, 3)
+        sizes_of(tiny.config(), None, 3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")

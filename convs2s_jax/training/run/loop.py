@@ -62,8 +62,8 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         if why and not interrupts.received:
             score_test(session, state)
         session.reports.tell(f"time: {session.clock.account()}")
-        epoch = position.epoch - (position.batch == 0 < position.step)  # the next one has not begun
-        session.reports.tell(f"stopped at step {position.step}, epoch {epoch}: {why or interrupts.received}")
+        reason = why or interrupts.received
+        session.reports.tell(f"stopped at step {position.step}, epoch {position.last_epoch}: {reason}")
 
 
 def _due(cfg: TrainingConfig, position: Position) -> bool:
@@ -174,7 +174,7 @@ def _report(session: Session, window: Window, position: Position, epoch: plan.Pl
     summary = window.close()
     session.reports.metrics(
         step=position.step,
-        epoch=position.epoch - (position.batch == 0),
+        epoch=position.last_epoch,
         split="train",
         padding=epoch.padding,
         compilations=session.compiled.count,

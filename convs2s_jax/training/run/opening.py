@@ -192,7 +192,7 @@ def _begin(
         best = Best(**saved.get("best", {}))
         position = Position(**{**fields, "schedule": ScheduleState(**saved["schedule"]), "best": best})
         tell(f"continuing at step {position.step}, epoch {position.epoch}")
-        if _measured_otherwise(run_folder.load_config(run.workdir), run.cfg):
+        if _measured_otherwise(run):
             tell(
                 f"{run.cfg.training.best_metric} is computed in another way from here on (search, "
                 "training.bleu_tokenize), and compared with that of the checkpoints from before as it is"
@@ -204,10 +204,12 @@ def _begin(
     return state, position, damaged
 
 
-def _measured_otherwise(before: Config, now: Config) -> bool:
-    """Whether the score that tells the best checkpoint is computed in another way than before."""
-    ways = [(cfg.search, cfg.training.bleu_tokenize) for cfg in (before, now)]
-    return now.training.best_metric != LOSS and not now.classifies and ways[0] != ways[1]
+def _measured_otherwise(run: Run) -> bool:
+    """Whether the score that tells the best checkpoint is computed in another way than before this start."""
+    if run.cfg.training.best_metric == LOSS or run.cfg.classifies:
+        return False
+    before, now = ((cfg.search, cfg.training.bleu_tokenize) for cfg in (run_folder.load_config(run.workdir), run.cfg))
+    return before != now
 
 
 def _commit(run: Run, damaged: list[Path]) -> None:

@@ -49,16 +49,20 @@ def ended(best: Best, metric: str, patience: int | None) -> str:
     return f"training.patience is {patience}: no validation {since}"
 
 
+def counting(measured: Iterable[Scores], metric: str) -> str:
+    """The metric by which validations are compared: the loss where the other is known of none."""
+    return metric if any(metric in scores for scores in measured) else LOSS
+
+
 def best_of(validations: Mapping[int, Scores], steps: Iterable[int], metric: str) -> int | None:
-    """The best of some steps, the latest of several; by the loss where the metric is known of none, None without it.
+    """The best of some steps by the metric that is `counting`, the latest of several; None where it is known of none.
 
     So a run that continues with another metric keeps the best by its loss until one has the new score.
     """
-    measured = {step: scores for step in steps if (scores := validations.get(step, {}))}
-    for one in (metric, LOSS):
-        if known := [(_rank(one, scores[one]), step) for step, scores in measured.items() if one in scores]:
-            return max(known)[1]
-    return None
+    measured = {step: validations.get(step, {}) for step in steps}
+    one = counting(measured.values(), metric)
+    known = [(_rank(one, scores[one]), step) for step, scores in measured.items() if one in scores]
+    return max(known)[1] if known else None
 
 
 def _rank(metric: str, value: float) -> float:

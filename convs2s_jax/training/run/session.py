@@ -51,6 +51,11 @@ class Position:
     validated: int = 0
     skipped: int = 0
 
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last update; the next one may not have begun."""
+        return self.epoch - (self.batch == 0 < self.step)
+
 
 @dataclasses.dataclass(frozen=True)
 class Session:
@@ -108,8 +113,8 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         return position
     if hypotheses and distributed.is_primary():
         validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-    epoch, measured = position.epoch - (position.batch == 0), {LOSS: loss, **scores}
-    session.reports.metrics(step=position.step, epoch=epoch, split="valid", **measured)
+    measured = {LOSS: loss, **scores}
+    session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured)
     position = dataclasses.replace(position, validated=position.step)
     if scheduled:
         after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
