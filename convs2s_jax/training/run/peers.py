@@ -29,6 +29,8 @@ PULSE = 1.0
 """Seconds between two signs of life."""
 PAUSE = 5.0
 """Seconds after which a process that was itself stopped, or kept from running, gives the others time to be heard."""
+FAREWELL = 1.0
+"""Seconds in which the others close their connections once process 0 has told them of a loss; twice after a signal."""
 GREETING = 30.0
 """Seconds in which a new connection has to show the token of this training, and to be answered."""
 ROOM = 1024
@@ -89,15 +91,15 @@ class Peers:
     def _beat(self) -> None:
         """Give a sign of life from time to time, and look for processes that give none."""
         pulse = min(PULSE, self._silence / 5)
-        before = time.monotonic()
+        awake = before = time.monotonic()
         while not self._over.wait(pulse):
             self._say("alive")
             now = time.monotonic()
             if now - before > PAUSE:  # they may have spoken while this process could not listen
-                self._heard = dict.fromkeys(self._heard, now)
+                awake = now
             before = now
             for process, heard in list(self._heard.items()):
-                if now - heard > self._silence:
+                if now - max(heard, awake) > self._silence:
                     self._lost(process, f"silent for {self._silence:g} s")
 
     def _listen(self, process: int, lines: TextIO) -> None:
@@ -129,10 +131,10 @@ class Peers:
         self._stopping.set()
         if distributed.is_primary():
             self._say(f"stop {name}")
-            self._await_end()
+            self._await_end(2 * FAREWELL)
         self._stop(name)
 
-    def _await_end(self, seconds: float = 2.0) -> None:
+    def _await_end(self, seconds: float) -> None:
         """Wait until the others have gone: JAX aborts them where process 0 goes first."""
         deadline = time.monotonic() + seconds
         while self._links and time.monotonic() < deadline:
@@ -144,7 +146,7 @@ class Peers:
             if distributed.is_primary():
                 self._stopping.set()
                 self._say(f"lost {process}")
-                self._await_end(1.0)
+                self._await_end(FAREWELL)
             distributed.tell_loss(f"process {process}: {how}")
             os._exit(LOST)
 

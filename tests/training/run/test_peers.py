@@ -60,61 +60,79 @@ def waiting(count, victim):
 
 
 @pytest.fixture
-def watched(monkeypatch):
-    """A process that watches process 1 over `there`; `statuses` gets the status with which it would end."""
-    statuses = queue.Queue()
-    monkeypatch.setattr(os, "_exit", statuses.put)
+def watching(monkeypatch):
+    """`watching(silence)`: a process that watches process 1 over `there`; `statuses` gets its status at its end."""
     monkeypatch.setattr(peers, "PULSE", 0.05)
-    here, there = socket.socketpair()
-    found = Peers(silence=0.5)
-    with found, there:
-        found.add(1, here, here.makefile(encoding="ascii"))
-        yield found, there, statuses
+    monkeypatch.setattr(peers, "FAREWELL", 0.1)
+    monkeypatch.setattr(peers, "PAUSE", 0.2)  # a test that is itself kept from running loses nobody
+
+    @contextlib.contextmanager
+    def watched(silence):
+        statuses, before = queue.Queue(), set(threading.enumerate())
+        monkeypatch.setattr(os, "_exit", statuses.put)
+        here, there = socket.socketpair()
+        found = Peers(silence)
+        with found, there:
+            found.add(1, here, here.makefile(encoding="ascii"))
+            yield found, there, statuses
+        for thread in set(threading.enumerate()) - before:  # one that is late would end the next test
+            thread.join(10)
+            assert not thread.is_alive()
+
+    return watched
 
 
-def test_one_that_is_done_may_be_silent_until_all_have_left(watched):
+def test_one_that_is_done_may_be_silent_until_all_have_left(watching):
     """Process 0 writes back for minutes after the others have ended their part; their connections stay open."""
-    found, there, statuses = watched
-    there.sendall(b"bye done\n")
-    with pytest.raises(queue.Empty):
-        statuses.get(timeout=1.5)  # three times the silence of one that is lost
-    assert not found._heard
+    with watching(silence=0.5) as (found, there, statuses):
+        there.sendall(b"bye done\n")
+        with pytest.raises(queue.Empty):
+            statuses.get(timeout=1.5)  # three times the silence of one that is lost
+        assert not found._heard
 
 
-def test_a_closed_connection_is_a_loss(watched, capfd):
-    _, there, statuses = watched
-    there.sendall(b"alive\n")
-    there.close()
-    assert statuses.get(timeout=5) == 75
+def test_a_closed_connection_is_a_loss(watching, capfd):
+    with watching(silence=60) as (_, there, statuses):
+        there.sendall(b"alive\n")
+        there.close()
+        assert statuses.get(timeout=5) == 75
     said = "another process of this training was lost (process 1: its connection closed): run the same command again"
     assert said in capfd.readouterr().err
 
 
-def test_a_silent_process_is_lost_and_one_that_speaks_is_not(watched, capfd):
-    _, there, statuses = watched
-    for _ in range(20):
-        there.sendall(b"alive\n")
-        time.sleep(0.05)
-    assert statuses.empty()
-    assert statuses.get(timeout=5) == 75
+def test_a_silent_process_is_lost_and_one_that_speaks_is_not(watching, capfd):
+    with watching(silence=0.5) as (_, there, statuses):
+        for _ in range(20):
+            there.sendall(b"alive\n")
+            time.sleep(0.05)
+        assert statuses.empty()
+        assert statuses.get(timeout=5) == 75
     assert "process 1: silent for 0.5 s" in capfd.readouterr().err
 
 
-def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watched, monkeypatch):
-    found, there, statuses = watched
+def test_one_that_was_itself_kept_from_running_gives_the_others_time_to_be_heard(watching, monkeypatch):
+    monkeypatch.setattr(peers, "PAUSE", -1.0)  # every pulse comes after a pause
+    with watching(silence=0.5) as (_, there, statuses):
+        there.sendall(b"alive\n")
+        with pytest.raises(queue.Empty):
+            statuses.get(timeout=1.5)
+        there.sendall(b"bye done\n")
+
+
+def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watching, monkeypatch):
     monkeypatch.setattr(peers, "LINGER", 0.1)
-    monkeypatch.setattr(peers, "PAUSE", 0.1)
-    there.sendall(b"bye done\n")
-    there.close()
-    here, other = socket.socketpair()
-    found.add(2, here, here.makefile(encoding="ascii"))
-    for _ in range(5):
-        other.sendall(b"alive\n")
-        time.sleep(0.1)
-    assert statuses.empty()
-    other.sendall(b"bye failed\n")
-    other.close()
-    assert statuses.get(timeout=5) == 75
+    with watching(silence=0.5) as (found, there, statuses):
+        there.sendall(b"bye done\n")
+        there.close()
+        here, other = socket.socketpair()
+        found.add(2, here, here.makefile(encoding="ascii"))
+        for _ in range(5):
+            other.sendall(b"alive\n")
+            time.sleep(0.1)
+        assert statuses.empty()
+        other.sendall(b"bye failed\n")
+        other.close()
+        assert statuses.get(timeout=5) == 75
 
 
 def test_strangers_are_turned_away():
