@@ -1,9 +1,9 @@
-"""python train.py --config=configs/aeslc.py --config.data.dir=DIR --workdir=runs/aeslc
+"""convs2s train --config=aeslc --config.data.dir=DIR --workdir=runs/aeslc
 
 Subject lines of e-mails (AESLC, Zhang and Tetreault 2019). DIR holds {train,valid,test}.body and .subject, a line each,
 plain or with .gz; test.ann0 to test.ann2 are three more subjects that people wrote. Scoring against all of them:
 
-python decode.py --workdir=runs/aeslc --input=DIR/test.body.gz --output=out --metrics=rouge \\
+convs2s decode --workdir=runs/aeslc --input=DIR/test.body.gz --output=out --metrics=rouge \\
     --reference=DIR/test.subject.gz,DIR/test.ann0.gz,DIR/test.ann1.gz,DIR/test.ann2.gz
 
 Needs pip install rouge-score. Half the bodies have 74 words or more, the longest 3,136: those of more than 400 tokens

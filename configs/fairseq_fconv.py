@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_fconv.py --config.data.dir=DIR --workdir=runs/fairseq_fconv
+"""convs2s train --config=fairseq_fconv --config.data.dir=DIR --workdir=runs/fairseq_fconv
 
 fairseq's default architecture, `fconv`: 20 layers of 512 channels on both sides, 256 before the softmax. DIR holds
 {train,valid,test}.de and .en; other languages by --config.data.src and --config.data.tgt.

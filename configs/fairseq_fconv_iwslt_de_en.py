@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_fconv_iwslt_de_en.py --config.data.dir=DIR --workdir=runs/iwslt_de_en
+"""convs2s train --config=fairseq_fconv_iwslt_de_en --config.data.dir=DIR --workdir=runs/iwslt_de_en
 
 fairseq's `fconv_iwslt_de_en`: encoder of 4 and decoder of 3 layers of 256 channels, trained by its shorter recipe for
 IWSLT'14 German-English, without label smoothing; configs/iwslt14_de_en.py has it with. DIR holds

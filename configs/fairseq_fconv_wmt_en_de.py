@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_fconv_wmt_en_de.py --config.data.dir=DIR --workdir=runs/wmt_en_de
+"""convs2s train --config=fairseq_fconv_wmt_en_de --config.data.dir=DIR --workdir=runs/wmt_en_de
 
 fairseq's `fconv_wmt_en_de`: 15 layers on both sides, 512 to 2048 channels, embeddings of 768. Not the paper's sizes:
 those are configs/paper_wmt14_en_de.py. DIR holds {train,valid,test}.en and .de.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_fconv_wmt_en_fr.py --config.data.dir=DIR --workdir=runs/wmt_en_fr
+"""convs2s train --config=fairseq_fconv_wmt_en_fr --config.data.dir=DIR --workdir=runs/wmt_en_fr
 
 fairseq's `fconv_wmt_en_fr`: 15 layers on both sides, 512 to 4096 channels, embeddings of 768. Not the paper's sizes:
 those are configs/paper_wmt14_en_fr.py. DIR holds {train,valid,test}.en and .fr.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_fconv_wmt_en_ro.py --config.data.dir=DIR --workdir=runs/wmt_en_ro
+"""convs2s train --config=fairseq_fconv_wmt_en_ro --config.data.dir=DIR --workdir=runs/wmt_en_ro
 
 fairseq's `fconv_wmt_en_ro`: 20 layers of 512 channels on both sides, the sizes of the paper. DIR holds
 {train,valid,test}.en and .ro.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_lightconv_iwslt_de_en.py --config.data.dir=DIR --workdir=runs/light_iwslt
+"""convs2s train --config=fairseq_lightconv_iwslt_de_en --config.data.dir=DIR --workdir=runs/light_iwslt
 
 fairseq's `lightconv_iwslt_de_en` for IWSLT'14 German-English: seven and six layers of 512 channels without GLU. Its
 convolutions are dynamic unless asked otherwise; LightConv is `--config.model.encoder.convolution=lightweight
@@ -6,7 +6,7 @@ convolutions are dynamic unless asked otherwise; LightConv is `--config.model.en
 by fairseq's prepare-iwslt14.sh, but not yet cut into sub-words.
 
 Published (Wu et al. 2019): 34.8 tokenised BLEU for LightConv, 35.2 for DynamicConv, the parameters of the last ten
-checkpoints averaged (`decode.py --checkpoint`), beam 4. Neither score nor time was measured here.
+checkpoints averaged (`convs2s decode --checkpoint`), beam 4. Neither score nor time was measured here.
 
 Rates of dropout, Adam, weight decay, the schedule and 50,000 updates are fairseq's recipe.
 With these vocabularies the model has 38,705,664 parameters.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/fairseq_lightconv_wmt_en_de.py --config.data.dir=DIR --workdir=runs/light_wmt_en_de
+"""convs2s train --config=fairseq_lightconv_wmt_en_de --config.data.dir=DIR --workdir=runs/light_wmt_en_de
 
 fairseq's `lightconv_wmt_en_de`: seven and six layers of 512 channels with GLU, dynamic convolutions. Not the size of
 the paper's results: that is 1024 channels, `lightconv_wmt_en_de_big`. DIR holds {train,valid,test}.en and .de.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/gnmt.py --config.data.dir=DIR --workdir=runs/gnmt
+"""convs2s train --config=gnmt --config.data.dir=DIR --workdir=runs/gnmt
 
 A deep stack of LSTM layers in the manner of GNMT (Wu et al. 2016): 8 + 8 layers of 1024 units, the first of the
 encoder in both directions, residual connections from the third on, attention read from the first decoder layer and

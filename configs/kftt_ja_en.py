@@ -1,4 +1,4 @@
-"""python train.py --config=configs/kftt_ja_en.py --config.data.dir=DIR --workdir=runs/kftt
+"""convs2s train --config=kftt_ja_en --config.data.dir=DIR --workdir=runs/kftt
 
 ConvS2S on the Kyoto Free Translation Task, Japanese to English: 330,000 pairs, 256 channels, five encoder and four
 decoder layers. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. The sizes are those that

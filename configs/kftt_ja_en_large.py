@@ -1,4 +1,4 @@
-"""python train.py --config=configs/kftt_ja_en_large.py --config.data.dir=DIR --workdir=runs/kftt_large
+"""convs2s train --config=kftt_ja_en_large --config.data.dir=DIR --workdir=runs/kftt_large
 
 LightConv on the Kyoto Free Translation Task, Japanese to English, for one accelerator: in bfloat16, seven encoder and
 six decoder layers with kernels that grow from 3 to 31, 512 channels, as in LightConv's recipe for IWSLT (Wu et al.
@@ -7,7 +7,7 @@ written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. Batches 
 updates: 23 epochs. A run that was stopped continues with the same command. Decode all test sentences at once, so that
 one program is compiled:
 
-    python decode.py --workdir=runs/kftt_large --input=DIR/test.ja.gz --reference=DIR/test.en.gz --output=out \\
+    convs2s decode --workdir=runs/kftt_large --input=DIR/test.ja.gz --reference=DIR/test.en.gz --output=out \\
         --batch_size=1200 --batch_tokens=200000
 
 A checkpoint is saved every 500 updates too: about 10 minutes at 3 TFLOP/s. The model has 38,424,620 parameters.

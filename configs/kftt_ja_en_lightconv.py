@@ -1,4 +1,4 @@
-"""python train.py --config=configs/kftt_ja_en_lightconv.py --config.data.dir=DIR --workdir=runs/kftt_lightconv
+"""convs2s train --config=kftt_ja_en_lightconv --config.data.dir=DIR --workdir=runs/kftt_lightconv
 
 LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to English, beside configs/kftt_ja_en.py: the
 same text, sub-words and batches, half of the updates, 256 channels, five encoder and four decoder layers with kernels

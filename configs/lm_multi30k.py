@@ -1,4 +1,4 @@
-"""python train.py --config=configs/lm_multi30k.py --config.data.dir=DIR --workdir=runs/lm_multi30k
+"""convs2s train --config=lm_multi30k --config.data.dir=DIR --workdir=runs/lm_multi30k
 
 A convolutional language model (Dauphin et al. 2016) of the English side of Multi30k: DIR holds train.en and valid.en,
 tokenised and lowercased. To be added to a translation model it needs that model's vocabulary:

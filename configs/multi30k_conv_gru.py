@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_conv_gru.py --config.data.dir=DIR --workdir=runs/conv_gru
+"""convs2s train --config=multi30k_conv_gru --config.data.dir=DIR --workdir=runs/conv_gru
 
 A convolutional encoder before a recurrent decoder, after Gehring et al. 2016 (arXiv 1611.02344), on Multi30k. DIR as
 for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_convs2s.py --config.data.dir=DIR --workdir=runs/convs2s
+"""convs2s train --config=multi30k_convs2s --config.data.dir=DIR --workdir=runs/convs2s
 
 ConvS2S on Multi30k with the layers of multi30k_de_en.py: 4.2 M parameters, about as many as the models that
 benchmarks/family.py compares it with. Like them it is trained by Adam; multi30k_de_en.py has the optimiser of the

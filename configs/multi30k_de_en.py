@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_de_en.py --config.data.dir=DIR --workdir=runs/multi30k
+"""convs2s train --config=multi30k_de_en --config.data.dir=DIR --workdir=runs/multi30k
 
 DIR holds train.de, train.en, valid.de, valid.en (plain or .gz) of Multi30k, tokenised and lowercased. A 128-channel
 model of 4.2 M parameters, with the settings of the fairseq run that docs/results.md compares it with.

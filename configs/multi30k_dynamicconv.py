@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_dynamicconv.py --config.data.dir=DIR --workdir=runs/multi30k_dynamicconv
+"""convs2s train --config=multi30k_dynamicconv --config.data.dir=DIR --workdir=runs/multi30k_dynamicconv
 
 DynamicConv (Wu et al. 2019) on Multi30k: the kernels of four heads predicted at each position, of growing width.
 Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds

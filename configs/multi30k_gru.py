@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_gru.py --config.data.dir=DIR --workdir=runs/gru
+"""convs2s train --config=multi30k_gru --config.data.dir=DIR --workdir=runs/gru
 
 The encoder-decoder of Bahdanau et al. 2015 on Multi30k: a bidirectional GRU, and a GRU that attends to it by additive
 attention. DIR as for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_lightconv.py --config.data.dir=DIR --workdir=runs/multi30k_lightconv
+"""convs2s train --config=multi30k_lightconv --config.data.dir=DIR --workdir=runs/multi30k_lightconv
 
 LightConv (Wu et al. 2019) on Multi30k: a kernel for each of four heads, the same at all positions, of growing width.
 Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds

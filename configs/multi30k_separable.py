@@ -1,4 +1,4 @@
-"""python train.py --config=configs/multi30k_separable.py --config.data.dir=DIR --workdir=runs/multi30k_separable
+"""convs2s train --config=multi30k_separable --config.data.dir=DIR --workdir=runs/multi30k_separable
 
 As configs/multi30k_convs2s.py, its learning rate included, but each convolution is depthwise separable (Chollet
 2017): first along time, then along channels. A window of five words costs less than a dense one of two, so windows

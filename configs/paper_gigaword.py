@@ -1,4 +1,4 @@
-"""python train.py --config=configs/paper_gigaword.py --config.data.dir=DIR --workdir=runs/gigaword
+"""convs2s train --config=paper_gigaword --config.data.dir=DIR --workdir=runs/gigaword
 
 Headlines of English Gigaword with the summarization model of Gehring et al. 2017: 6 layers of 256 channels on both
 sides, 30,000 words. DIR holds {train,valid,test}.article and .title.
@@ -6,7 +6,7 @@ sides, 30,000 words. DIR holds {train,valid,test}.article and .title.
 Published: ROUGE-1/2/L 35.88 / 17.48 / 33.29 on Gigaword, 30.44 / 10.84 / 26.90 on DUC-2004 (table 6 of the paper).
 Neither score nor time was measured here. ROUGE needs pip install -e '.[rouge]':
 
-python decode.py --workdir=runs/gigaword --input=test.article --reference=test.title --output=titles --metrics=rouge
+convs2s decode --workdir=runs/gigaword --input=test.article --reference=test.title --output=titles --metrics=rouge
 
 Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
 kernel width 3 and the dropout rate 0.2 are our choice; fairseq's smallest preset and its recipe have them.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/paper_wmt14_en_de.py --config.data.dir=DIR --workdir=runs/wmt14_en_de
+"""convs2s train --config=paper_wmt14_en_de --config.data.dir=DIR --workdir=runs/wmt14_en_de
 
 WMT'14 English-German with the architecture of Gehring et al. 2017: 15 layers on both sides, 512 to 2048 channels. DIR
 holds {train,valid,test}.en and .de.

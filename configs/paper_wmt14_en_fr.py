@@ -1,4 +1,4 @@
-"""python train.py --config=configs/paper_wmt14_en_fr.py --config.data.dir=DIR --workdir=runs/wmt14_en_fr
+"""convs2s train --config=paper_wmt14_en_fr --config.data.dir=DIR --workdir=runs/wmt14_en_fr
 
 WMT'14 English-French with the architecture of Gehring et al. 2017: 14 layers on both sides, 512 to 4096 channels. DIR
 holds {train,valid,test}.en and .fr.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/paper_wmt16_en_ro.py --config.data.dir=DIR --workdir=runs/wmt16_en_ro
+"""convs2s train --config=paper_wmt16_en_ro --config.data.dir=DIR --workdir=runs/wmt16_en_ro
 
 WMT'16 English-Romanian with the architecture of Gehring et al. 2017: 20 layers of 512 channels on both sides. DIR
 holds {train,valid,test}.en and .ro.

@@ -1,10 +1,10 @@
-"""python train.py --config=configs/scan_convs2s.py --config.data.dir=DIR --workdir=runs/scan
+"""convs2s train --config=scan_convs2s --config.data.dir=DIR --workdir=runs/scan
 
 SCAN (Lake and Baroni 2018): commands such as "jump around left twice" to actions. DIR is one of its splits (simple,
 addprim_jump, around_right, ...), with {train,test}.in and .out, plain or with .gz. There is no validation set: all of
 train is trained on and the last parameters count. The score is exact match on test, at the end of training, and by
 
-python decode.py --workdir=runs/scan --split=test --output=out --metrics=exact
+convs2s decode --workdir=runs/scan --split=test --output=out --metrics=exact
 
 Published for ConvS2S (Dessi and Baroni 2019), five seeds: 100 % on simple, 69.2 +- 8.2 on jump, 56.7 +- 10.2 on
 around right, each with what was best for it among hundreds of settings (github.com/robertodessi/SCAN-CNN,

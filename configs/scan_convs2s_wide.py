@@ -1,4 +1,4 @@
-"""python train.py --config=configs/scan_convs2s_wide.py --config.data.dir=DIR --workdir=runs/scan_wide
+"""convs2s train --config=scan_convs2s_wide --config.data.dir=DIR --workdir=runs/scan_wide
 
 SCAN for the split "around right": scan_convs2s.py with wider layers, narrower kernels, and batches a tenth as large at
 a tenth of the learning rate. DIR and scores as there.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/scan_gru.py --config.data.dir=DIR --workdir=runs/scan_gru
+"""convs2s train --config=scan_gru --config.data.dir=DIR --workdir=runs/scan_gru
 
 SCAN with the recurrent network that was best on "jump": one layer of 100 GRU units on both sides, additive attention.
 DIR is one split of SCAN, with {train,test}.in and .out; all of train is trained on, and the last parameters count.

@@ -1,4 +1,4 @@
-"""python train.py --config=configs/slicenet.py --config.data.dir=DIR --workdir=runs/slicenet
+"""convs2s train --config=slicenet --config.data.dir=DIR --workdir=runs/slicenet
 
 SliceNet (Kaiser, Gomez and Chollet 2018) at the size of Multi30k: separable convolutions under layer normalisation,
 kernels that grow inside each module, inner-product attention. DIR holds {train,valid}.de and .en, tokenised and

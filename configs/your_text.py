@@ -1,10 +1,10 @@
-"""python train.py --config=configs/your_text.py --config.data.dir=DIR --workdir=runs/mine
+"""convs2s train --config=your_text --config.data.dir=DIR --workdir=runs/mine
 
 Your own parallel text, raw as it is: nothing has to be tokenised or lowercased. DIR holds train.de and train.en (plain
 or .gz), a sentence on each line; --config.data.src=fr --config.data.tgt=it names other endings. If there are valid.de
 and valid.en they are used, otherwise a fiftieth of the training lines is held out. Then
 
-python decode.py --workdir=runs/mine --input=FILE --output=FILE --reference=FILE
+convs2s decode --workdir=runs/mine --input=FILE --output=FILE --reference=FILE
 
 translates a file and prints BLEU (sacreBLEU's default tokenizer, 13a), chrF and exact match.
 

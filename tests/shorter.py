@@ -98,7 +98,7 @@ SHORTER: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "--checkpoint=1212,1600": "--checkpoint=1,2",
             "--sampling --beam_size=4 --nbest=4": "--sampling --beam_size=2 --nbest=2",
         },
-        "docs/distributed.md": {"python train.py": "rm -rf runs/a; python train.py"},
+        "docs/distributed.md": {"convs2s train": "rm -rf runs/a; convs2s train"},
         "docs/results.md": {
             "max_steps=7000": "max_steps=2",
             "--checkpoint=8832": "--checkpoint=1",

@@ -20,7 +20,7 @@ PAGES = [tiny.ROOT / "README.md", tiny.ROOT / "launch" / "README.md", *sorted((t
 HEADS = sorted((tiny.ROOT / "configs").glob("*.py"))
 FLAG = r"""--[\w.]+(?:=(?:"[^"]*"|'[^']*'|[^\s`#"']+))?"""
 COMMAND = re.compile(
-    rf"(?:python train\.py|convs2s-train)\s+--config=(configs/\S+\.py|\w+(?=\s))((?:(?:\s|\\)+{FLAG})*)"
+    rf"(?:python train\.py|convs2s[ -]train)\s+--config=(configs/\S+\.py|\w+(?=\s))((?:(?:\s|\\)+{FLAG})*)"
 )
 
 
@@ -43,7 +43,7 @@ def test_each_command_builds_a_configuration(page, config, arguments):
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: path.stem)
 def test_a_head_begins_with_its_command_and_its_overrides_are_fields(path):
     text = path.read_text(encoding="utf-8")
-    assert text.startswith(f'"""python train.py --config=configs/{path.name} ')
+    assert text.startswith(f'"""convs2s train --config={path.stem} ')
     for flag in re.findall(FLAG, text.split('"""')[1]):
         if flag.startswith("--config.") and "=" in flag:
             [argument] = shlex.split(flag.rstrip(".,:;)"))

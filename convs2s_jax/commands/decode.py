@@ -1,4 +1,4 @@
-"""The command that translates or labels text: convs2s-decode, `convs2s decode`, decode.py."""
+"""The command that translates or labels text: `convs2s decode`, convs2s-decode, decode.py."""
 
 import os
 import sys

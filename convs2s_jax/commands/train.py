@@ -1,4 +1,4 @@
-"""The command that trains a model: convs2s-train, `convs2s train`, train.py."""
+"""The command that trains a model: `convs2s train`, convs2s-train, train.py."""
 
 import contextlib
 import os

@@ -1,6 +1,6 @@
 """Compiled programs that are kept on disk between commands: JAX's persistent compilation cache in the user's folder.
 
-decode.py and train.py turn it on. The library does not: there it belongs to the program that imports it.
+The commands turn it on. The library does not: there it belongs to the program that imports it.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ class ReportOptions:
         )
         check(
             "lm_weight" not in self.search,
-            "--lm_weight: a report translates without a language model; leave it out, or score with decode.py --lm",
+            "--lm_weight: a report translates without a language model; leave it out, or use convs2s decode --lm",
         )
         check(self.output != "", "--output is empty: name a folder, as in --output=report")
         for name, least in (("lines", 0), ("attention", 0), ("resamples", 2), ("batch_size", 1)):

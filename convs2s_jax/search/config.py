@@ -65,8 +65,8 @@ class SearchConfig:
       stop: exact ends a sentence when no live hypothesis can still enter the W best finished ones; fairseq ends it when
         W have finished, even if better ones could follow.
       no_repeat_ngram: n-grams of this size never occur twice in a hypothesis; 0 allows everything.
-      sampling: draw beam_size translations of each sentence instead of searching for the best (decode.py: --nbest of
-        them, unless --beam_size is given).
+      sampling: draw beam_size translations of each sentence instead of searching for the best (convs2s decode:
+        --nbest of them, unless --beam_size is given).
       top_k: sample among the k most probable symbols only; 0 for all.
       top_p: sample among the fewest symbols whose probabilities add up to p (nucleus, Holtzman et al. 2020).
       diverse_groups: G groups of beam_size / G hypotheses, each searched on its own, but each step of a group avoids

@@ -32,7 +32,7 @@ def make(
     engine: Engine,
     options: ServeOptions,
     *,
-    ready: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
     failed: Callable[[BaseException], None] = lambda _: None,
 ) -> FastAPI:
     """The application of an engine.
@@ -40,7 +40,7 @@ def make(
     Args:
       engine: the model.
       options: limits.
-      ready: called once all programs are compiled.
+      progress: called from a thread whenever a program is compiled, with how many are, and of how many.
       failed: called with the error where a program cannot be compiled, or where batches are no longer translated.
     """
 
@@ -48,15 +48,14 @@ def make(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = app.state.service = Service(engine, options)
 
-        async def warm() -> None:
-            await asyncio.to_thread(service.compile)
-            ready()
-
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 failed(error)
 
-        tasks = [asyncio.create_task(service.batcher.work()), asyncio.create_task(warm())]
+        tasks = [
+            asyncio.create_task(service.batcher.work()),
+            asyncio.create_task(asyncio.to_thread(service.compile, progress)),
+        ]
         for task in tasks:
             task.add_done_callback(ended)
         yield

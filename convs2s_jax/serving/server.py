@@ -16,6 +16,9 @@ from convs2s_jax.serving import app, loading
 from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
 
+NEWS = 10.0
+"""Seconds between two lines of the log about programs that are being compiled."""
+
 
 def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; requests in progress are then answered.
@@ -26,18 +29,13 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
     """
     with contextlib.closing(bound(options.host, options.port)) as listener:
         model = loading.load(options, tell=tell)
-        begun = time.monotonic()
-
-        def ready() -> None:
-            tell(f"ready after {time.monotonic() - begun:.0f} s")
-
         failures: list[BaseException] = []
 
         def failed(error: BaseException) -> None:
             failures.append(error)
             server.should_exit = True
 
-        inner = app.make(model, options, ready=ready, failed=failed)
+        inner = app.make(model, options, progress=_progress(tell), failed=failed)
         count = functools.partial(app.count, inner)
         made = Bounded(inner, most=options.max_body, seconds=options.timeout, count=count)
         tell(f"serving on {address_of(listener)}; compiling {sum(1 for _ in model.shapes())} programs")
@@ -55,6 +53,22 @@ def serve(options: ServeOptions, *, tell: Callable[[str], None]) -> None:
         if failures:
             raise failures[0]
         tell("stopped")
+
+
+def _progress(tell: Callable[[str], None]) -> Callable[[int, int], None]:
+    """What tells of compiled programs: all of them, and until then their number every `NEWS` seconds."""
+    begun = told = time.monotonic()
+
+    def progress(compiled: int, programs: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if compiled == programs:
+            tell(f"ready after {now - begun:.0f} s")
+        elif now - told >= NEWS:
+            told = now
+            tell(f"compiled {compiled} of {programs} programs")
+
+    return progress
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -58,10 +58,15 @@ class Service:
             return ""
         return f"{self.compiled} of {self.programs} programs are compiled: try again soon"
 
-    def compile(self) -> None:
-        """Compile all programs, unless the server ends before; in a thread, since it takes a while."""
+    def compile(self, progress: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Compile all programs, unless the server ends before; in a thread, since it takes a while.
+
+        Args:
+          progress: called after each with how many are compiled, and of how many.
+        """
         for _ in self.engine.compile():
             self.compiled += 1
+            progress(self.compiled, self.programs)
             if self.closing:
                 return
 

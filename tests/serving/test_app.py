@@ -139,10 +139,10 @@ def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
 
     engine = Counting(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
     object.__setattr__(engine, "compiled", [])
-    ready = []
+    told = []
 
     async def main():
-        made = app.make(engine, ServeOptions(workdir=("w",)), ready=lambda: ready.append(True))
+        made = app.make(engine, ServeOptions(workdir=("w",)), progress=lambda *counts: told.append(counts))
         async with made.router.lifespan_context(made):
             while not engine.compiled:
                 await asyncio.sleep(0.001)
@@ -150,7 +150,8 @@ def test_a_server_that_ends_while_it_compiles_waits_for_one_program_only():
 
     at_the_end = asyncio.run(main())  # it joins the threads of the event loop
     assert len(engine.compiled) <= at_the_end + 1
-    assert not ready
+    assert told == [(i + 1, len(list(engine.shapes()))) for i in range(len(told))]
+    assert len(told) < 500
 
 
 def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypatch):

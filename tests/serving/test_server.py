@@ -18,7 +18,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.serving.server import address_of, bound
+from convs2s_jax.serving.server import _progress, address_of, bound
 
 ARCHIVE = Path(__file__).parents[1] / "reference" / "workdirs" / "convs2s.tar.xz"
 COMMAND = [sys.executable, "-c", "from convs2s_jax.commands.convs2s import console; console()", "serve"]
@@ -45,6 +45,15 @@ def test_the_beam_of_a_server_is_said_once():
         UserError, match=r"^--beam_size=7 with --beam_sizes=3,1: the first of these is that of a request"
     ):
         ServeOptions(workdir=("a",), beam_sizes=(3, 1), search={"beam_size": 7})
+
+
+def test_the_log_tells_every_ten_seconds_how_many_programs_are_compiled(monkeypatch):
+    told, now = [], iter([100.0, 104.0, 111.0, 115.0, 121.5, 122.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    progress = _progress(told.append)
+    for compiled in range(1, 6):
+        progress(compiled, 5)
+    assert told == ["compiled 2 of 5 programs", "compiled 4 of 5 programs", "ready after 22 s"]
 
 
 class Running:

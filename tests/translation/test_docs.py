@@ -10,7 +10,7 @@ from convs2s_jax.core import command_line
 from tests import tiny
 
 DOCS = (tiny.ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
-EXAMPLES = [line.partition("python decode.py ")[2] for line in DOCS.splitlines() if "python decode.py --w" in line]
+EXAMPLES = [line.partition("convs2s decode ")[2] for line in DOCS.splitlines() if "convs2s decode --w" in line]
 
 
 def test_every_flag_is_in_the_page():

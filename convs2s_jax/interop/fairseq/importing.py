@@ -1,4 +1,4 @@
-"""Convert fairseq's checkpoints to workdirs that decode.py uses and train.py continues from."""
+"""Convert fairseq's checkpoints to workdirs that `convs2s decode` uses and `convs2s train` continues from."""
 
 import contextlib
 import dataclasses
@@ -30,9 +30,9 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
 
-CONTINUE = '''"""The configuration beside this file, for train.py to continue the run:
+CONTINUE = '''"""The configuration beside this file, for `convs2s train` to continue the run:
 
-python train.py --config=DIR/config.py --workdir=DIR --config.data.dir=FOLDER --config.training.max_epochs=N
+convs2s train --config=DIR/config.py --workdir=DIR --config.data.dir=FOLDER --config.training.max_epochs=N
 """
 
 import json
@@ -116,7 +116,8 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
     except OSError as error:
         raise UserError(f"--workdir={order.workdirs[0]} cannot be written: {error.strerror}") from error
     for path, one in zip(order.workdirs, made, strict=True):
-        tell(f"{path}: step {one.position.step}, epoch {one.position.epoch}; decode.py --workdir={path} translates")
+        at = f"step {one.position.step}, epoch {one.position.epoch}"
+        tell(f"{path}: {at}; convs2s decode --workdir={path} translates")
 
 
 def _check(order: Import) -> None:

@@ -213,7 +213,7 @@ class Config:
         )
         check(
             self.search.lm_weight == 0,
-            f"search.lm_weight is {self.search.lm_weight}: it goes with decode.py --lm and is given there",
+            f"search.lm_weight is {self.search.lm_weight}: it goes with convs2s decode --lm and is given there",
         )
         check(
             model.attends or self.search.coverage_penalty == 0,

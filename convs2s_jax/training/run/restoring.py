@@ -126,7 +126,7 @@ def restore_items(
     """
     store_copy.refresh(folder.parent)
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no checkpoint here; train first with train.py --workdir={folder.parent}")
+        raise UserError(f"{folder}: there is no checkpoint here; train first: convs2s train --workdir={folder.parent}")
     told: set[str] = set()
 
     def tell_once(sentence: str) -> None:
@@ -139,7 +139,7 @@ def restore_items(
             store_copy.refresh(folder.parent)
         places = finished(folder)
         if not places:
-            raise UserError(f"{folder} holds no checkpoint yet; train first with train.py --workdir={folder.parent}")
+            raise UserError(f"{folder} holds no checkpoint yet; train first: convs2s train --workdir={folder.parent}")
         if step is not None and step not in places:
             raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
         asked = places if step is None else {step: places[step]}

@@ -124,8 +124,8 @@ def _verified(values: Any, path: Path) -> Any:
         return unseal(values)
     except DamagedError as error:
         raise UserError(
-            f"{path} is damaged or was edited ({error}): restore it, and change fields by the flags of train.py and "
-            f"decode.py; to keep what was edited on purpose, delete its field '{FIELD}'"
+            f"{path} is damaged or was edited ({error}): restore it, and change fields by the flags of convs2s train "
+            f"and decode; to keep what was edited on purpose, delete its field '{FIELD}'"
         ) from error
 
 

@@ -144,7 +144,7 @@ def score_test(session: Session, state: TrainState) -> None:
     )
     if distributed.from_primary(reports.has(split="test", step=saved["step"])):
         reports.tell(
-            f"step {saved['step']} was scored on the test set before; for other metrics run decode.py --split=test"
+            f"step {saved['step']} was scored on the test set before; for other metrics run convs2s decode --split=test"
         )
         return
     try:

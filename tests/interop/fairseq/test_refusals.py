@@ -304,7 +304,9 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     result = bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}", wanted)
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert run_folder.load_config(run).training.keep == 5
-    assert result.stderr.splitlines()[-1].startswith(f"{run}: step 40, epoch 3; decode.py --workdir={run} translates")
+    assert result.stderr.splitlines()[-1].startswith(
+        f"{run}: step 40, epoch 3; convs2s decode --workdir={run} translates"
+    )
     out.mkdir()
     result = called_bridge("export", f"--workdir={run}", f"--output={out}/x.pt")
     assert (result.returncode, result.stdout) == (0, ""), result.stderr

@@ -111,7 +111,7 @@ def test_the_count_by_hand_is_that_of_fairseq(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_begin_with_the_command_that_runs_them(name):
-    command = f"python train.py --config=configs/{name}.py --config.data.dir=DIR --workdir=runs/"
+    command = f"convs2s train --config={name} --config.data.dir=DIR --workdir=runs/"
     assert (FOLDER / f"{name}.py").read_text().startswith(f'"""{command}')
 
 
