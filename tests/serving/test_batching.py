@@ -58,17 +58,21 @@ def upper(items):
 
 
 def test_lines_that_arrive_together_share_batches_and_keep_their_answers():
+    begun, go = threading.Event(), threading.Event()
+
     async def work(batcher):
         alone = batcher.submit("k", [(16, "x")])
-        await asyncio.sleep(0.01)  # nothing was in progress: it has not waited
+        assert await asyncio.to_thread(begun.wait, 10)  # nothing was in progress: it has not waited
         first = batcher.submit("k", [(16, "a"), (16, "b")])
         await asyncio.sleep(0.005)
         second = batcher.submit("k", [(16, "c"), (16, "d"), (16, "e")])
+        go.set()
         return await asyncio.gather(*alone, *first, *second)
 
     def run(items):
         if items[0].line == "x":
-            time.sleep(0.1)
+            begun.set()
+            go.wait(10)
         return upper(items)
 
     answers, ran = batches(work, run=run)
