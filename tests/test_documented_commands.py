@@ -20,7 +20,7 @@ PAGES = [tiny.ROOT / "README.md", tiny.ROOT / "launch" / "README.md", *sorted((t
 HEADS = sorted((tiny.ROOT / "configs").glob("*.py"))
 FLAG = r"""--[\w.]+(?:=(?:"[^"]*"|'[^']*'|[^\s`#"']+))?"""
 COMMAND = re.compile(
-    rf"(?:python train\.py|convs2s[ -]train)\s+--config=(configs/\S+\.py|\w+(?=\s))((?:(?:\s|\\)+{FLAG})*)"
+    rf"(?:python train\.py|convs2s[ -]train)\s+--config=(configs/\S+\.py|(?!NAME)\w+(?=\s))((?:(?:\s|\\)+{FLAG})*)"
 )
 
 

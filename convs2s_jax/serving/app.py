@@ -20,6 +20,8 @@ from convs2s_jax.serving.service import RETRY, Service
 
 GONE = 499
 """Status of a request whose client has left, as proxies write it."""
+TAKEN = (200, 500, 504)
+"""Statuses of requests whose lines were translated, or tried; others are refusals."""
 PAGE = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 """Files of the page for people and their types."""
 SHARED = {"attention.js": "text/javascript", "attention.css": "text/css"}
@@ -82,7 +84,7 @@ def _add_routes(app: FastAPI) -> None:
     async def translate(request: Request, asked: TranslationRequest) -> Response:
         """Translate lines. Lines of requests that arrive together share a batch, which changes no translation."""
         service: Service = request.app.state.service
-        begun, status = time.monotonic(), 500
+        begun, status = getattr(request.state, "arrived", time.monotonic()), 500
         try:
             answer = await _unless_gone(request, service.translate(asked))
             status = 200
@@ -91,7 +93,8 @@ def _add_routes(app: FastAPI) -> None:
             raise
         finally:
             service.metrics.requests.labels(str(status)).inc()
-            service.metrics.seconds.observe(time.monotonic() - begun)
+            if status in TAKEN:
+                service.metrics.seconds.observe(time.monotonic() - begun)
         return Response(answer, media_type="application/json")
 
     @app.get("/health")
@@ -152,7 +155,7 @@ def _add_handlers(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
         if error.status_code == 400:  # what FastAPI says of a body that Python's JSON reader fails at
-            count(request.app, 400)
+            count(request.app, request.url.path, 400)
             error.detail = "the request is not JSON in UTF-8, or is nested too deeply"
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
@@ -160,7 +163,7 @@ def _add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         broken = any(one["type"] == "json_invalid" for one in error.errors())
         status = 400 if broken else 422
-        count(request.app, status)
+        count(request.app, request.url.path, status)
         return JSONResponse({"error": _sentence(error.errors()[0])}, status)
 
     @app.exception_handler(Exception)
@@ -168,9 +171,10 @@ def _add_handlers(app: FastAPI) -> None:
         return JSONResponse({"error": "the server failed at this request; its log has the reason"}, 500)
 
 
-def count(app: FastAPI, status: int) -> None:
-    """Count a request that is refused before `translate` has it; that counts its own."""
-    app.state.service.metrics.requests.labels(str(status)).inc()
+def count(app: FastAPI, path: str, status: int) -> None:
+    """Count a request to translate that is refused before `translate` has it; that counts its own."""
+    if path == "/translate":
+        app.state.service.metrics.requests.labels(str(status)).inc()
 
 
 def _sentence(error: Any) -> str:

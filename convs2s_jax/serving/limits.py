@@ -1,6 +1,7 @@
 """Limits on requests before they are read as JSON: their size, and the time they take to arrive."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,26 +17,27 @@ class Bounded:
     """An ASGI application whose requests have a largest size and have to arrive in time."""
 
     def __init__(
-        self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[int], None] = lambda _status: None
+        self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[str, int], None] = lambda *_: None
     ) -> None:
         """Wrap `app`: bodies of more than `most` bytes get 413, those that take longer than `seconds` 408.
 
-        `count` is called with the status of each refusal.
+        `count` is called with the path and the status of each refusal.
         """
         self._app, self._most, self._seconds, self._count = app, most, seconds, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body within the limits and hand it on."""
+        """Read the body within the limits and hand it on, with the time of arrival as `arrived` of its state."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        scope.setdefault("state", {})["arrived"] = time.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
                 body = await self._read(scope, receive)
         except TimeoutError:
-            self._count(408)
+            self._count(scope["path"], 408)
             return await _refuse(408, "the request took too long to arrive: send it at once", scope, receive, send)
         if body is None:
-            self._count(413)
+            self._count(scope["path"], 413)
             sentence = f"the request has more than {self._most} bytes: divide it"
             return await _refuse(413, sentence, scope, receive, send)
         if not body["more"]:

@@ -16,7 +16,7 @@ class Metrics:
     Attributes:
       requests: answered requests to translate, by status.
       lines: translated lines.
-      seconds: time from a request's arrival to its answer.
+      seconds: time from the beginning of a request's arrival to its answer; of refusals none, which take no time.
       batch_lines: lines of each batch.
     """
 
@@ -25,7 +25,12 @@ class Metrics:
         self._registry = own = CollectorRegistry()
         self.requests = Counter("convs2s_requests", "requests to translate, by status", ["status"], registry=own)
         self.lines = Counter("convs2s_lines", "translated lines", registry=own)
-        self.seconds = Histogram("convs2s_request_seconds", "time to an answer", buckets=SECONDS, registry=own)
+        self.seconds = Histogram(
+            "convs2s_request_seconds",
+            "time from the arrival of a request to its answer, without refusals",
+            buckets=SECONDS,
+            registry=own,
+        )
         self.batch_lines = Histogram("convs2s_batch_lines", "lines of a batch", buckets=ROWS, registry=own)
         Gauge("convs2s_ready", "1 once all programs are compiled", registry=own).set_function(lambda: float(ready()))
         Gauge("convs2s_waiting_lines", "lines that wait for a batch", registry=own).set_function(

@@ -107,6 +107,9 @@ def test_a_resumed_run_finds_all_its_programs(tmp_path):
         jax.clear_caches()
         train(tiny.config(training__max_steps=4, **options), tmp_path / "run")
     assert not missed
+    lines = [line for line in tiny.metrics(tmp_path / "run") if line["split"] == "train"]
+    assert lines[0]["compilations"] > 0
+    assert lines[-1]["compilations"] == 0
 
 
 @pytest.mark.drill

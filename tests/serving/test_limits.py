@@ -48,6 +48,8 @@ def test_metrics_count_requests_that_are_refused_before_they_are_read():
     async def work(client):
         for content in (b"{bad", b"[" * 4000, b'{"lines": 1}', b" " * 5000):
             await client.post("/translate", content=content, headers={"content-type": "application/json"})
+        await client.post("/health", content=b" " * 5000)  # none that asks for a translation
+        await client.post("/translate", json={"lines": ["a"]})
         return (await client.get("/metrics")).text.splitlines()
 
     lines = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
@@ -57,3 +59,24 @@ def test_metrics_count_requests_that_are_refused_before_they_are_read():
         "1.0",
         "1.0",
     ]
+    assert found["convs2s_request_seconds_count"] == "1.0"  # refusals take no time
+
+
+def test_the_time_of_a_request_begins_with_its_arrival():
+    go = asyncio.Event()
+
+    async def slow():
+        yield b'{"lines": '
+        await go.wait()
+        yield b'["a"]}'
+
+    async def work(client):
+        headers = {"content-type": "application/json"}
+        asked = asyncio.create_task(client.post("/translate", content=slow(), headers=headers))
+        await asyncio.sleep(0.3)
+        go.set()
+        assert (await asked).status_code == 200
+        return (await client.get("/metrics")).text.splitlines()
+
+    [line] = [line for line in talk(work) if line.startswith("convs2s_request_seconds_sum ")]
+    assert float(line.split()[1]) >= 0.3

@@ -1,6 +1,7 @@
 """TensorBoard's events: the numbers of a run over its steps."""
 
 import importlib
+import logging
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ def _without_torch(name: str) -> ModuleType:
 tensorboard = _without_torch("tensorboardX.event_file_writer")
 scalar = _without_torch("tensorboardX.summary").scalar
 proto = _without_torch("tensorboardX.proto.event_pb2")
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # else each NaN is a line beside the progress
 _SECONDS = 60
 """Longest time that events wait in memory."""
 

@@ -19,7 +19,7 @@ from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.device_memory import device_memory
 from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
-from convs2s_jax.training.run.session import Position, Session, last_good, save, score_test, validate
+from convs2s_jax.training.run.session import Position, Session, save, score_test, validate, way_out
 from convs2s_jax.training.run.shared_programs import forget
 from convs2s_jax.training.run.staging import opened
 from convs2s_jax.training.run.window import Window
@@ -87,7 +87,7 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
     return Window(
         names=paths(state.params),
         skip=session.run.cfg.training.skip_bad_steps,
-        last_good=partial(last_good, session),
+        way_out=partial(way_out, session),
         tell=session.reports.tell,
         clock=session.clock,
         peak=session.peak,
@@ -139,7 +139,7 @@ def _epoch(
         window.add(position.step, rate, sums, flops)
         session.profile.done(position.step, sums)
         session.interrupts.begin()
-        session.reports.advance(position.step)
+        session.reports.advance(position.step, position.epoch)
         session.interrupts.ask()
         if last:
             position = dataclasses.replace(position, epoch=position.epoch + 1, batch=0)
@@ -172,12 +172,13 @@ def _tell_rate(session: Session, position: Position) -> None:
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
     """Write the metrics since the last report. Raises UserError for a loss that is not finite."""
     summary = window.close()
-    session.reports.metrics(
-        step=position.step,
-        epoch=position.last_epoch,
-        split="train",
-        padding=epoch.padding,
-        compilations=session.compiled.count,
-        **summary,
-        **device_memory(session.mesh.local_devices),
-    )
+    with session.clock.during("other"):
+        session.reports.metrics(
+            step=position.step,
+            epoch=position.last_epoch,
+            split="train",
+            padding=epoch.padding,
+            compilations=session.compiled.count - session.compiled.kept,
+            **summary,
+            **device_memory(session.mesh.local_devices),
+        )

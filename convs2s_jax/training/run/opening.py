@@ -126,6 +126,8 @@ def open_run(
         place.mirror.start()
     reports.expect(_updates(run))
     peak = peak_flops(mesh, cfg.training.peak_flops)
+    traced = cfg.training.traced if primary else None
+    profile = Profile(traced, workdir / FOLDER, step=position.step, tell=reports.tell, clock=clock)
     session = Session(
         run,
         mesh,
@@ -138,9 +140,7 @@ def open_run(
         compiled,
         clock,
         ahead,
-        stack.enter_context(
-            Profile(cfg.training.traced if primary else None, workdir / FOLDER, step=position.step, tell=reports.tell)
-        ),
+        stack.enter_context(profile),
         peak,
         flops=counter(step, loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
         place=place,

@@ -8,6 +8,7 @@ import jax
 
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run.config import Traced
+from convs2s_jax.training.run.wall_clock import WallClock
 
 FOLDER = "profile"
 """Folder in the workdir. TensorBoard's profile plugin and xprof read it."""
@@ -16,7 +17,9 @@ FOLDER = "profile"
 class Profile:
     """Context manager that traces the updates asked for, on the devices of this process."""
 
-    def __init__(self, asked: Traced | None, folder: Path, *, step: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, asked: Traced | None, folder: Path, *, step: int, tell: Callable[[str], None], clock: WallClock
+    ) -> None:
         """Begin after `step` updates.
 
         Args:
@@ -24,8 +27,10 @@ class Profile:
           folder: where the trace goes.
           step: updates done before.
           tell: is called with sentences for the user.
+          clock: of the run; beginning and ending a trace is none of its "compute".
         """
         self._asked, self._folder, self._tell, self._active, self._step = asked, folder, tell, False, step
+        self._clock = clock
         if asked and step >= asked.first:
             tell(f"training.profile begins with step {asked.first}, which is past: nothing is traced")
 
@@ -37,7 +42,8 @@ class Profile:
         self._step = step
         if self._asked and not self._active and step == self._asked.first - 1:
             jax.block_until_ready(results)
-            jax.profiler.start_trace(self._folder)
+            with self._clock.during("other"):
+                jax.profiler.start_trace(self._folder)
             self._active = True
         elif self._asked and self._active and step == self._asked.first + self._asked.steps - 1:
             jax.block_until_ready(results)
@@ -53,5 +59,6 @@ class Profile:
 
     def _stop(self) -> None:
         self._active = False
-        jax.profiler.stop_trace()
+        with self._clock.during("other"):
+            jax.profiler.stop_trace()
         self._tell(f"the trace of training.profile is in {self._folder}")

@@ -2,15 +2,17 @@
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from convs2s_jax.core.errors import first_line
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.events import Events
@@ -19,14 +21,22 @@ from convs2s_jax.training.run.trackers import Trackers
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), or infinity where that would overflow."""
-    return math.exp(loss) if loss < 700 else math.inf
+    """exp(loss), or infinity where that would overflow; NaN of NaN."""
+    return math.inf if loss >= 700 else math.exp(loss)
 
 
 def show(sentence: str) -> str:
     """Show a sentence to the user on standard error; returns its line for the log."""
     tqdm.write(sentence, file=sys.stderr)
     return _stamped(sentence)
+
+
+def _has_width(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with columns, as a bar needs; some of continuous integration have none."""
+    try:
+        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+    except OSError:
+        return False
 
 
 def _stamped(sentence: str) -> str:
@@ -69,7 +79,8 @@ class Reports:
         self._log.writelines(told)
         self._log.flush()
         self._events = Events(workdir / "tensorboard", step=step)
-        self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not sys.stderr.isatty())
+        self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not _has_width(sys.stderr))
+        self._at = f"step {step}"
         for sentence in damaged:
             self.tell(sentence)
         self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell, step=step)
@@ -77,15 +88,18 @@ class Reports:
     def __enter__(self) -> "Reports":
         return self
 
-    def __exit__(self, kind: object, *_: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: Any) -> None:
         self._bar.close()
+        failed = isinstance(error, Exception)  # signals are none
         if kind is not EndedAtOnceError:  # a tracker may wait for its server
-            self._trackers.close()
+            self._trackers.close(failed=failed)
         with contextlib.ExitStack() as files:
             if kind is not None:  # a full disk is told once, by the sentence that says what was lost
                 files.enter_context(contextlib.suppress(OSError))
             for file in (self._metrics, self._log, self._events):
                 files.callback(file.close)
+            if isinstance(error, Exception):  # the user is told by whoever catches it
+                files.callback(self._logged, _stamped(f"stopped at {self._at}: {first_line(error)}"))
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""
@@ -116,8 +130,9 @@ class Reports:
         self._bar.total = total
         self._bar.refresh()
 
-    def advance(self, step: int) -> None:
+    def advance(self, step: int, epoch: int) -> None:
         """Move the progress bar."""
+        self._at = f"step {step}, epoch {epoch}"
         self._bar.update(step - self._bar.n)
 
     def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
@@ -139,9 +154,8 @@ class Reports:
                 self._events.write(f"{split}/{name}", value, step=step)
         self._trackers.log({f"{split}/{name}": value for name, value in values.items()}, step)
         if split == "train":
-            self._bar.set_postfix_str(
-                f"epoch {epoch} loss {loss:.3f} {others.get('tokens_per_second', 0):.0f} tokens/s"
-            )
+            speed = f" {others['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in others else ""
+            self._bar.set_postfix_str(f"epoch {epoch} loss {loss:.3f}{speed}")
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         sentence = f"step {step} epoch {epoch} {split}: {shown}"
         if split != "train" or self._bar.disable:
@@ -169,7 +183,7 @@ class Silence(Reports):
     def expect(self, total: int | None) -> None:
         """Nothing."""
 
-    def advance(self, step: int) -> None:
+    def advance(self, step: int, epoch: int) -> None:
         """Nothing."""
 
     def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:

@@ -210,9 +210,7 @@ def save(session: Session, state: TrainState, position: Position, *, scores: Sco
 def _save(session: Session, state: TrainState, position: Position, scores: Scores | None) -> None:
     run = session.run
     if not validation.all_finite(state.params):
-        raise UserError(
-            f"step {position.step}: a parameter is not finite; {last_good(session)}. Use a lower learning rate or clip"
-        )
+        raise UserError(f"step {position.step}: a parameter is not finite. {way_out(session)}")
     record = dataclasses.asdict(position) | {
         "data": run.fingerprint,
         "held_out": dict(run.held_out),
@@ -240,9 +238,20 @@ def check_data(run: Run, saved: dict[str, Any]) -> None:
         check_unchanged(name, found, known, where=str(run.workdir), way_out="begin again in another workdir")
 
 
-def last_good(session: Session) -> str:
-    """A phrase that names the last good checkpoint; waits for one that is being written."""
+def way_out(session: Session) -> str:
+    """What to do after a loss that is not finite; waits for a checkpoint that is being written.
+
+    A run keeps its configuration, so that another rate is another run; it may begin with the best checkpoint of this.
+    """
     with contextlib.suppress(Exception):
         session.checkpoints.wait_until_finished()
-    step = max(run_folder.finished(run_folder.checkpoints(session.run.workdir)), default=None)
-    return "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"
+    place = session.place.address or session.run.workdir
+    steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
+    if not steps:
+        return "Use a lower learning rate or clip, in another workdir"
+    metric = session.run.cfg.training.best_metric
+    best = selection.best_of(session.checkpoints.validations, steps, metric) or max(steps)
+    return (
+        f"Use a lower learning rate or clip, in another workdir; --config.training.finetune_from={place} begins it "
+        f"with the parameters of step {best}"
+    )

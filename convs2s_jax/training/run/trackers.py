@@ -46,8 +46,8 @@ class Tracker(Protocol):
     def log(self, values: Values, step: int) -> None:
         """Write numbers by name, such as "train/loss"."""
 
-    def close(self) -> None:
-        """Write what waits in memory."""
+    def close(self, *, failed: bool) -> None:
+        """Write what waits in memory, and whether the run ended with an error."""
 
 
 class WandB:
@@ -81,9 +81,9 @@ class WandB:
             self._run.log(dict(values), step=step)
             self._last = step
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """End the run's part of this process."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))
 
 
 class MLflow:
@@ -120,9 +120,9 @@ class MLflow:
         for first in range(0, len(metrics), NUMBERS_AT_ONCE):
             self._client.log_batch(self._run, metrics=metrics[first : first + NUMBERS_AT_ONCE])
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """Mark the run as ended, until it is continued."""
-        self._client.set_terminated(self._run)
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 def mlflow_name(name: str) -> str:
@@ -199,10 +199,10 @@ class Trackers:
         for name, tracker in list(self._open.items()):
             self._try(name, partial(tracker.log, values, step))
 
-    def close(self) -> None:
-        """Close all of them."""
+    def close(self, *, failed: bool = False) -> None:
+        """Close all of them; `failed`: the run ended with an error."""
         for name, tracker in list(self._open.items()):
-            self._try(name, tracker.close)
+            self._try(name, partial(tracker.close, failed=failed))
 
     def _begin(self, name: str, workdir: Path, address: str, step: int, fields: Mapping[str, Any]) -> None:
         if self._run is None:

@@ -13,7 +13,7 @@ input: updates wait for batches, and the order of an epoch is planned.
 validation: losses and scores, also of the test set; programs that only they need are compiled in it.
 checkpoint: what a save takes of the host; the rest of it is written while updates go on.
 compile: updates of new shapes, with their first results.
-other: the start (reading data, restoring a checkpoint) and the end.
+other: the start (reading data, restoring a checkpoint), reports and trackers, traces, and the end.
 """
 ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
 

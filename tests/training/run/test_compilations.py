@@ -18,6 +18,15 @@ def test_each_new_shape_counts_once():
         assert counter.seconds > 0.0
 
 
+def test_programs_that_are_read_from_the_folder_of_kept_ones_are_known():
+    """JAX's own events, in its order (tests/commands/test_kept_programs.py has a whole run)."""
+    with CompileCounter() as counter:
+        jax.monitoring.record_event("/jax/compilation_cache/cache_hits")
+        jax.monitoring.record_event_duration_secs("/jax/core/compile/backend_compile_duration", 0.5)
+        jax.monitoring.record_event_duration_secs("/jax/core/compile/backend_compile_duration", 0.5)
+    assert (counter.count, counter.kept) == (2, 1)
+
+
 def test_nothing_is_counted_outside():
     triple = jax.jit(lambda x: 3.0 * x)
     x, y = jnp.zeros(6), jnp.zeros(7)

@@ -9,6 +9,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import profile
 from convs2s_jax.training.run.config import Traced, TrainingConfig
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.wall_clock import WallClock
 from tests import tiny
 
 
@@ -34,7 +35,7 @@ def calls(monkeypatch):
 )
 def test_just_the_updates_asked_for_are_traced(calls, tmp_path, asked, begin, expected):
     told, traced = [], []
-    with profile.Profile(asked, tmp_path, step=begin, tell=told.append) as one:
+    with profile.Profile(asked, tmp_path, step=begin, tell=told.append, clock=WallClock()) as one:
         one.done(begin, None)
         for step in range(begin + 1, 9):
             if calls[-1:] == [("start", tmp_path)]:
@@ -53,7 +54,7 @@ def test_the_results_of_earlier_updates_are_awaited_at_both_ends(calls, tmp_path
         def block_until_ready(self):
             calls.append("awaited")
 
-    with profile.Profile(Traced(2, 1), tmp_path, step=0, tell=print) as one:
+    with profile.Profile(Traced(2, 1), tmp_path, step=0, tell=print, clock=WallClock()) as one:
         for step in (1, 2, 3):
             one.done(step, Result())
     assert calls == ["awaited", ("start", tmp_path), "awaited", ("stop",)]

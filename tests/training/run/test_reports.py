@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import sys
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import metrics_file
+from convs2s_jax.training.run.interrupts import StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import Reports, perplexity
 from tests import tiny
 
@@ -104,6 +107,7 @@ def test_a_huge_loss_has_no_perplexity_and_no_overflow(tmp_path, loss):
 def test_perplexity_is_the_exponential_as_far_as_floats_go():
     assert [perplexity(loss) for loss in (0.0, 1.0, 699.0)] == [1.0, math.e, math.exp(699.0)]
     assert perplexity(710.0) == perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
 
 
 def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
@@ -214,9 +218,32 @@ def test_torch_is_not_imported_where_it_is_installed():
     assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0
 
 
-def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch):
+@pytest.mark.parametrize("columns", [80, 0])
+def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch, capsys, columns):
+    """A terminal without columns, as of some continuous integration, shows no bar."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.fileno", lambda: 2)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
     with Reports(tmp_path, step=0) as reports:
         reports.metrics(step=1, epoch=1, split="train", loss=2.0)
     [line] = (tmp_path / "train.log").read_text().splitlines()
     assert "step 1 epoch 1 train: loss 2, perplexity 7.389" in line
+    shown = capsys.readouterr().err
+    assert ("perplexity 7.389" in shown) == (columns == 0)
+    assert ("epoch 1 loss 2.000]" in shown) == (columns > 0)
+
+
+def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):
+    """The user is told by the command; a stop before the first update is no failure."""
+
+    def ended(step, error):
+        with Reports(tmp_path, step=0) as reports:
+            reports.advance(step, 2)
+            raise error
+
+    for step, error in enumerate((UserError("the disk is full"), StoppedBeforeUpdateError(), KeyboardInterrupt()), 7):
+        with pytest.raises(type(error)):
+            ended(step, error)
+    [line] = (tmp_path / "train.log").read_text().splitlines()
+    assert line.split(maxsplit=2)[2] == "stopped at step 7, epoch 2: the disk is full"
+    assert "full" not in capsys.readouterr().err

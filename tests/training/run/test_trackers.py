@@ -13,7 +13,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import staging, trackers
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.interrupts import EndedAtOnceError, StoppedBeforeUpdateError
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.reports import Reports
 from tests import tiny
@@ -24,7 +24,7 @@ class Recorded:
     """A tracker that keeps what it is given; it fails at the step `fails`."""
 
     def __init__(self, _workdir, run, fields, fails=None):
-        self.run, self.fields, self.fails, self.logged, self.closed = run, fields, fails, [], False
+        self.run, self.fields, self.fails, self.logged, self.closed = run, fields, fails, [], None
         ALL.append(self)
 
     def log(self, values, step):
@@ -32,8 +32,8 @@ class Recorded:
             raise OSError("no network")
         self.logged.append((step, values))
 
-    def close(self):
-        self.closed = True
+    def close(self, *, failed):
+        self.closed = "failed" if failed else "ended"
 
 
 ALL = []
@@ -63,18 +63,18 @@ def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorde
         assert values["train/perplexity"] == math.exp(1.0 / step)
         assert values["train/tokens_per_second"] == 10.0
     assert good.fields == {"seed": 3, "model.dropout": 0.1}
-    assert good.closed
+    assert good.closed == "ended"
     assert [step for step, _ in bad.logged] == [1]
     assert (tmp_path / "train.log").read_text().count(
         "bad failed and gets no more metrics of this start: no network"
     ) == 1
 
 
-def test_only_a_second_signal_does_not_wait_for_a_tracker(recorded, tmp_path):
-    for end in (KeyboardInterrupt, EndedAtOnceError):
+def test_only_a_second_signal_does_not_wait_for_a_tracker_and_errors_are_failures(recorded, tmp_path):
+    for end in (KeyboardInterrupt, EndedAtOnceError, UserError, StoppedBeforeUpdateError):
         with pytest.raises(end), Reports(tmp_path, step=0, trackers=("good",)):
             raise end
-    assert [one.closed for one in recorded] == [True, False]
+    assert [one.closed for one in recorded] == ["ended", None, "failed", "ended"]
 
 
 def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_another(recorded, tmp_path):
