@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.shapes import Shape
-from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.scaling import chips
 from convs2s_jax.scaling.plan import Plan
 from convs2s_jax.scaling.programs import Compiled
@@ -142,13 +143,14 @@ def _timed(
 ) -> tuple[TrainState, list[float]]:
     """The state after `count` updates, and the seconds between their ends; the first from the return of its call.
 
-    As in training, each is called before the one before it is awaited.
+    As in training, each is called before the one before it is awaited. Keys and rate are there before the first.
     """
     mesh = jax.tree.leaves(state.params)[0].sharding.mesh
+    rate = _replicated(mesh, jnp.float32(LEARNING_RATE))
+    keys = [_replicated(mesh, key) for key in jax.random.split(jax.random.key(0), count)]
     last, times = None, list[float]()
-    for number in range(count):
-        key = _replicated(mesh, jax.random.fold_in(jax.random.key(0), number))
-        state, sums = _one(gradients, update, state, batch, key)
+    for key in keys:
+        state, sums = _one(gradients, update, state, batch, key, rate)
         jax.block_until_ready(last)
         times.append(time.perf_counter())
         last = sums
@@ -158,19 +160,23 @@ def _timed(
 
 
 def _one(
-    gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key
+    gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key, rate: Array
 ) -> tuple[TrainState, StepSums[Any]]:
     """One update by the compiled programs, awaited on several CPU devices only."""
     total = dispatch.Program(gradients[0].program)(state.params, batch, key)
     for more in gradients[1:]:
         for _ in range(more.times):
             total = dispatch.Program(more.program)(total, state.params, batch, key)
-    mesh = jax.tree.leaves(state.params)[0].sharding.mesh
-    return dispatch.Program(update.program)(state, total, _replicated(mesh, jnp.float32(LEARNING_RATE)))
+    return dispatch.Program(update.program)(state, total, rate)
 
 
-def _replicated(mesh: Mesh, value: Any) -> Any:
-    return jax.device_put(value, sharding.replicated(mesh))
+def _replicated(mesh: Mesh, value: Array) -> Array:
+    """An array or a key on every device of the mesh, those of other processes too, which all call this."""
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        words = _replicated(mesh, jax.random.key_data(value))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
+    here = np.asarray(value)
+    return jax.make_array_from_callback(here.shape, sharding.replicated(mesh), lambda part: here[part])
 
 
 def _bytes_here(tree: Tree) -> int:

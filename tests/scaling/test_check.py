@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -12,8 +14,10 @@ from convs2s_jax.scaling import check, tables
 from convs2s_jax.scaling.check import Measured, at_hand
 from convs2s_jax.training.sharding import replicated
 from convs2s_jax.training.step import TrainState
-from tests import tiny
+from tests import processes, tiny
 from tests.meshes import mesh_of
+
+PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
 
 
 @pytest.mark.drill
@@ -44,18 +48,54 @@ def test_an_update_is_called_before_the_last_one_is_awaited(monkeypatch):
         def __init__(self, number):
             self.number = number
 
-    def one(_gradients, _update, state, _batch, _key):
+    def one(_gradients, _update, state, _batch, _key, _rate):
         log.append(("called", state.step))
         return state.replace(step=state.step + 1), Report(state.step)
 
     monkeypatch.setattr(check, "_one", one)
-    monkeypatch.setattr(check, "_replicated", lambda _mesh, value: value)
+    monkeypatch.setattr(check, "_replicated", lambda _mesh, value: log.append(("placed", value.shape)) or value)
     monkeypatch.setattr(check.jax, "block_until_ready", lambda x: x and log.append(("awaited", x.number)))
     state = TrainState(params={"w": jax.device_put(1.0, replicated(mesh_of((1, 1, 1))))}, optimizer=None, step=0)
     after, seconds = check._timed([], None, state, None, 3)
     assert after.step == len(seconds) == 3
     calls = [("called", 0), ("called", 1), ("awaited", 0), ("called", 2), ("awaited", 1), ("awaited", 2)]
-    assert log == calls
+    assert log == [("placed", ())] * 4 + calls  # keys and rate, before what is timed
+
+
+def test_keys_and_rates_are_on_all_devices():
+    mesh, key = mesh_of((4, 2, 1)), jax.random.key(3)
+    placed = check._replicated(mesh, key)
+    assert placed.sharding == replicated(mesh)
+    assert (placed.dtype, jax.random.uniform(placed)) == (key.dtype, jax.random.uniform(key))
+
+
+@pytest.mark.drill
+def test_two_processes_are_measured_together(tmp_path):
+    """No process can place arrays on the devices of the other by itself."""
+    given, path = tiny.config_file(tmp_path, mesh={"data": -1}), tmp_path / "check.json"
+    command = [sys.executable, "-c", PROGRAM, "check", f"--config={given}", "--lengths=16", "--tokens=128"]
+    command += ["--steps=2", f"--coordinator_address=127.0.0.1:{processes.free_port()}", "--num_processes=2"]
+    both = [
+        subprocess.Popen(
+            [*command, f"--process_id={i}", f"--json={path}"],
+            env=processes.environment(1),
+            cwd=tiny.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    try:
+        told = [process.communicate(timeout=processes.LIMIT)[0] for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], told
+    assert ["error of the plan" in text for text in told] == [True, False]
+    found = json.loads(path.read_text())
+    assert found["mesh"]["data"] == 2
+    assert [len(each["values"]) for each in found["measured"] if each["unit"] == "s"] == [2]
 
 
 def test_medians_spreads_and_errors_are_those_of_the_values():
