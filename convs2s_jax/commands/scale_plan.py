@@ -57,7 +57,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     devices = topology.named(options.topology, slices=options.slices)
     sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
     made = planned(cfg, devices, batches, sizes)
-    if options.baseline:
+    if options.baseline and not made.refused:
         single = topology.named(topology.alone(options.topology))
         made = plan.compared(made, plan.one_chip(cfg, made, single, sizes=sizes))
     print(tables.of_plan(made))  # noqa: T201

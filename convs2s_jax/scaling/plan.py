@@ -47,6 +47,8 @@ class Plan:
       steps: the bound of an update, for each shape.
       refused: which program does not fit and what the compiler said of it; "" where it compiled.
       efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
+      too_large_alone: why a single chip cannot hold the rows that each part of the mesh's rows has; "" where it can, or
+        was not planned. Where its programs compiled all the same, there is an efficiency.
       run_shapes: most shapes of batches that a run of the configuration has.
     """
 
@@ -68,6 +70,7 @@ class Plan:
     steps: tuple[roofline.Step, ...] = ()
     refused: str = ""
     efficiency: tuple[float, ...] = ()
+    too_large_alone: str = ""
     run_shapes: int = 0
 
     @property
@@ -176,12 +179,18 @@ def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, in
 
 
 def compared(plan: Plan, base: Plan) -> Plan:
-    """The plan with its efficiency against that of a single chip, which has steps for the same lengths."""
-    if not (plan.steps and base.steps):
-        return plan
-    pairs = zip(plan.steps, base.steps, strict=True)
+    """The plan with its efficiency against that of a single chip, and whether that can hold its part.
+
+    Args:
+      plan: of many chips, not refused.
+      base: of a single chip for the same lengths (`one_chip`).
+    """
+    reason = base.refused
+    if not reason and base.fits is False:
+        reason = f"{base.resident / 1e9:.3g} GB, and it has {base.chip.memory / 1e9:.3g} GB"
+    pairs = zip(plan.steps, base.steps, strict=True) if base.steps else ()
     each = tuple(step.tokens_per_second / plan.devices / alone.tokens_per_second for step, alone in pairs)
-    return dataclasses.replace(plan, efficiency=each)
+    return dataclasses.replace(plan, efficiency=each, too_large_alone=reason)
 
 
 def _costed(

@@ -125,8 +125,16 @@ def _steps(plan: Plan) -> list[str]:
         for shape, step in zip(plan.shapes, plan.steps, strict=True)
     ]
     head = ["bound of an update", *times[:-1], "step", f"{plan.counts}/s", "MFU at most"]
+    return [*table(head, rows), *_efficiency(plan)]
+
+
+def _efficiency(plan: Plan) -> list[str]:
+    """A line about one chip, where it was planned."""
     compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
-    return [*table(head, rows), *([f"efficiency against one chip: {compared}"] if compared else [])]
+    if not (compared or plan.too_large_alone):
+        return []
+    too_large = f", one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
+    return [f"efficiency against one chip: {compared or 'unknown'}{too_large}"]
 
 
 def _notes(plan: Plan) -> list[str]:

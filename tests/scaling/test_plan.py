@@ -316,7 +316,18 @@ def test_efficiency_is_against_one_chip_with_the_same_rows(made):
     each = made.steps[0].tokens_per_second / 8
     assert compared.efficiency == (each / base.steps[0].tokens_per_second,)
     assert 0 < compared.efficiency[0] < 1
-    assert "efficiency against one chip" in tables.of_plan(compared)
+    assert compared.too_large_alone == ""
+    assert f"efficiency against one chip: {100 * compared.efficiency[0]:.1f} %" in tables.of_plan(compared).split("\n")
+
+
+def test_one_chip_that_cannot_hold_its_part_is_named(made):
+    refused = plan.compared(made, dataclasses.replace(made, steps=(), refused="gradients: 20 GiB of 15.75"))
+    line = "efficiency against one chip: unknown, one chip cannot hold it (gradients: 20 GiB of 15.75)"
+    assert line in tables.of_plan(refused).split("\n")
+    assert plan.as_json(refused)["too_large_alone"] == "gradients: 20 GiB of 15.75"
+    larger = dataclasses.replace(made, resident=200_000_000_000, chip=dataclasses.replace(made.chip, memory=60e9))
+    line = "efficiency against one chip: 12.5 %, one chip cannot hold it (200 GB, and it has 60 GB)"
+    assert line in tables.of_plan(plan.compared(made, larger)).split("\n")
 
 
 @pytest.mark.skipif(not gpus.has_compiler(), reason="XLA's compiler for GPUs is not installed")
