@@ -11,10 +11,10 @@ from convs2s_jax.commands.scale_plan import only_compile
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
-from convs2s_jax.core.errors import did_you_mean
+from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.files import replace_file
 from convs2s_jax.scaling import figures, sweep, topology
-from convs2s_jax.training.mesh import Parallel
+from convs2s_jax.training.mesh import AXES, Parallel
 from convs2s_jax.training.run.config import Config
 
 ABOUT = """
@@ -22,8 +22,11 @@ Plan many cases, and write a table (sweep.csv) and figures into --output:
 
   {program} --config=NAME --topologies=v5e:1x1,v5e:4x4,v5e:16x16 --tokens_per_chip=4096 --output=DIR
 
-Each case is compiled once and kept in DIR/cases: the same command again makes what is missing.
+Each case is compiled once and kept in DIR/cases: the same command again makes what is missing. The table has all cases
+of the folder, those of earlier commands too.
 """
+TAKEN_FROM = {"parallel": "--ways", **{f"mesh.{axis}": "--meshes" for axis in AXES}, "mesh": "--meshes"}
+"""Fields of a configuration that are the cases', and the flags that give them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,8 @@ class SweepOptions:
     """Which cases to plan: every combination.
 
     Attributes:
-      config: name of a configuration that comes with the package, or the path of a file; its mesh is not used.
+      config: name of a configuration that comes with the package, or the path of a file; its mesh sizes and its
+        parallel are not used, its mesh.rules are.
       output: folder for plans, table and figures.
       topologies: devices, as in `convs2s scale plan --topology`.
       slices: numbers of slices.
@@ -81,6 +85,7 @@ class SweepOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Plan the cases, write the table, draw."""
     options = command_line.options_of(SweepOptions, values)
+    check_overrides(overrides)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     if options.figures:
         figures.check_installed()
@@ -100,6 +105,15 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     replace_file(folder / "sweep.csv", sweep.as_csv(rows))
     drawn = figures.draw(rows, folder) if options.figures else []
     print(f"written: {', '.join(str(path) for path in [folder / 'sweep.csv', *drawn])}")  # noqa: T201
+
+
+def check_overrides(overrides: Overrides) -> None:
+    """Raise UserError for a field that the cases give, as --config.mesh.fsdp."""
+    for field, text in overrides:
+        if field in TAKEN_FROM:
+            name = f"{command_line.PREFIX}{field}"
+            rules = ", and --config.mesh.rules alone" if field == "mesh" else ""
+            raise UserError(f"{name}={text}: a sweep takes this from {TAKEN_FROM[field]}; give that instead{rules}")
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main)

@@ -2,13 +2,13 @@
 
 import csv
 import dataclasses
-import importlib.util
 import io
 import itertools
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from typing import Any
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
-from convs2s_jax.core.versions import versions
-from convs2s_jax.scaling import gpus, plan, topology
+from convs2s_jax.scaling import plan, provenance, topology
 from convs2s_jax.scaling.topology import sizes
 from convs2s_jax.training.mesh import AXES, MeshConfig, shape
 from convs2s_jax.training.run.config import Config
@@ -26,8 +25,19 @@ Row = dict[str, Any]
 CASES = "cases"
 ABOUT = "sweep.json"
 COLUMNS = (
-    *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "tokens", "step_s"),
-    *("tokens_per_s", "efficiency", "mfu", "compute_s", "memory_s", "links_s", "host_s", "exposed_s"),
+    *("topology", "slices", "devices", "data", "fsdp", "tensor", "parallel", "batch", "budget", "length", "tokens"),
+    *(
+        "counts",
+        "step_s",
+        "tokens_per_s",
+        "efficiency",
+        "mfu",
+        "compute_s",
+        "memory_s",
+        "links_s",
+        "host_s",
+        "exposed_s",
+    ),
     *("resident_bytes", "state_bytes", "sent_bytes", "fits", "exact", "compile_s", "compile_processor_s", "refused"),
 )
 
@@ -39,7 +49,7 @@ class Case:
     Attributes:
       topology: name of the devices.
       slices: number of slices.
-      mesh: size of each axis.
+      mesh: size of each axis; as it was asked for where it does not fit the devices.
       parallel: the way an update is spread.
       tokens: of a batch.
       each: whether they are for each part of the rows (weak scaling), not for all together (strong scaling).
@@ -61,6 +71,11 @@ class Case:
         mesh = ".".join(map(str, self.mesh))
         return f"{self.topology.replace(':', '-')}_{self.slices}_{mesh}_{self.parallel}_{batch}"
 
+    @property
+    def available(self) -> int:
+        """Number of devices of the topology, all slices together."""
+        return self.slices * sizes(self.topology)
+
 
 def cases(
     topologies: Sequence[str],
@@ -72,15 +87,16 @@ def cases(
     tokens_per_chip: Sequence[int],
     length: int,
 ) -> list[Case]:
-    """All combinations, those that are equal (as any mesh of one chip) once.
+    """All combinations, those that are equal (as any mesh of one chip) once, and those that do not fit as well.
 
     Raises:
-      UserError: a mesh is not three numbers, or does not fit a topology.
+      UserError: a mesh is not three numbers, or a topology is none.
     """
+    asked = [_mesh(text) for text in meshes]
     batches = [(each, False) for each in tokens] + [(each, True) for each in tokens_per_chip]
     found = [
-        Case(topology=t, slices=s, mesh=_mesh(m, s * sizes(t)), parallel=way, tokens=number, each=each, length=length)
-        for t, s, m, way, (number, each) in itertools.product(topologies, slices, meshes, ways, batches)
+        Case(topology=t, slices=s, mesh=_fitted(m, s * sizes(t)), parallel=way, tokens=number, each=each, length=length)
+        for t, s, m, way, (number, each) in itertools.product(topologies, slices, asked, ways, batches)
     ]
     return list(dict.fromkeys(found))
 
@@ -88,12 +104,13 @@ def cases(
 def run(
     cfg: Config, wanted: Sequence[Case], folder: Path, sizes: Mapping[str, int], tell: Callable[[str], None]
 ) -> list[Row]:
-    """Make the plans that the folder does not have yet, and return the rows of the table.
+    """Make the plans that the folder does not have yet, and return the rows of all that it has, those wanted first.
 
     Args:
-      cfg: the configuration; mesh and way are the cases'.
+      cfg: the configuration; the sizes of meshes and the way are the cases'.
       wanted: cases.
-      folder: for the plans; those of another configuration, vocabulary or version are refused.
+      folder: for the plans; those of another configuration, vocabulary or version, of other settings of the compilers
+        or other rates of the chips are refused.
       sizes: entries of the vocabularies (`configured.vocabularies`).
       tell: gets a sentence for each case.
 
@@ -102,34 +119,34 @@ def run(
     """
     topology.check_compilers([case.topology for case in wanted])
     (folder / CASES).mkdir(parents=True, exist_ok=True)
-    about = {
-        "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(), parallel="jit")),
-        "vocabulary": dict(sizes),
-        "versions": _versions(),
-    }
     path = folder / ABOUT
+    about = provenance.of_plans(cfg, sizes, {case.topology.partition(":")[0] for case in wanted}, os.environ)
     if path.exists():
         known = read_json(path, remedy="give another --output")
-        way_out = "give another --output, or remove it"
-        by = known.pop("versions", "unknown versions")
-        check(
-            known == {name: about[name] for name in ("config", "vocabulary")},
-            f"{folder} has plans of another configuration: {way_out}",
-        )
-        check(by == about["versions"], f"{folder} has plans by {by}, and this is {about['versions']}: {way_out}")
+        about = provenance.joined(known, about, folder)
     replace_file(path, json.dumps(about, indent=1) + "\n")
     found = []
     for number, case in enumerate(wanted, 1):
         place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
         made = read_json(place, remedy="remove it, and it is made again") if place.exists() else None
-        if made is None or set(made) == {"refused"}:  # what refused it may be mended
-            made, told = _plan(cfg, case, sizes), "planned"
+        if made is None or set(made) == {"case", "refused"}:  # what refused it may be mended
+            made, told = {"case": dataclasses.asdict(case), **_plan(cfg, case, sizes)}, "planned"
             replace_file(place, json.dumps(made, indent=1) + "\n")
         row = row_of(case, made)
         result = f"refused: {row['refused']}" if row["refused"] else f"{1e3 * row['step_s']:.2f} ms a step"
         tell(f"{number} of {len(wanted)}: {case.name}: {told}; {result}")
         found.append(row)
-    return with_efficiency(found)
+    return with_efficiency([*found, *_rows_of_others(folder, {case.name for case in wanted})])
+
+
+def _rows_of_others(folder: Path, wanted: Collection[str]) -> list[Row]:
+    """Rows of the cases that an earlier start has left in the folder and that this one does not name."""
+    plans = [
+        read_json(path, remedy="remove it")
+        for path in sorted((folder / CASES).glob("*.json"))
+        if path.stem not in wanted
+    ]
+    return [row_of(Case(**{**made["case"], "mesh": tuple(made["case"]["mesh"])}), made) for made in plans]
 
 
 def row_of(case: Case, made: Row) -> Row:
@@ -138,10 +155,11 @@ def row_of(case: Case, made: Row) -> Row:
     row |= {
         "topology": case.topology,
         "slices": case.slices,
-        "devices": math.prod(case.mesh),
+        "devices": math.prod(case.mesh) if min(case.mesh) > 0 else case.available,
         "parallel": case.parallel,
         "batch": "each" if case.each else "all",
         "budget": case.tokens,
+        "length": case.length,
         "refused": made.get("refused", ""),
         "fits": made.get("fits"),
         "exact": made.get("exact"),
@@ -153,6 +171,7 @@ def row_of(case: Case, made: Row) -> Row:
     compiled = [*programs, *([made["start"]] if made.get("start") else [])]
     return row | {
         "tokens": made["tokens"][0],
+        "counts": made["counts"],
         "step_s": bound["seconds"],
         "tokens_per_s": bound["tokens_per_second"],
         "mfu": bound["mfu"],
@@ -170,10 +189,10 @@ def row_of(case: Case, made: Row) -> Row:
 
 
 def with_efficiency(rows: Sequence[Row]) -> list[Row]:
-    """Tokens/s of a device as a share of those of the fewest devices of the same chip, at the same tokens."""
+    """Tokens/s of a device as a share of those of the fewest devices of this chip, tokens and length alike."""
 
     def series(row: Row) -> tuple[Any, ...]:
-        return row["topology"].partition(":")[0], row["batch"], row["budget"]
+        return row["topology"].partition(":")[0], row["batch"], row["budget"], row["length"]
 
     def each(row: Row) -> float:
         return row["tokens_per_s"] / row["devices"]
@@ -204,7 +223,8 @@ def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
     """The plan of a case as JSON; of one that cannot be planned, the reason."""
     try:
         devices = topology.named(case.topology, slices=case.slices)
-        mesh = dict(zip(AXES, case.mesh, strict=True))
+        _check_fits(case)
+        mesh = {**to_dict(cfg.mesh), **dict(zip(AXES, case.mesh, strict=True))}
         changed = build(Config, {**to_dict(cfg), "mesh": mesh, "parallel": case.parallel})
         batch = {"tokens_per_chip": case.tokens} if case.each else {"tokens": case.tokens}
         made = plan.make(changed, devices, lengths=[case.length], sizes=sizes, **batch)
@@ -213,18 +233,38 @@ def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
     return plan.as_json(made)
 
 
-def _versions() -> str:
-    """Of what compiles."""
-    compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
-    return versions("convs2s_jax", "jax", *compilers)
-
-
-def _mesh(text: str, devices: int) -> tuple[int, int, int]:
-    """The sizes of "data.fsdp.tensor" on so many devices."""
+def _mesh(text: str) -> tuple[int, int, int]:
+    """The sizes of "data.fsdp.tensor"."""
     axes = text.split(".")
     check(
         len(axes) == len(AXES) and all(re.fullmatch("-?[0-9]{1,9}", size) for size in axes),
         f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1 where -1 takes the rest",
     )
     data, fsdp, tensor = map(int, axes)
-    return shape(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), devices)
+    try:
+        _config((data, fsdp, tensor))
+    except UserError as error:
+        raise UserError(f"--meshes has '{text}': {error}") from error
+    return data, fsdp, tensor
+
+
+def _config(mesh: tuple[int, int, int]) -> MeshConfig:
+    data, fsdp, tensor = mesh
+    return MeshConfig(data=data, fsdp=fsdp, tensor=tensor)
+
+
+def _fitted(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
+    """The sizes of a mesh on so many devices, -1 replaced; as they are where they do not fit, which `_plan` refuses."""
+    try:
+        return shape(_config(mesh), devices)
+    except UserError:
+        return mesh
+
+
+def _check_fits(case: Case) -> None:
+    """Raise UserError, with mesh and topology, if the mesh of a case does not fit its devices."""
+    try:
+        shape(_config(case.mesh), case.available)
+    except UserError as error:
+        where = case.topology if case.slices == 1 else f"{case.slices} slices of {case.topology}"
+        raise UserError(f"--meshes has {'.'.join(map(str, case.mesh))}, on {where}: {error}") from error

@@ -3,13 +3,16 @@
 import csv
 import importlib.util
 import json
+import math
+import operator
 
 import pytest
 
 from convs2s_jax.commands import scale
 from convs2s_jax.commands.scale_sweep import SweepOptions
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.scaling import figures, sweep
+from convs2s_jax.scaling import figures, provenance, sweep
+from convs2s_jax.training.mesh import MeshConfig
 from tests import tiny
 
 SIZES = {"source": 150, "target": 150}
@@ -32,12 +35,29 @@ def test_equal_cases_are_planned_once():
         ("a.1.1", "write data.fsdp.tensor"),
         ("--1.1.1", "write data.fsdp.tensor"),
         ("\N{SUPERSCRIPT TWO}.1.1", "write data.fsdp.tensor"),
-        ("16.1.1", "use fewer"),
+        ("0.1.1", "--meshes has '0.1.1': data is 0: a number of devices; use 1 or more"),
+        ("-1.-1.1", "--meshes has '-1.-1.1': data and fsdp are -1"),
     ],
 )
 def test_a_mesh_that_is_none_is_refused(mesh, message):
     with pytest.raises(UserError, match=message):
         cases(topologies=("cpu:8",), meshes=(mesh,))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "reason"),
+    [
+        ("16.1.1", "mesh: data 16 * fsdp 1 * tensor 1 is 16 devices, and there are 8: use fewer"),
+        ("3.-1.1", "mesh: 8 devices cannot be divided by data 3"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_one_topology_is_a_row_with_the_reason(mesh, reason, tmp_path):
+    """The other cases of the sweep are planned."""
+    wanted = cases(topologies=("cpu:8",), meshes=(mesh, "-1.1.1"), tokens=())
+    assert [case.mesh for case in wanted] == [tuple(map(int, mesh.split("."))), (8, 1, 1)]
+    (row,) = sweep.run(tiny.config(), wanted[:1], tmp_path, SIZES, print)
+    assert row["refused"].startswith(f"--meshes has {mesh}, on cpu:8: {reason}")
+    assert row["devices"] == (16 if mesh == "16.1.1" else 8)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +85,7 @@ def planned(case, *, step=1.0):
     return {
         "fits": True,
         "tokens": [tokens],
+        "counts": "texts",
         "steps": [{**bound, "seconds": step, "tokens_per_second": tokens / step}],
         "programs": [program, {**program, "times": 3}],
         "resident": 1e9,
@@ -125,7 +146,7 @@ def test_plans_of_another_configuration_are_refused(tmp_path, plans):
 
 def test_plans_by_another_compiler_are_refused(tmp_path, plans, monkeypatch):
     sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
-    monkeypatch.setattr(sweep, "versions", lambda *_: "jax 9")
+    monkeypatch.setattr(provenance, "versions", lambda *_: "jax 9")
     with pytest.raises(
         UserError, match=r"has plans by convs2s_jax .*jax 0.*, and this is jax 9: give another --output"
     ):
@@ -160,10 +181,12 @@ def test_the_table_and_the_figures_are_files(tmp_path, plans):
     assert len(table) == 6
     assert table[0]["step_s"] == "1.125"
     assert [row["refused"] for row in table].count("too large") == 1
+    assert {row["counts"] for row in table if not row["refused"]} == {"texts"}
     drawn = figures.draw(rows, tmp_path)
     assert {path.name for path in drawn} == {f"{name}.{kind}" for name in figures.FIGURES for kind in ("png", "svg")}
     assert (tmp_path / "weak.png").read_bytes().startswith(b"\x89PNG")
     assert "efficiency" in (tmp_path / "weak.svg").read_text() or "<svg" in (tmp_path / "weak.svg").read_text()
+    assert "<!-- texts/s -->" in (tmp_path / "strong.svg").read_text()
     assert plans
 
 
@@ -176,6 +199,91 @@ def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
         "cpu data, jit, 64 tokens for each part of the rows": [1, 8],
     }
     assert plans
+
+
+def rows_of(*meshes, length=16, budget=512):
+    """Rows of meshes, with what a figure's lines need."""
+    wanted = [
+        sweep.Case(
+            topology=f"cpu:{math.prod(mesh)}",
+            slices=1,
+            mesh=mesh,
+            parallel="jit",
+            tokens=budget,
+            each=False,
+            length=length,
+        )
+        for mesh in meshes
+    ]
+    return [sweep.row_of(case, planned(case)) for case in wanted]
+
+
+def test_meshes_that_grow_along_other_axes_are_other_lines():
+    """2.-1.1 and -1.2.1 on 4, 16 and 64 chips; 4 x 4 lies in neither."""
+    rows = rows_of((1, 1, 1), (2, 2, 1), (2, 8, 1), (8, 2, 1), (2, 32, 1), (32, 2, 1), (4, 4, 1))
+    lines = {label: [row["devices"] for row in line] for label, line in figures.series(rows).items()}
+    assert lines == {
+        "cpu data x fsdp 2, jit, 512 tokens in all": [1, 4, 16, 64],
+        "cpu data 2 x fsdp, jit, 512 tokens in all": [1, 4, 16, 64],
+        "cpu data 4 x fsdp 4, jit, 512 tokens in all": [1, 16],
+    }
+    assert list(figures.series(rows[:1])) == ["cpu one chip, jit, 512 tokens in all"]
+    assert list(figures.series(rows_of((2, 8, 1), (4, 4, 1)))) == [
+        "cpu data 2 x fsdp 8, jit, 512 tokens in all",
+        "cpu data 4 x fsdp 4, jit, 512 tokens in all",
+    ]
+
+
+def test_lengths_are_other_lines_and_have_their_own_efficiency():
+    rows = rows_of((1, 1, 1), (8, 1, 1)) + rows_of((8, 1, 1), length=32)
+    assert list(figures.series(rows)) == [
+        f"cpu {label}"
+        for label in ("data, jit, 512 tokens in all, length 16", "data 8, jit, 512 tokens in all, length 32")
+    ]
+    assert [row["efficiency"] for row in sweep.with_efficiency(rows)] == [1.0, 1 / 8, 1.0]
+
+
+def test_cases_of_earlier_commands_stay_in_the_table(tmp_path, plans):
+    both = sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
+    told = []
+    again = sweep.run(tiny.config(), cases(topologies=("cpu:8",), each=()), tmp_path, SIZES, told.append)
+    assert len(told) == 2
+    key = operator.itemgetter("devices", "data", "batch")
+    assert sorted(again, key=key) == sorted(both, key=key)  # the baseline of one chip is still there
+    assert [row["batch"] for row in again[:2]] == ["all", "all"]
+    assert len(plans) == 6
+
+
+@pytest.mark.parametrize("field", ["parallel=shard_map", "mesh.fsdp=2", "mesh.data=2", "mesh.tensor=2", "mesh={}"])
+def test_what_the_cases_give_is_refused_on_the_command_line(field, tmp_path, capsys):
+    given = [f"--config={tiny.config_file(tmp_path, mesh={'fsdp': 2})}", f"--output={tmp_path / 'out'}", "--tokens=64"]
+    with pytest.raises(SystemExit) as ended:
+        scale.console(["convs2s scale", "sweep", *given, "--topologies=cpu:1", f"--config.{field}"])
+    assert ended.value.code == 2
+    flag = "--ways" if field.startswith("parallel") else "--meshes"
+    assert f"--config.{field}: a sweep takes this from {flag}; give that instead" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_rules_are_those_of_the_configuration(tmp_path, monkeypatch):
+    """Sizes and way are the cases', also where the configuration's file has others."""
+    made = []
+
+    def one(cfg, *_, **__):
+        made.append(cfg)
+        raise UserError("enough")
+
+    monkeypatch.setattr(sweep.plan, "make", one)
+    rules = [["conv/w", ["fsdp", None, None]]]
+    cfg = tiny.config(mesh={"fsdp": 2, "rules": rules}, parallel="shard_map")
+    wanted = cases(topologies=("cpu:1",), tokens=())
+    sweep.run(cfg, wanted, tmp_path, SIZES, print)
+    (found,) = made
+    assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules), "jit")
+    assert found.mesh.rules
+    sweep.run(tiny.config(mesh={"data": 4, "rules": rules}), wanted, tmp_path, SIZES, print)
+    with pytest.raises(UserError, match="has plans of another configuration"):
+        sweep.run(tiny.config(), wanted, tmp_path, SIZES, print)
 
 
 @pytest.mark.parametrize(

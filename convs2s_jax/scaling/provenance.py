@@ -1,0 +1,87 @@
+"""What the plans of a sweep's folder have in common, so that it gets no others: configuration, compilers, rates."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.versions import versions
+from convs2s_jax.scaling import gpus
+from convs2s_jax.scaling.chips import CHIPS
+from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.run.config import Config
+
+Facts = dict[str, Any]
+OPTIONS = (
+    *("jax_optimization_level", "jax_memory_fitting_level", "jax_exec_time_optimization_effort"),
+    *("jax_memory_fitting_effort", "jax_default_matmul_precision"),
+)
+"""Settings of JAX by which programs differ, in the environment in capitals."""
+VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+NO_MATTER = "--xla_force_host_platform_device_count"
+"""A flag by which no program differs."""
+
+
+def of_plans(cfg: Config, sizes: Mapping[str, int], chips: Collection[str], environment: Mapping[str, str]) -> Facts:
+    """What plans have in common, as values that JSON can hold.
+
+    Args:
+      cfg: the configuration, of which a sweep replaces the sizes of the mesh and the way.
+      sizes: entries of the vocabularies.
+      chips: names of chips; those that the table does not have are measured for each plan.
+      environment: variables of this process.
+    """
+    return {
+        "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(rules=cfg.mesh.rules), parallel="jit")),
+        "vocabulary": dict(sizes),
+        "versions": _versions(),
+        "settings": settings(environment),
+        "chips": {name: {**vars(CHIPS[name]), "peaks": dict(CHIPS[name].peaks)} for name in CHIPS if name in chips},
+    }
+
+
+def joined(known: Facts, about: Facts, folder: Path) -> Facts:
+    """Of the plans that a folder has (`known`) and of those that are to be added to it.
+
+    Raises:
+      UserError: they are not to be mixed.
+    """
+    way_out = "give another --output, or remove it"
+    check({*known} >= {"versions", "settings", "chips"}, f"{folder} has plans of an earlier version: {way_out}")
+    same = all(known.get(name) == about[name] for name in ("config", "vocabulary"))
+    check(same, f"{folder} has plans of another configuration: {way_out}")
+    by, this = known["versions"], about["versions"]
+    check(by == this, f"{folder} has plans by {by}, and this is {this}: {way_out}")
+    for name, value in about["settings"].items():
+        before = known["settings"].get(name)
+        check(
+            before == value, f"{folder} has plans with {name} {_set(before)}, and here it is {_set(value)}: {way_out}"
+        )
+    for name, chip in about["chips"].items():
+        rates = known["chips"].get(name, chip)
+        check(rates == chip, f"{folder} has plans with other rates of {name} than the table of chips: {way_out}")
+    return {**about, "chips": {**known["chips"], **about["chips"]}}
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """The settings of JAX and of the compilers, None for those that are not set."""
+    options = {name.upper(): jax.config.values[name] for name in OPTIONS}
+    found = {name: None if value is None else str(value) for name, value in options.items()}
+    for name in VARIABLES:
+        flags = [flag for flag in environment.get(name, "").split() if not flag.startswith(NO_MATTER)]
+        found[name] = " ".join(flags) or None
+    return found
+
+
+def _versions() -> str:
+    """Of what compiles."""
+    compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
+    return versions("convs2s_jax", "jax", *compilers)
+
+
+def _set(value: str | None) -> str:
+    return "unset" if value is None else f"'{value}'"
