@@ -8,7 +8,7 @@ To add a chip, add an entry to `CHIPS` with the page its numbers are from, and i
 needs one in `gpus.CORES`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -32,7 +32,8 @@ class Chip:
       memory_bandwidth: bytes/s between memory and chip.
       link: bytes/s of one link in one direction; of a switch, all links of the chip to it together.
       axes: axes of the torus that links connect, each with two links per chip; 0 for a switch.
-      wraps: size from which on an axis of the torus is closed to a ring; 0 for never.
+      wraps: with two axes, size from which on an axis of the torus is closed to a ring; with three, all axes are where
+        this divides all sizes of the slice, none otherwise.
       together: chips that are connected by links; 0 for those of a slice, however many these are.
       network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
       host: bytes/s between the chip and its host (PCIe), in one direction; 0 if unknown.
@@ -60,6 +61,12 @@ class Chip:
                 f"the table of chips has no rate of {self.name} for {dtype}; it has {', '.join(self.peaks)}"
             )
         return self.peaks[dtype]
+
+    def rings(self, sizes: Sequence[int]) -> tuple[bool, ...]:
+        """Which axes of a slice of these sizes are closed to rings."""
+        if self.axes == 2:
+            return tuple(size >= self.wraps for size in sizes)
+        return (all(size % self.wraps == 0 for size in sizes),) * len(sizes)
 
 
 _TPU = "https://docs.cloud.google.com/tpu/docs"

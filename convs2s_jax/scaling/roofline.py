@@ -149,9 +149,9 @@ def bandwidth(chip: Chip, members: Sequence[Place], places: Sequence[Place]) -> 
     if not chip.axes:
         return chip.link
     total = 0.0
-    for axis in range(chip.axes):
-        extent = 1 + max(place[1][axis] for place in places)
+    sizes = [1 + max(place[1][axis] for place in places) for axis in range(chip.axes)]
+    for axis, ring in enumerate(chip.rings(sizes)):
         span = len({place[1][axis] for place in members})
         if span > 1:
-            total += chip.link * (2 if span == extent >= chip.wraps else 1)
+            total += chip.link * (2 if ring and span == sizes[axis] else 1)
     return total or chip.link

@@ -1,6 +1,7 @@
 """The bound of a step, against sums by hand."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -84,6 +85,16 @@ SMALL = [(0, (x, y, 0)) for x in range(4) for y in range(4)]
 V5E = CHIPS["v5e"]
 
 
+def slice_of(*sizes):
+    """The places of a slice of these sizes."""
+    return [(0, place) for place in itertools.product(*map(range, sizes))]
+
+
+def line_of(size):
+    """Places along the first of three axes."""
+    return slice_of(size, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("chip", "members", "places", "links"),
     [
@@ -91,7 +102,13 @@ V5E = CHIPS["v5e"]
         (V5E, GRID[:16], GRID, 2),  # one axis
         (V5E, GRID[:4], GRID, 1),  # a part of an axis is no ring
         (V5E, SMALL, SMALL, 2),  # two axes of 4: v5e closes those of 16
-        (CHIPS["v5p"], [(0, (x, 0, 0)) for x in range(4)], [(0, (x, 0, 0)) for x in range(4)], 2),
+        (CHIPS["v5p"], line_of(4), slice_of(4, 4, 4), 2),
+        (CHIPS["v5p"], line_of(8), slice_of(8, 4, 12), 2),
+        (CHIPS["v4"], slice_of(4, 4, 4), slice_of(4, 4, 4), 6),
+        (CHIPS["v4"], line_of(4), slice_of(4, 4, 2), 1),  # v4 and v5p close all axes, of multiples of 4, or none
+        (CHIPS["v5p"], line_of(4), slice_of(4, 4, 6), 1),
+        (CHIPS["v5p"], line_of(4), line_of(4), 1),
+        (CHIPS["v5p"], line_of(2), slice_of(4, 4, 4), 1),
         (CHIPS["h100"], [(0, ()), (0, ())], [(0, ())] * 8, 1),
     ],
 )
