@@ -1,5 +1,6 @@
 """Updates on the devices at hand, measured beside their plan."""
 
+import dataclasses
 import itertools
 import statistics
 import time
@@ -15,7 +16,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.nn.types import Array, Key, Tree
-from convs2s_jax.scaling import chips
+from convs2s_jax.scaling import chips, rates
 from convs2s_jax.scaling.plan import Plan
 from convs2s_jax.scaling.programs import Compiled
 from convs2s_jax.scaling.topology import Topology
@@ -68,7 +69,7 @@ class Measured(NamedTuple):
 
 
 def at_hand(count: int | None = None) -> Topology:
-    """The devices of this training, all processes together; the first `count` of them.
+    """The devices of this training, all processes together; the first `count` of them. Memory is what JAX may use.
 
     Raises:
       UserError: there are fewer, or there are several processes and `count` is not the number of all devices.
@@ -80,9 +81,10 @@ def at_hand(count: int | None = None) -> Topology:
         f"--devices={count}: several processes use all of their {jax.device_count()} devices; leave it out",
     )
     kind = devices[0].device_kind
+    chip, memory = chips.of_device(kind), rates.memory_limit(devices)
     return Topology(
         name=f"{kind}:{len(devices)}",
-        chip=chips.of_device(kind),
+        chip=dataclasses.replace(chip, memory=memory) if chip and memory else chip,
         devices=tuple(devices),
         exact=True,
     )

@@ -94,11 +94,11 @@ def _tpu(
 def _gpu(
     name: str, kind: str, page: str, *, memory: float, hbm: float, link: float, network: float, host: float
 ) -> Chip:
-    """A GPU of a machine with eight on a switch. Its products of float32 are TF32, half as fast as bfloat16."""
+    """A GPU of a machine with eight on a switch, `memory` in bytes. Its products of float32 are TF32, half as fast."""
     return Chip(
         name=name,
         peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float16": PEAKS[kind], "float32": PEAKS[kind] / 2}),
-        memory=RESERVED * memory * GB,
+        memory=RESERVED * memory,
         memory_bandwidth=hbm * GB,
         link=link * GB,
         together=8,
@@ -110,6 +110,9 @@ def _gpu(
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"
+_A100, _A100_40, _H100, _H200 = (
+    f"NVIDIA {name}" for name in ("A100-SXM4-80GB", "A100-SXM4-40GB", "H100 80GB HBM3", "H200")
+)
 CHIPS: Mapping[str, Chip] = MappingProxyType(
     {
         chip.name: chip
@@ -118,17 +121,20 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
             _tpu("v5e", "TPU v5 lite", "v5e", gib=15.75, hbm=819, link=45, network=3.125, axes=2),
             _tpu("v5p", "TPU v5p", "v5p", gib=95.74, hbm=2765, link=90, network=6.25, axes=3),
             _tpu("v6e", "TPU v6 lite", "v6e", gib=31.25, hbm=1638, link=90, network=12.5, axes=2, host=32),
-            _gpu("a100", "NVIDIA A100", f"{_NVIDIA}/a100", memory=80, hbm=2039, link=300, network=25, host=32),
-            _gpu("h100", "NVIDIA H100", f"{_NVIDIA}/h100", memory=80, hbm=3350, link=450, network=50, host=64),
-            _gpu("h200", "NVIDIA H200", f"{_NVIDIA}/h200", memory=141, hbm=4800, link=450, network=50, host=64),
+            _gpu("a100", _A100, f"{_NVIDIA}/a100", memory=85_100_068_864, hbm=2039, link=300, network=25, host=32),
+            _gpu(
+                "a100-40gb", _A100_40, f"{_NVIDIA}/a100", memory=42_331_013_120, hbm=1555, link=300, network=25, host=32
+            ),
+            _gpu("h100", _H100, f"{_NVIDIA}/h100", memory=84_942_979_072, hbm=3350, link=450, network=50, host=64),
+            _gpu("h200", _H200, f"{_NVIDIA}/h200", memory=151_397_597_184, hbm=4800, link=450, network=50, host=64),
         )
     }
 )
 """Peaks are those of the product pages, without sparsity. The memory of a TPU is what its compiler (libtpu 0.0.42.1)
-takes programs for, that of a GPU the page's times `RESERVED`. A link of a TPU is that of the scaling book, nine
-tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100 Gbit/s for 8 v5e, 50 Gbit/s
-for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100. The link to the host
-is that of the scaling book for TPUs, and half of both directions of PCIe on the pages of GPUs."""
+takes programs for, that of a GPU `RESERVED` of the bytes that XLA has for it (`scaling.gpus`). A link of a TPU is that
+of the scaling book, nine tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100
+Gbit/s for 8 v5e, 50 Gbit/s for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100.
+The link to the host is that of the scaling book for TPUs, and half of both directions of PCIe on the pages of GPUs."""
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -137,12 +143,13 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "TPU v5": "v5p",
         "TPU v5p": "v5p",
         "TPU v6 lite": "v6e",
-        "NVIDIA A100": "a100",
-        "NVIDIA H100": "h100",
-        "NVIDIA H200": "h200",
+        _A100: "a100",
+        _A100_40: "a100-40gb",
+        _H100: "h100",
+        _H200: "h200",
     }
 )
-"""The chip of a device's kind, as `PEAKS` has it."""
+"""The chip of a device's kind, as `PEAKS` has it. GPUs on cards and parts of GPUs are no such chip."""
 
 
 def named(name: str) -> Chip:

@@ -30,8 +30,6 @@ SLOW = 0.8
 """Share of the median product rate below which a process is reported."""
 SLOW_EXCHANGE = 0.25
 """Share of the published rate of a link, or of the network, below which an all-reduce is reported (not measured)."""
-LINKLESS = ("PCIE", "NVL")
-"""In the kinds of GPUs that are not on a switch: the table of chips does not have the rate between them."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -199,7 +197,7 @@ def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float 
     told = f"an all-reduce over all devices sends {bandwidth / 1e9:.2f} GB/s from each"
     kind = next(iter(kinds))
     chip = chips.of_device(kind)
-    if chip is None or any(word in kind.upper() for word in LINKLESS):
+    if chip is None:
         return [Finding(told)]
     hosts, slices = {each["host"] for each in seen}, {number for each in seen for number in each["slices"]}
     by_network = len(slices) > 1 if chip.axes else len(hosts) > 1

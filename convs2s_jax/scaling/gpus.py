@@ -50,17 +50,19 @@ _HOPPER = Core(
     shared_by_block=232_448,
     cache=52_428_800,
 )
+_A100 = Core(
+    capability=(8, 0),
+    count=108,
+    units=64,
+    clock=1.41,
+    shared=167_936,
+    shared_by_block=166_912,
+    cache=41_943_040,
+)
 CORES: Mapping[str, Core] = MappingProxyType(
     {
-        "a100": Core(
-            capability=(8, 0),
-            count=108,
-            units=64,
-            clock=1.41,
-            shared=167_936,
-            shared_by_block=166_912,
-            cache=41_943_040,
-        ),
+        "a100": _A100,
+        "a100-40gb": _A100,
         "h100": _HOPPER,
         "h200": _HOPPER,
     }

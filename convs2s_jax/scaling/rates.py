@@ -30,17 +30,26 @@ REPEATS = 5
 def measured(devices: Sequence[Any], dtype: str) -> Chip:
     """One of these devices as a chip: FLOP/s of a product, bytes/s of a copy and of an all-reduce.
 
-    Its memory and its network are not known (0).
+    Its memory is what the runtime tells, and its network is not known (0).
     """
     mesh = Mesh(np.asarray(devices), ("all",))
     return Chip(
         name=devices[0].device_kind,
         peaks=MappingProxyType({dtype: product_rate(mesh, dtype)}),
-        memory=0.0,
+        memory=memory_limit(devices),
         memory_bandwidth=copy_rate(mesh),
         link=exchange_rate(mesh) if len(devices) > 1 else 1.0,
         source="measured on the devices at hand",
     )
+
+
+def memory_limit(devices: Sequence[Any]) -> float:
+    """Bytes of each of these devices of this process that programs may use; 0 where it does not tell, as on CPU.
+
+    A GPU has more: JAX reserves a share of it at the start.
+    """
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    return float(min((device.memory_stats() or {}).get("bytes_limit", 0) for device in here))
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:

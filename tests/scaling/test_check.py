@@ -1,9 +1,11 @@
 """Updates on virtual devices beside their plan, by the command; and what is said of numbers."""
 
+import dataclasses
 import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -12,11 +14,13 @@ from convs2s_jax.commands import scale, scale_batches
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.scaling import check, tables
 from convs2s_jax.scaling.check import Measured, at_hand
+from convs2s_jax.scaling.chips import CHIPS
 from convs2s_jax.training.sharding import replicated
 from convs2s_jax.training.step import TrainState
 from tests import processes, tiny
 from tests.meshes import mesh_of
 
+H100 = "NVIDIA H100 80GB HBM3"
 PROGRAM = "from convs2s_jax.commands import scale; scale.console()"
 
 
@@ -145,6 +149,20 @@ def test_help_is_printed(arguments, capsys):
 def test_more_devices_than_there_are_are_refused():
     with pytest.raises(UserError, match=r"^--devices=9: there are 8; use fewer"):
         at_hand(9)
+
+
+@pytest.mark.parametrize(("limits", "memory"), [((9e9, 8e9), 8e9), ((None, None), CHIPS["h100"].memory)])
+def test_memory_is_what_the_runtime_may_use(limits, memory, monkeypatch):
+    """A run can be given more or less than the share that JAX reserves by default."""
+    found = [SimpleNamespace(process_index=0, device_kind=H100, memory_stats=lambda n=n: n) for n in map(stats, limits)]
+    elsewhere = SimpleNamespace(process_index=1, device_kind=H100)  # no process can ask the devices of another
+    monkeypatch.setattr(jax, "devices", lambda: [*found, elsewhere])
+    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    assert at_hand().chip == dataclasses.replace(CHIPS["h100"], memory=memory)
+
+
+def stats(limit):
+    return limit and {"bytes_limit": limit}
 
 
 def test_several_processes_use_all_their_devices(monkeypatch):

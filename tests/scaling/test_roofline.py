@@ -148,13 +148,33 @@ def test_a_dtype_that_the_table_lacks_is_refused():
         ("TPU v5", "v5p"),
         ("TPU v6 lite", "v6e"),
         ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-PCIE-40GB", None),
         ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
         ("cpu", None),
     ],
 )
 def test_devices_find_their_chip(kind, name):
     found = chips.of_device(kind)
     assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "bandwidth"),
+    [
+        ("a100", 85_100_068_864, 2039e9),
+        ("a100-40gb", 42_331_013_120, 1555e9),
+        ("h100", 84_942_979_072, 3350e9),
+        ("h200", 151_397_597_184, 4800e9),
+    ],
+)
+def test_gpus_have_the_bytes_that_xla_has_for_them(name, memory, bandwidth):
+    """Those that NVIDIA's driver tells, which are not the product page's 80 GB; JAX reserves three quarters of them."""
+    assert (CHIPS[name].memory, CHIPS[name].memory_bandwidth) == (0.75 * memory, bandwidth)
 
 
 def test_every_chip_names_its_source_and_has_plausible_rates():

@@ -1,5 +1,6 @@
 """How much of the devices' arithmetic a training uses: floating-point operations of an update, and of the devices."""
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -26,9 +27,13 @@ PEAKS: Mapping[str, float] = MappingProxyType(
         "TPU7x": 1153.5 * TERA,  # a device is one of the two halves of a chip
         "Tesla T4": 65 * TERA,
         "Tesla V100": 125 * TERA,
-        "NVIDIA A100": 312 * TERA,
+        "Tesla V100-PCIE": 112 * TERA,
+        "NVIDIA A100-SXM4-40GB": 312 * TERA,
+        "NVIDIA A100-SXM4-80GB": 312 * TERA,
+        "NVIDIA A100-PCIE-40GB": 312 * TERA,
+        "NVIDIA A100 80GB PCIe": 312 * TERA,
         "NVIDIA L4": 121 * TERA,
-        "NVIDIA H100": 989.4 * TERA,
+        "NVIDIA H100 80GB HBM3": 989.4 * TERA,
         "NVIDIA H100 PCIe": 756 * TERA,
         "NVIDIA H200": 989.4 * TERA,
         "NVIDIA B200": 2250 * TERA,
@@ -43,10 +48,22 @@ sheets, where numbers with sparsity are halved.
 """
 
 
+FORMS = frozenset({"PCIE", "NVL", "MIG"})
+"""Words in the kind of a GPU that is slower than the one without them: on a card, or a part of a GPU."""
+
+
 def known_kind(device_kind: str) -> str | None:
-    """The entry of `PEAKS` for a JAX device of this kind, such as "NVIDIA H100 80GB HBM3"; None if there is none."""
+    """The entry of `PEAKS` for a JAX device of this kind, such as "NVIDIA H200 141GB HBM3e"; None if there is none.
+
+    A kind with a word of `FORMS` has an entry only if that has the word as well.
+    """
     known = [name for name in PEAKS if device_kind == name or device_kind.startswith((f"{name} ", f"{name}-"))]
-    return max(known, key=len, default=None)
+    nearest = max(known, key=len, default="")
+    return nearest if nearest and _forms(device_kind) == _forms(nearest) else None
+
+
+def _forms(kind: str) -> frozenset[str]:
+    return FORMS & set(re.split("[ -]", kind.upper()))
 
 
 def peak_flops(mesh: Mesh, given: float | None) -> float | None:
