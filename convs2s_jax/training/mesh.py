@@ -109,7 +109,7 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
 
     Raises:
       UserError: the config asks for more devices than there are, or for fewer while there are several processes, or for
-        a `data` that several slices of TPUs do not divide.
+        a `data` that several slices of TPUs do not divide, or a rule cuts state over these.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = shape(cfg, len(devices))
@@ -120,6 +120,8 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
         )
     devices = devices[:count]
     count = len(set(slice_numbers(devices)))
+    if count > 1 and devices[0].platform == "tpu":
+        _check_within_slices(cfg.rules, count)
     if count > 1 and sizes[0] % count == 0:  # the network between slices is slow: only `data` crosses it
         data, fsdp, tensor = sizes[0] // count, *sizes[1:]
         inside = fsdp == 1 and parallel != "pmap" and devices[0].platform == "tpu"
@@ -132,6 +134,16 @@ def make(cfg: MeshConfig, devices: Sequence[Any] | None = None, *, parallel: Par
         "cannot cross the network between slices",
     )
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
+
+
+def _check_within_slices(rules: Sequence[ShardingRule], slices: int) -> None:
+    """Raise UserError if a rule cuts arrays over slices of TPUs."""
+    for number, rule in enumerate(rules):
+        check(
+            not any("data" in names_of(axes) for axes in rule.axes),
+            f"mesh.rules[{number}].axes has data on {slices} slices: state is cut within each slice, since the network "
+            "between them is slow; use fsdp",
+        )
 
 
 def slice_numbers(devices: Sequence[Any]) -> list[int]:

@@ -134,11 +134,12 @@ def in_halves(name: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh, rule
 
 
 def _dividing(names: list[str], length: int, mesh: Mesh | AbstractMesh) -> Any:
-    """The first of these mesh axes that together divide the length, as an entry of a spec."""
-    names = [name for name in names if mesh.shape[name] > 1]
-    while length % math.prod(mesh.shape[name] for name in names):
-        names.pop()
-    return _entry(names)
+    """Those of these mesh axes that divide what the ones before them leave of the length, as an entry of a spec."""
+    kept = list[str]()
+    for name in names:
+        if mesh.shape[name] > 1 and length % math.prod(mesh.shape[each] for each in [*kept, name]) == 0:
+            kept.append(name)
+    return _entry(kept)
 
 
 def _entry(names: Sequence[str]) -> Any:

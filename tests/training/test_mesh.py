@@ -10,7 +10,7 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import mesh
-from convs2s_jax.training.mesh import MeshConfig
+from convs2s_jax.training.mesh import MeshConfig, ShardingRule
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,10 @@ def test_axes_of_a_torus_are_divided_in_one_slice_and_in_several(monkeypatch, si
 
 def test_what_would_cross_slices_of_a_tpu_is_refused():
     chips = [Chip(id=i, slice_index=i // 4, platform="tpu") for i in range(8)]
+    rules = (ShardingRule("b", ("fsdp",)), ShardingRule("w", (None, "tensor+data")))
+    sentence = r"^mesh.rules\[1\].axes has data on 2 slices: state is cut within each slice, .*; use fsdp$"
+    with pytest.raises(UserError, match=sentence):
+        mesh.make(MeshConfig(rules=rules), chips)
     with pytest.raises(
         UserError, match=r"^mesh.data is 1 on 2 slices: use a multiple of 2, since fsdp and tensor cannot"
     ):

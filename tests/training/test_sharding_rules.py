@@ -49,6 +49,15 @@ def test_rules_of_the_configuration_come_before_the_built_in_ones():
         assert sharding.spec(name, shape, mesh, rules=RULES) == in_use, name
 
 
+@pytest.mark.parametrize(
+    ("length", "entry"),
+    [(8, ("fsdp", "data")), (9, "tensor"), (10, "data"), (12, ("tensor", "fsdp")), (24, ("tensor", "fsdp", "data"))],
+)
+def test_an_axis_that_does_not_divide_takes_no_other_with_it(length, entry):
+    mesh, rules = abstract(MeshConfig(data=2, fsdp=4, tensor=3), 24), [ShardingRule("b", ("data+fsdp+tensor",))]
+    assert sharding.spec("b", (length,), mesh, cut="fsdp", rules=rules) == P(entry)
+
+
 def test_rules_are_read_from_a_command_line_and_from_json():
     text = "[('conv/w', (None, 'fsdp', 'tensor')), ['b', [None]]]"
     cfg = build(MeshConfig, override({}, "rules", text))
