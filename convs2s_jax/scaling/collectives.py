@@ -11,6 +11,7 @@ Between slices of TPUs the hosts send. XLA writes that as one `send` on each dev
 devices of the other slices need.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,11 +22,12 @@ import numpy as np
 from convs2s_jax.scaling import hlo
 from convs2s_jax.scaling.hlo import Operation, Program
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+PERMUTATION = "collective-permute"
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", PERMUTATION)
 SENDS = {f"ALL_{name}": f"all-{name.lower()}" for name in ("REDUCE", "GATHER")} | {
     "REDUCE_SCATTER": "reduce-scatter",
     "ALL_TO_ALL": "all-to-all",
-    "ONE_TO_ONE": "collective-permute",
+    "ONE_TO_ONE": PERMUTATION,
 }
 """Names of exchanges between slices in a send."""
 PART = "part of "
@@ -42,7 +44,8 @@ class Collective(NamedTuple):
       kind: one of `KINDS`.
       axis: mesh axes over which it goes, joined by "+"; with "part of " before it if over some of the devices only, and
         `BETWEEN` behind it on the network of several slices.
-      members: positions in the mesh of the devices of the first group.
+      members: positions in the mesh of the devices of the first group; of permutations, of all pairs: a sender, who it
+        sends to, the next sender and so on.
       operations: lines of the program.
       times: how often they run; more than `operations` in loops.
       size: bytes of the whole arrays, over all times.
@@ -77,7 +80,9 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
             if kind is None or _seen(operation, seen):
                 continue
             between = operation.kind == "send"
-            groups = [list(slices)] if between else _groups(operation, math.prod(mesh.values()))
+            groups = _between(kind, slices) if between else _groups(operation, math.prod(mesh.values()))
+            if not groups:  # a permutation that leaves all where it is
+                continue
             one = _one(kind, operation, computation, groups, mesh)
             if between:
                 one = one._replace(axis=one.axis.removeprefix(PART) + BETWEEN)
@@ -85,6 +90,7 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
             key = (one.kind, one.axis, one.asynchronous)
             before = found.get(key)
             found[key] = one._replace(
+                members=_joined(before.members, one.members) if before and kind == PERMUTATION else one.members,
                 operations=1 + (before.operations if before else 0),
                 times=how.times + (before.times if before else 0),
                 size=how.times * one.size + (before.size if before else 0),
@@ -135,10 +141,25 @@ def _one(
     if not given:  # an operand that is not printed: the result has the size
         given = sum(b.bytes for b in operation.results) // (count if kind == "all-gather" else 1)
     size = given * count if kind == "all-gather" else given
-    share = {"all-reduce": 2 * (count - 1) / count, "collective-permute": 1.0}.get(kind, (count - 1) / count)
-    return Collective(
-        kind, _axis(groups, mesh, pairs=kind == KINDS[-1]), tuple(groups[0]), 1, 1, size, size * share, False
-    )
+    share = {"all-reduce": 2 * (count - 1) / count, PERMUTATION: 1.0}.get(kind, (count - 1) / count)
+    pairs = kind == PERMUTATION
+    members = itertools.chain(*groups) if pairs else groups[0]
+    return Collective(kind, _axis(groups, mesh, pairs=pairs), tuple(members), 1, 1, size, size * share, False)
+
+
+def pairs_of(members: Sequence[int]) -> list[tuple[int, int]]:
+    """Sender and receiver of each pair of permutations, from their `members`."""
+    return list(zip(members[::2], members[1::2], strict=True))
+
+
+def _joined(before: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    """The members of several permutations, each pair once."""
+    return tuple(itertools.chain(*dict.fromkeys([*pairs_of(before), *pairs_of(more)])))
+
+
+def _between(kind: str, slices: Sequence[int]) -> list[list[int]]:
+    """The groups of what hosts send: the first device of each slice."""
+    return [[slices[0], other] for other in slices[1:]] if kind == PERMUTATION else [list(slices)]
 
 
 def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bool) -> str:
@@ -155,12 +176,12 @@ def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bo
 
 
 def _groups(operation: Operation, devices: int) -> list[list[int]]:
-    """The groups of devices of an exchange; each pair of a permutation is a group."""
+    """The groups of devices of an exchange; each pair of a permutation is a group, but those of one device."""
     rest = operation.rest
     pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
     if pairs:
         listed = re.findall(r"\{(\d+),(\d+)\}", pairs.group(1))
-        return [[int(a), int(b)] for a, b in listed] or [[0]]
+        return [[int(a), int(b)] for a, b in listed if int(a) != int(b)]
     listing = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)+)\}", rest)
     if listing:
         return [[int(x) for x in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listing.group(1))]

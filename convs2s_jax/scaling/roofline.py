@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from convs2s_jax.core.config import check
 from convs2s_jax.scaling.chips import Chip
-from convs2s_jax.scaling.collectives import Collective
+from convs2s_jax.scaling.collectives import PERMUTATION, Collective, pairs_of
 from convs2s_jax.scaling.traffic import Copies
 
 Place = tuple[int, tuple[int, ...]]
@@ -119,19 +119,25 @@ def copy_seconds(copies: Copies, chip: Chip) -> tuple[float, float]:
 
 
 def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]) -> float:
-    """Seconds of exchanges on the links; over slices, of the part within a slice and that between them."""
+    """Seconds of exchanges on the links; over slices, of the part within a slice and that between them.
+
+    A permutation takes as long as its slowest pair.
+    """
     members = [places[member] for member in collective.members]
     slices = len({number for number, _ in members})
     if len(members) < 2:
         return 0.0
-    if slices == 1:
+    if slices == 1 and collective.kind != PERMUTATION:
         return collective.wire / bandwidth(chip, members, places)
     check(
-        chip.network > 0,
+        slices == 1 or chip.network > 0,
         f"the mesh goes over {slices} slices, and the table of chips has no rate of the network of {chip.name}",
     )
-    if collective.kind == "collective-permute":
-        return collective.wire / chip.network
+    if collective.kind == PERMUTATION:
+        pairs = [(places[one], places[other]) for one, other in pairs_of(collective.members)]
+        return collective.wire / min(
+            bandwidth(chip, pair, places) if pair[0][0] == pair[1][0] else chip.network for pair in pairs
+        )
     within = len(members) // slices
     passes = 2 if collective.kind == "all-reduce" else 1
     between = passes * collective.size / within * (slices - 1) / slices / chip.network

@@ -114,6 +114,23 @@ def test_a_pair_of_start_and_done_is_one_asynchronous_exchange():
     assert one.size == 3 * 16 * 512 * 2
 
 
+def permuted(*pairs):
+    """A program with permutations of these pairs."""
+    made = [f"  %c{i} = f32[8,4]{{1,0}} collective-permute(%p), source_target_pairs={x}" for i, x in enumerate(pairs)]
+    return program_of("\n".join(["  %p = f32[8,4]{1,0} parameter(0)", *made]))
+
+
+def test_pairs_of_one_device_do_not_count():
+    (one,) = of_mesh(permuted("{{0,0},{1,5},{2,2}}"))
+    assert (one.axis, one.members) == ("data", (1, 5))
+    assert of_mesh(permuted("{{0,0},{1,1}}", "{}")) == ()
+
+
+def test_permutations_over_one_axis_have_the_pairs_of_all():
+    (one,) = of_mesh(permuted("{{0,1},{1,0}}", "{{1,0},{2,3}}"))
+    assert (one.axis, one.operations, one.members) == ("fsdp", 2, (0, 1, 1, 0, 2, 3))
+
+
 SEND = """\
   %p = bf16[48,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
   %after-all = token[] after-all()

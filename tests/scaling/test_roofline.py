@@ -131,6 +131,17 @@ def test_a_permutation_between_slices_sends_its_array():
     assert roofline.exchange_seconds(sent, CHIP, [(0, ()), (1, ())]) == pytest.approx(12 / 0.5)
 
 
+def test_a_permutation_takes_as_long_as_its_slowest_pair():
+    """In a ring over two machines the second pair goes over the network; in a slice over one axis, not over two."""
+    chip, places = CHIPS["h100"], [(0, ()), (0, ()), (1, ()), (1, ())]
+    ring = exchange(12, members=(0, 1, 1, 2, 2, 3, 3, 0))._replace(kind="collective-permute")
+    assert roofline.exchange_seconds(ring, chip, places) == pytest.approx(12 / chip.network)
+    within = ring._replace(members=(0, 1, 2, 3))
+    assert roofline.exchange_seconds(within, chip, places) == pytest.approx(12 / chip.link)
+    steps = ring._replace(members=(0, 5, 0, 1))  # to (1, 1), and to (0, 1)
+    assert roofline.exchange_seconds(steps, V5E, SMALL) == pytest.approx(12 / V5E.link)
+
+
 def test_a_network_that_is_not_known_is_refused():
     with pytest.raises(UserError, match="2 slices, and the table of chips has no rate of the network of v4"):
         roofline.exchange_seconds(exchange(8), CHIPS["v4"], [(0, (0, 0, 0)), (1, (0, 0, 0))])
