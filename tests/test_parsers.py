@@ -17,6 +17,7 @@ from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
 from convs2s_jax.core.literals import literal
+from convs2s_jax.data.bpe_codes import CodedWords, Codes
 from convs2s_jax.data.labels import Labels
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
@@ -92,6 +93,17 @@ def loaded(kind: Any) -> Callable[[bytes, Path], None]:
     return check
 
 
+def codes_are_read(data: bytes, folder: Path) -> None:
+    """Pieces of any word are the word, and the codes are the same after they were written."""
+    path = folder / "codes"
+    path.write_bytes(data)
+    made = Codes.load(path)
+    for word in ODD.split():
+        assert "".join(f"{piece} " for piece in made.cut(word)).replace("@@ ", "") == f"{word} "
+    path.write_bytes(made.content())
+    assert Codes.load(path) == made
+
+
 def json_is_read(data: bytes, folder: Path) -> None:
     """As the library reads it."""
     path = folder / "x.json"
@@ -112,6 +124,8 @@ PARSERS = {
     "words": loaded(WordList),
     "labels": loaded(Labels),
     "pieces": loaded(ListedPieces),
+    "coded words": loaded(CodedWords),
+    "codes": codes_are_read,
     "model": loaded(SentencePiece),
     "JSON": json_is_read,
     "config.json": config_is_read,
@@ -156,6 +170,8 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         "words": (folder / "x").read_bytes(),
         "labels": b"a\nb\n",
         "pieces": json.dumps({"model": "", "pieces": [["haus", 3]]}).encode(),
+        "coded words": json.dumps({"version": "0.2", "merges": [["s", "ee</w>"]], "pieces": [["see", 3]]}).encode(),
+        "codes": b"#version: 0.1\ne </w>\ns e</w>\n",
         "model": b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02",
         "JSON": b'{"a": [1, 2.5, null, "x"]}',
         "config.json": config,
@@ -165,7 +181,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def both(name: str, count: int, intact: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         strategy = BYTES | mutated(intact[name])
-        if name in ("JSON", "config.json", "pieces"):
+        if name in ("JSON", "config.json", "pieces", "coded words"):
             strategy |= VALUES.map(lambda value: json.dumps(value).encode())
         tried(count, strategy, lambda data: PARSERS[name](data, Path(folder)))
         for data in KNOWN:

@@ -38,8 +38,8 @@ class VocabularyConfig:
     Attributes:
       kind: subword units from byte-pair encoding (bpe) or a unigram language model (unigram), or words separated by
         white space (words).
-      dir: folder with the vocabularies of another run, WORKDIR/vocab, or its address in an object store, to use
-        unchanged; the other fields are then ignored. Empty: vocabularies are learned.
+      dir: folder with the vocabularies of another run, WORKDIR/vocab, or with your own (docs/data.md), or its address
+        in an object store. They are used unchanged and the other fields ignored. Empty: vocabularies are learned.
       src_size: size of the source vocabulary, including its four special symbols; with words and unigram it may be
         smaller.
       tgt_size: size of the target vocabulary, likewise.

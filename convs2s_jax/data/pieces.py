@@ -1,12 +1,14 @@
 """Subword units as fairseq uses SentencePiece: a model splits the text, and a separate list assigns the ids.
 
-The id of a piece comes from its line in the list (dict.txt), not from the model.
+The id of a piece comes from its line in the list (dict.txt), not from the model. So a model whose special symbols have
+other ids than here can be used too.
 """
 
 import base64
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ import sentencepiece
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
-from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
+from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.words import WordList
 
 _SPACE = "\u2581"
@@ -27,7 +30,8 @@ class ListedPieces:
     """A vocabulary of listed pieces.
 
     A piece that is not in the list is unknown. Decoding joins the pieces and writes a space for each U+2581 (fairseq's
-    --remove-bpe=sentencepiece), so it returns the normalised text.
+    --remove-bpe=sentencepiece), so it returns the normalised text. Pieces that stand for bytes (SentencePiece's
+    byte_fallback) become the characters that they encode.
 
     Attributes:
       model: content of SentencePiece's model file, which splits text into pieces.
@@ -58,6 +62,11 @@ class ListedPieces:
     def _ids(self) -> dict[str, int]:
         return {self.words.token(i): i for i in range(UNK + 1, self.size)}
 
+    @functools.cached_property
+    def _bytes(self) -> frozenset[str]:
+        model = self._processor
+        return frozenset(model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i))
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS; an empty text has no tokens."""
         ids = self._ids
@@ -68,7 +77,9 @@ class ListedPieces:
         shown = (
             unknown if i == UNK and unknown is not None else self.token(i) for i in ids if i not in (BOS, PAD, EOS)
         )
-        return "".join(shown).replace(_SPACE, " ").strip()
+        runs = itertools.groupby(shown, self._bytes.__contains__)
+        parts = (self._processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
+        return "".join(parts).replace(_SPACE, " ").strip()
 
     def surfaces(self, text: str) -> list[str]:
         """Each piece of a text, with a space for U+2581."""
@@ -112,9 +123,25 @@ class ListedPieces:
         """Raise UserError unless the model is a SentencePiece model whose pieces are in the list."""
         try:
             made = {self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())}
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
             made = set()
         if not made:
             raise UserError(f"{where} holds no SentencePiece model: it is damaged or another kind of file")
         if not made & set(self._ids):
             raise UserError(f"{where}: the SentencePiece model makes no piece of its list; give the model of that list")
+
+
+def of_model(path: Path) -> SentencePiece | ListedPieces:
+    """Read a SentencePiece model file.
+
+    If its special symbols have other ids than here, its other pieces are numbered behind those, in their order. Its own
+    control symbols are left out: no text has them.
+
+    Raises:
+      UserError: the file is not a model.
+    """
+    made = SentencePiece.load(path)
+    if made.special_ids == (BOS, PAD, EOS, UNK):
+        return made
+    words = tuple(piece for piece in made.ordinary if piece not in SPECIAL)
+    return ListedPieces(made.model, WordList(words, (1,) * len(words)))

@@ -51,6 +51,18 @@ class SentencePiece:
         """Number of ids, the special ones included."""
         return int(self._processor.get_piece_size())
 
+    @property
+    def special_ids(self) -> tuple[int, int, int, int]:
+        """Ids of <s>, <pad>, </s> and <unk>, -1 for one that is not there; `pieces.of_model` takes care of others."""
+        model = self._processor
+        return model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()
+
+    @property
+    def ordinary(self) -> tuple[str, ...]:
+        """The units that are no control symbols and not <unk>, in the order of their ids."""
+        model, ids = self._processor, range(self.size)
+        return tuple(self.token(i) for i in ids if not (model.is_control(i) or model.is_unknown(i)))
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Return the sha256 of the model."""
@@ -89,22 +101,15 @@ class SentencePiece:
         """Read a SentencePiece model file.
 
         Raises:
-          UserError: the file is not a model, or its special symbols do not have fairseq's ids.
+          UserError: the file is not a model.
         """
         vocabulary = cls(read_bytes(path, remedy="give the SentencePiece model of the vocabulary"))
         try:
-            whole = vocabulary.size > 0
-        except RuntimeError:
+            whole = len(vocabulary.ordinary) > 0
+        except (RuntimeError, UnicodeDecodeError):  # the second of pieces, and of messages with parts of the file
             whole = False
         if not whole:
             raise UserError(f"{path} is not a SentencePiece model: it is damaged or another kind of file")
-        processor = vocabulary._processor
-        ids = (processor.bos_id(), processor.pad_id(), processor.eos_id(), processor.unk_id())
-        if ids != (BOS, PAD, EOS, UNK):
-            raise UserError(
-                f"{path} has ids {ids} for <s>, <pad>, </s>, <unk>: here they are {(BOS, PAD, EOS, UNK)}; "
-                f"train it with bos_id={BOS}, pad_id={PAD}, eos_id={EOS}, unk_id={UNK}"
-            )
         return vocabulary
 
 

@@ -17,7 +17,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.data import labels, pieces, sealed_folder, sentencepiece, words
+from convs2s_jax.data import bpe_codes, labels, pieces, sealed_folder, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
 
@@ -129,6 +129,8 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
 def load(folder: Path) -> Vocabularies:
     """Read what `save` wrote, or a folder with SentencePiece models or dict.txt lists under the same names.
 
+    Beside a list NAME.txt of pieces may lie the codes of subword-nmt, NAME.codes, that cut words into them.
+
     Raises:
       UserError: a file is missing or damaged, or a side has several files.
     """
@@ -139,7 +141,10 @@ def load(folder: Path) -> Vocabularies:
     if src and tgt:
         return Vocabularies(src, tgt)
     sides = "a target" if src else "a source" if tgt else "any"
-    raise UserError(f"{folder} holds no vocabulary of {sides} side: train first, or put src.txt and tgt.txt there")
+    raise UserError(
+        f"{folder} holds no vocabulary of {sides} side: train first, or put src.model and tgt.model (of SentencePiece) "
+        "or src.txt and tgt.txt (word lists) there"
+    )
 
 
 def load_from(place: str) -> Vocabularies:
@@ -206,7 +211,7 @@ def _fingerprints(folder: Path) -> dict[str, str] | None:
 
 
 def _load(folder: Path, name: str) -> Vocabulary | None:
-    """Read NAME.model, NAME.txt, NAME.pieces.json or NAME.labels; None if no such file exists."""
+    """Read NAME.model, NAME.txt, NAME.bpe.json, NAME.pieces.json or NAME.labels; None if no such file exists."""
     found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
     if len(found) > 1:
         raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")
@@ -216,5 +221,12 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
 _TRAINERS: Mapping[str, Callable[..., Vocabulary]] = MappingProxyType(
     {"bpe": sentencepiece.train, "unigram": sentencepiece.train, "words": words.train}
 )
-_KINDS = (sentencepiece.SentencePiece, words.WordList, pieces.ListedPieces, labels.Labels)
-_LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType({kind.suffix: kind.load for kind in _KINDS})
+_LOADERS: Mapping[str, Callable[[Path], Vocabulary]] = MappingProxyType(
+    {
+        sentencepiece.SentencePiece.suffix: pieces.of_model,
+        words.WordList.suffix: bpe_codes.of_list,
+        bpe_codes.CodedWords.suffix: bpe_codes.CodedWords.load,
+        pieces.ListedPieces.suffix: pieces.ListedPieces.load,
+        labels.Labels.suffix: labels.Labels.load,
+    }
+)

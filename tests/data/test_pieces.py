@@ -8,9 +8,10 @@ import pytest
 import sentencepiece
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import EOS, PAD, UNK
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
 from convs2s_jax.data import vocabulary
-from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.pieces import ListedPieces, of_model
+from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.data.words import WordList
 
@@ -83,6 +84,52 @@ def test_a_damaged_file_is_named(pieces, model, tmp_path):
     ListedPieces(model, WordList(("other",), (1,))).save(path)
     with pytest.raises(UserError, match="makes no piece of its list; give the model of that list"):
         ListedPieces.load(path)
+
+
+STOCK = {
+    "bpe": {"model_type": "bpe", "vocab_size": 30},
+    "unigram": {"vocab_size": 25, "hard_vocab_limit": False},
+    "pad at the end": {"model_type": "bpe", "vocab_size": 30, "pad_id": 29},
+    "symbols": {
+        "model_type": "bpe",
+        "vocab_size": 34,
+        "user_defined_symbols": ["<2de>", "<pad>"],
+        "control_symbols": "<c>",
+    },
+    "suffix": {"model_type": "bpe", "vocab_size": 30, "treat_whitespace_as_suffix": True},
+    "bytes": {"model_type": "bpe", "vocab_size": 290, "byte_fallback": True},
+}
+
+
+@pytest.mark.parametrize("kind", STOCK)
+def test_a_model_of_any_ids_gives_its_own_text(kind, tmp_path):
+    spm, made = sentencepiece, io.BytesIO()
+    spm.SentencePieceTrainer.train(sentence_iterator=iter(LINES), model_writer=made, minloglevel=3, **STOCK[kind])
+    path = tmp_path / "src.model"
+    path.write_bytes(made.getvalue())
+    found, processor = of_model(path), spm.SentencePieceProcessor(model_proto=made.getvalue())
+    texts = [*LINES[:4], "", *(["a \u732b mouse \u00e9", "\U0001f600"] if kind == "bytes" else [])]
+    texts += ["<2de> the mouse"] if kind == "symbols" else []
+    for text, ids in zip(texts, found.encode(texts), strict=True):
+        own = processor.encode(text)
+        assert [found.token(i) for i in ids] == [processor.id_to_piece(i) for i in own]
+        assert not {BOS, PAD, EOS, UNK} & set(ids)
+        assert found.decode([*ids, EOS, PAD]) == processor.decode(own).rstrip() == text
+    assert tuple(found.token(i) for i in range(4)) == SPECIAL
+    rest = [found.token(i) for i in range(4, found.size)]
+    assert len(set(rest)) == len(rest)
+    assert not {*SPECIAL, "<c>"} & set(rest)
+    assert kind != "symbols" or found.encode(["<pad> the"])[0].count(UNK) == 1
+
+
+def test_a_model_of_the_librarys_ids_is_itself(tmp_path):
+    ids = {"bos_id": BOS, "pad_id": PAD, "eos_id": EOS, "unk_id": UNK}
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=made, minloglevel=3, vocab_size=30, model_type="bpe", **ids
+    )
+    (tmp_path / "src.model").write_bytes(made.getvalue())
+    assert of_model(tmp_path / "src.model") == SentencePiece(made.getvalue())
 
 
 def test_ids_are_those_of_fairseq(golden):

@@ -6,25 +6,32 @@ import re
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import labels, pieces, vocabulary, words
+from convs2s_jax.data import bpe_codes, labels, pieces, vocabulary, words
 from tests.data.vocabularies import CONFIGS, build
 
 
-def test_models_with_other_special_ids_are_refused(tmp_path):
+def test_models_with_other_special_ids_become_lists_of_their_pieces(tmp_path):
+    """spm_train's own ids: <unk> 0, <s> 1, </s> 2 and no <pad>."""
     spm = pytest.importorskip("sentencepiece")
-    spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(f"{i} of 40" for i in range(40)),
-        model_prefix=str(tmp_path / "src"),
-        vocab_size=17,
-        minloglevel=3,
-    )
-    with pytest.raises(
-        UserError, match=r"src.model has ids \(1, -1, 2, 0\) for <s>, .*; train it with bos_id=0, pad_id=1"
-    ):
-        vocabulary.load(tmp_path)
+    lines = [f"{i} of 40" for i in range(40)]
+    for side in ("src", "tgt"):
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_prefix=str(tmp_path / side), vocab_size=17, minloglevel=3
+        )
+    found = vocabulary.load(tmp_path)
+    assert isinstance(found.src, pieces.ListedPieces)
+    processor = spm.SentencePieceProcessor(model_file=str(tmp_path / "src.model"))
+    assert found.src.encode(lines) == [[i + 1 for i in ids] for ids in processor.encode(lines)]
+    assert [found.src.decode(ids) for ids in found.src.encode(lines)] == lines
+    vocabulary.save(found, tmp_path / "vocab")
+    assert vocabulary.load(tmp_path / "vocab") == found
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage"])
+NOT_UTF_8 = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\n\x0a\n\x01\xff\x15\x00\x00\x00\x00\x18\x01"
+"""A model of <unk> and of a piece that is one byte."""
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", NOT_UTF_8])
 def test_damaged_model_is_refused(tmp_path, content):
     (tmp_path / "joint.model").write_bytes(content)
     with pytest.raises(UserError, match=r"joint.model is not a SentencePiece model: it is damaged"):
@@ -93,13 +100,16 @@ def test_two_vocabularies_for_one_side_are_refused(tmp_path):
         vocabulary.load(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "words", "pieces", "labels"])
+@pytest.mark.parametrize("kind", ["bpe", "words", "pieces", "codes", "labels"])
 def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
     listed = words.WordList(("\u2581a", "b"), (2, 1))
     made = {
         "bpe": lambda: build(CONFIGS[1]).src,
         "words": lambda: build(CONFIGS[4]).src,
         "pieces": lambda: pieces.ListedPieces(build(CONFIGS[1]).src.model, listed),
+        "codes": lambda: bpe_codes.CodedWords(
+            bpe_codes.Codes((("b", "c</w>"),)), words.WordList(("bc", "a@@"), (2, 1))
+        ),
         "labels": lambda: labels.Labels(("no", "yes")),
     }[kind]()
     vocabulary.save(vocabulary.Vocabularies(made, made), tmp_path / "vocab")

@@ -1,7 +1,9 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import itertools
 import json
+import random
 import subprocess
 import sys
 import tarfile
@@ -11,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sentencepiece import SentencePieceTrainer
 
 from convs2s_jax.commands import export as command
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import pieces, sentencepiece, words
+from convs2s_jax.data import bpe_codes, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
@@ -85,10 +88,23 @@ def test_parameters_are_a_safetensors_file_with_the_names_of_the_tree(convs2s):
     assert all(np.array_equal(read[name], array) for name, array in stored.items())
 
 
+def stock(lines, path):
+    """A SentencePiece model with its own ids and with bytes for unknown characters."""
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(path.with_suffix("")),
+        vocab_size=290,
+        model_type="bpe",
+        byte_fallback=True,
+        minloglevel=3,
+    )
+    return pieces.of_model(path)
+
+
 TEXTS = ["", "a  b", "ab c", "the cat \u2581 sat", "\U0001f600 unknown", "x" * 30]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "words", "listed"])
+@pytest.mark.parametrize("kind", ["bpe", "words", "listed", "stock", "codes 0.1", "codes 0.2"])
 def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     lines = ["the cat sat on the mat", "a b c \u2581 ab", "cats and mats " * 3] * 20
     cfg = VocabularyConfig(kind="words" if kind == "words" else "bpe", min_count=1)
@@ -97,11 +113,20 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     if kind == "listed":
         cut = [made.token(i) for i in range(made.size - 1, 5, -1)]
         made = pieces.ListedPieces(made.model, words.WordList(tuple(cut), tuple(1 for _ in cut)))
+    if kind == "stock":
+        made = stock(lines, tmp_path / "own.model")
+    if kind.startswith("codes"):
+        rng, parts = random.Random(4), ["a", "b", "aa", "ab", "ba", "aba", "a</w>", "b</w>", "ab</w>", "</w>"]
+        merges = rng.sample(list(itertools.product(parts, parts)), 60)
+        lines = [" ".join("".join(rng.choices("ab", k=rng.randrange(1, 20))) for _ in range(9)) for _ in range(30)]
+        codes = bpe_codes.Codes((*merges, *merges[::-1]), kind.split()[1])  # those that are there again do not count
+        cut = dict.fromkeys(piece for line in lines for word in line.split() for piece in codes.cut(word))
+        made = bpe_codes.CodedWords(codes, words.WordList(tuple(cut), tuple(1 for _ in cut)))
     made.save(tmp_path / f"src{made.suffix}")
     read = runtime._VOCABULARIES[made.suffix](tmp_path / f"src{made.suffix}")
-    for ids in made.encode([*TEXTS, *lines[:3]]):
+    for ids in made.encode([*TEXTS, *lines]):
         assert read.decode(ids) == made.decode(ids)
-    assert read.encode([*TEXTS, *lines[:3]]) == made.encode([*TEXTS, *lines[:3]])
+    assert read.encode([*TEXTS, *lines]) == made.encode([*TEXTS, *lines])
 
 
 def test_a_line_that_no_program_holds_is_named(convs2s):

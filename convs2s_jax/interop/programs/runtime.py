@@ -11,7 +11,9 @@ This file and its folder need jax, numpy, sentencepiece and flatbuffers (require
 
 import argparse
 import base64
+import functools
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -38,6 +40,7 @@ FIELDS = {
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SPACE = "\u2581"
+MARK, END = "@@", "</w>"
 OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
@@ -210,6 +213,8 @@ class ListedPieces:
         self._processor = _sentencepiece(base64.b64decode(values["model"]))
         self._pieces = list(SPECIAL) + [piece for piece, _ in values["pieces"]]
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i > UNK}
+        model = self._processor
+        self._bytes = {model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
@@ -217,10 +222,52 @@ class ListedPieces:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
-        return "".join(self._pieces[i] for i in ids if i not in (BOS, PAD, EOS)).replace(SPACE, " ").strip()
+        pieces = (self._pieces[i] for i in ids if i not in (BOS, PAD, EOS))
+        runs = itertools.groupby(pieces, self._bytes.__contains__)
+        parts = (self._processor.decode([*run]) if encoded else "".join(run) for encoded, run in runs)
+        return "".join(parts).replace(SPACE, " ").strip()
 
 
-_VOCABULARIES: dict[str, Any] = {".model": Pieces, ".txt": Words, ".pieces.json": ListedPieces}
+class CodedWords:
+    """BPE codes of subword-nmt, which cut words into pieces, and a list for the ids of those."""
+
+    def __init__(self, path: Path) -> None:
+        """Read both from one file."""
+        values = json.loads(path.read_text(encoding="utf-8"))
+        self._ranks = {tuple(pair): i for i, pair in reversed(list(enumerate(values["merges"])))}
+        self._apart = values["version"] == "0.1"
+        self._pieces = list(SPECIAL) + [piece for piece, _ in values["pieces"]]
+        self._ids = {piece: i for i, piece in enumerate(self._pieces) if piece not in SPECIAL}
+        self._cut = functools.lru_cache(maxsize=2**17)(self._pieces_of)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return [[self._ids.get(p, UNK) for word in text.split() for p in self._cut(word)] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        text = " ".join(self._pieces[i] for i in ids if i not in (BOS, PAD, EOS))
+        return f"{text} ".replace(f"{MARK} ", "").rstrip(" ")
+
+    def _pieces_of(self, word: str) -> list[str]:
+        """The pieces of a word, the mark on all but the last: the pair of the lowest rank is merged first."""
+        if len(word) < 2:
+            return [word]
+        parts = [*word, END] if self._apart else [*word[:-1], word[-1] + END]
+        while found := [pair for pair in itertools.pairwise(parts) if pair in self._ranks]:
+            pair = min(found, key=self._ranks.__getitem__)
+            merged: list[str] = []
+            for part in parts:  # one that is merged already is longer than the pair's first
+                if merged and (merged[-1], part) == pair:
+                    merged[-1] += part
+                else:
+                    merged.append(part)
+            parts = merged
+        parts = parts[:-1] if parts[-1] == END else [*parts[:-1], parts[-1].removesuffix(END)]
+        return [*(part + MARK for part in parts[:-1]), parts[-1]]
+
+
+_VOCABULARIES: dict[str, Any] = {".model": Pieces, ".txt": Words, ".pieces.json": ListedPieces, ".bpe.json": CodedWords}
 
 
 def _word(line: str) -> str:

@@ -1,0 +1,244 @@
+"""Subword units as subword-nmt makes them: codes cut words into pieces, and a list assigns the ids.
+
+A piece that does not end its word is written with the mark "@@", as in "Ap@@ fel".
+"""
+
+import dataclasses
+import functools
+import hashlib
+import heapq
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core.errors import UserError, shown
+from convs2s_jax.core.files import read_json
+from convs2s_jax.data.text_files import encoded, read_lines
+from convs2s_jax.data.words import WordList
+
+MARK = "@@"
+_END = "</w>"
+_VERSIONS = ("0.1", "0.2")
+_KNOWN_WORDS = 2**17
+"""Words whose pieces are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Codes:
+    """What subword-nmt learn-bpe writes (Sennrich et al. 2016, section 3.2).
+
+    Attributes:
+      merges: pairs of symbols, in the order in which they were learned; of a pair that is there twice the first counts.
+      version: "0.1", where the end of a word is a symbol of its own, or "0.2", where it is a part of the last letter.
+    """
+
+    merges: tuple[tuple[str, str], ...]
+    version: str = "0.2"
+
+    @functools.cached_property
+    def _ranks(self) -> Mapping[tuple[str, str], int]:
+        return {pair: rank for rank, pair in reversed(list(enumerate(self.merges)))}
+
+    @functools.cached_property
+    def cut(self) -> Callable[[str], tuple[str, ...]]:
+        """word -> its pieces, the mark on all but the last."""
+        return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._cut)
+
+    def _cut(self, word: str) -> tuple[str, ...]:
+        if len(word) < 2:
+            return (word,)
+        symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
+        *first, last = merged(symbols, self._ranks)
+        *first, last = [*first, last.removesuffix(_END)] if last != _END else first
+        return (*(f"{piece}{MARK}" for piece in first), last)
+
+    @functools.cached_property
+    def products(self) -> frozenset[str]:
+        """The pieces that a merge makes, with their marks."""
+        made = (left + right for left, right in self.merges)
+        return frozenset(one.removesuffix(_END) if one.endswith(_END) else f"{one}{MARK}" for one in made)
+
+    def content(self) -> bytes:
+        """A file of subword-nmt."""
+        return encoded("".join(f"{line}\n" for line in (f"#version: {self.version}", *map(" ".join, self.merges))))
+
+    @classmethod
+    def load(cls, path: Path) -> "Codes":
+        """Read a file of subword-nmt.
+
+        Raises:
+          UserError: a line is not a pair of symbols, or the version is another one.
+        """
+        lines = list(enumerate(read_lines(path, again=True), 1))
+        version = "0.1"
+        if lines and lines[0][1].startswith("#version:"):
+            version = re.sub(r"(\.0+)*$", "", lines.pop(0)[1].split()[-1])
+            if version not in _VERSIONS:
+                raise UserError(f"{path}: its codes are of version {shown(version)}: use those of version 0.1 or 0.2")
+        while lines and not lines[-1][1]:
+            lines.pop()
+        merges = []
+        for number, line in lines:
+            match line.strip(" ").split(" "):
+                case [left, right] if left and right:
+                    merges.append((left, right))
+                case _:
+                    raise UserError(
+                        f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; give the "
+                        "codes that subword-nmt learn-bpe wrote"
+                    )
+        if not merges:
+            raise UserError(f"{path} holds no codes: give the file that subword-nmt learn-bpe wrote")
+        return cls(tuple(merges), version)
+
+
+def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Merge neighbours until no pair has a rank: each time all pairs of the lowest rank, from left to right.
+
+    It takes n log(n) steps for n symbols.
+    """
+    parts, n = [*symbols], len(symbols)
+    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each part that is left
+    found = [(ranks[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in ranks]
+    heapq.heapify(found)
+    while found:
+        lowest, joined = found[0][0], []
+        while found and found[0][0] == lowest:
+            i = heapq.heappop(found)[1]
+            j = after[i]
+            if j < n and ranks.get((parts[i], parts[j])) == lowest:  # else merged with another neighbour since
+                parts[i], parts[j], after[i] = parts[i] + parts[j], "", after[j]
+                if after[i] < n:
+                    before[after[i]] = i
+                joined.append(i)
+        for i in joined:
+            for left, right in ((before[i], i), (i, after[i])):
+                if left >= 0 and right < n and (parts[left], parts[right]) in ranks:
+                    heapq.heappush(found, (ranks[parts[left], parts[right]], left))
+    return [part for part in parts if part]
+
+
+@dataclasses.dataclass(frozen=True)
+class CodedWords:
+    """A vocabulary of the pieces that codes cut words into; words are separated by white space.
+
+    Decoding joins pieces at their marks and words with one space.
+
+    Attributes:
+      codes: cut words into pieces.
+      words: the list of pieces, which gives their ids; a piece that is not listed is unknown.
+      suffix: file name suffix of this kind.
+    """
+
+    codes: Codes
+    words: WordList
+
+    suffix = ".bpe.json"
+
+    @property
+    def size(self) -> int:
+        """Number of ids, the special ones included."""
+        return self.words.size
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of codes and list as they are saved."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    def pieces(self, text: str) -> list[str]:
+        """The pieces of a text, with their marks."""
+        return [piece for word in text.split() for piece in self.codes.cut(word)]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without EOS; an empty text has no tokens."""
+        return self.words.encode([" ".join(self.pieces(text)) for text in texts])
+
+    def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
+        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
+        return f"{self.words.decode(ids, unknown)} ".replace(f"{MARK} ", "").rstrip(" ")
+
+    def surfaces(self, text: str) -> list[str]:
+        """Each piece of a text without its mark, with a space before each word."""
+        return [
+            f"{'' if i else ' '}{piece.removesuffix(MARK) if i + 1 < len(cut) else piece}"
+            for cut in map(self.codes.cut, text.split())
+            for i, piece in enumerate(cut)
+        ]
+
+    def token(self, i: int) -> str:
+        """Return the piece of an id, with its mark."""
+        return self.words.token(int(i))
+
+    def save(self, path: Path) -> None:
+        """Write codes and list into one JSON file."""
+        path.write_bytes(self._content())
+
+    def _content(self) -> bytes:
+        values = {
+            "version": self.codes.version,
+            "merges": self.codes.merges,
+            "pieces": list(zip(self.words.words, self.words.counts, strict=True)),
+        }
+        return json.dumps(values, ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "CodedWords":
+        """Read what `save` wrote.
+
+        Raises:
+          UserError: the file is damaged.
+        """
+        values = read_json(path, remedy="restore it")
+        try:
+            made = cls._of(values)
+        except (ValueError, KeyError, TypeError):
+            made = None
+        if made is None:
+            raise UserError(f"{path} is damaged: it is no list of pieces with its codes; restore it")
+        made.check(path)
+        return made
+
+    @classmethod
+    def _of(cls, values: Any) -> "CodedWords | None":
+        """From the content of a file; None, ValueError, KeyError or TypeError if it is not what `save` writes."""
+        version, lines = values["version"], [(piece, count) for piece, count in values["pieces"]]
+        merges = tuple((left, right) for left, right in values["merges"])
+        whole = version in _VERSIONS and all(type(one) is str and one for pair in merges for one in pair)
+        whole = whole and all(type(piece) is str and type(n) is int and 0 <= n < 2**63 for piece, n in lines)
+        made = cls(Codes(merges, version), WordList(tuple(piece for piece, _ in lines), tuple(n for _, n in lines)))
+        return made if whole and made.fingerprint else None  # raises ValueError for half of a surrogate pair
+
+    def check(self, where: Path) -> None:
+        """Raise UserError unless the codes make most of the pieces of several letters in the list.
+
+        Those of its own text make nearly all, those of another language few.
+        """
+        joined = {piece for piece in self.words.words if len(piece.removesuffix(MARK)) > 1}
+        made = len(joined & self.codes.products)
+        if 2 * made < len(joined):
+            raise UserError(
+                f"{where}: the codes make {made} of the {len(joined)} pieces of several letters in the word list: give "
+                "the codes with which its text was cut, each side its own"
+            )
+
+
+def is_marked(words: WordList) -> bool:
+    """Whether a list has pieces of words, with the mark of subword-nmt."""
+    return any(word.endswith(MARK) and word != MARK for word in words.words)
+
+
+def of_list(path: Path) -> CodedWords | WordList:
+    """Read a list of words, NAME.txt, with the codes beside it, NAME.codes, if there are any.
+
+    Raises:
+      UserError: a file is damaged, or the codes are those of another list.
+    """
+    words, codes = WordList.load(path), path.with_suffix(".codes")
+    if not codes.exists():
+        return words
+    made = CodedWords(Codes.load(codes), words)
+    made.check(codes)
+    return made

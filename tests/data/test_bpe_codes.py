@@ -1,0 +1,154 @@
+"""Pieces of words by codes of subword-nmt, against those that the program itself made."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.data.words import WordList
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "reference" / "subword_nmt.json").read_text(encoding="utf-8"))
+
+
+def codes_file(folder, version="0.2", name="codes"):
+    (folder / name).write_text("".join(f"{line}\n" for line in GOLDEN["codes"][version]), encoding="utf-8")
+    return folder / name
+
+
+def list_of(codes, *words):
+    pieces = dict.fromkeys(piece for word in words for piece in codes.cut(word))
+    return WordList(tuple(pieces), tuple(range(len(pieces), 0, -1)))
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory):
+    return Codes.load(codes_file(tmp_path_factory.mktemp("codes")))
+
+
+@pytest.fixture(scope="module")
+def coded(codes):
+    return CodedWords(codes, list_of(codes, "Norwegen", "und", "Antarktis", "ein", "eins", "e"))
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.2"])
+def test_pieces_are_those_of_subword_nmt(version, tmp_path):
+    found = Codes.load(codes_file(tmp_path, version))
+    assert found.version == version
+    assert [" ".join(found.cut(word)) for word in GOLDEN["words"]] == GOLDEN["pieces"][version]
+    assert found.content() == codes_file(tmp_path, version).read_bytes()
+
+
+def literal(symbols, ranks):
+    """Algorithm 1 of Sennrich et al. 2016: all pairs of the lowest rank, from left to right, until there are none."""
+    while pairs := [pair for pair in itertools.pairwise(symbols) if pair in ranks]:
+        first, second = min(pairs, key=ranks.get)
+        i, left = 0, []
+        while i < len(symbols):
+            both = symbols[i : i + 2] == [first, second]
+            left.append(first + second if both else symbols[i])
+            i += 1 + both
+        symbols = left
+    return symbols
+
+
+def test_any_order_of_merges_is_followed():
+    """Ranks at random: merges of learned codes never make a pair of a lower rank, and these do."""
+    rng = random.Random(3)
+    symbols = ["a", "b", "aa", "ab", "ba", "aba", "abab", "aab", "bab"]
+    for _ in range(300):
+        ranks = {pair: rank for rank, pair in enumerate(rng.sample(list(itertools.product(symbols, symbols)), 30))}
+        word = rng.choices("ab", k=rng.randrange(1, 30))
+        assert merged(word, ranks) == literal(word, ranks)
+
+
+def test_a_long_word_without_spaces_is_cut(codes):
+    """A line of text has up to four million characters, and not every script has spaces."""
+    word = "".join(random.Random(1).choices("aeinrst", k=200_000))
+    assert "".join(piece.removesuffix("@@") for piece in codes.cut(word)) == word
+
+
+def test_text_comes_back_without_marks(coded):
+    lines = ["Norwegen und Antarktis", " eins  und\tein e", ""]
+    ids = coded.encode(lines)
+    assert len(ids[0]) > 3
+    assert ids[2] == []
+    assert not {BOS, PAD, EOS, UNK} & {i for line in ids for i in line}
+    assert [coded.decode([BOS, *line, EOS, PAD]) for line in ids] == [" ".join(line.split()) for line in lines]
+    assert [coded.token(i) for i in ids[0]] == coded.pieces(lines[0])
+    assert coded.decode([*ids[0], next(i for i in range(4, coded.size) if coded.token(i).endswith("@@"))]).startswith(
+        "Norwegen und Antarktis "
+    )  # a mark at the end of a line is dropped too
+
+
+def test_unknown_pieces_are_a_part_of_their_word(coded):
+    [ids] = coded.encode(["und \u732bein"])
+    assert ids.count(UNK) == 1
+    assert coded.decode(ids) == "und <unk> ein"
+    assert coded.decode(ids, unknown="?") == "und ? ein"
+    assert coded.encode(["<s> <unk>"])[0].count(UNK) > 0
+
+
+def test_surfaces_are_those_of_the_tokens(coded):
+    for line in ["Norwegen und ein", "x@@ und Antarktis \u732b", ""]:
+        found = coded.surfaces(line)
+        assert len(found) == len(coded.encode([line])[0])
+        assert "".join(found).strip() == line
+        assert sum(one.startswith(" ") for one in found) == len(line.split())
+
+
+def test_saved_and_loaded_is_the_same(coded, tmp_path):
+    vocabulary.save(Vocabularies(coded, coded.words), tmp_path / "vocab")
+    found = vocabulary.load(tmp_path / "vocab")
+    assert found.src == coded
+    assert found.src.fingerprint == coded.fingerprint
+    assert found.tgt.fingerprint != coded.fingerprint
+    assert CodedWords(Codes(coded.codes.merges, "0.1"), coded.words).fingerprint != coded.fingerprint
+
+
+def test_codes_beside_a_word_list_belong_to_it(coded, tmp_path):
+    coded.words.save(tmp_path / "joint.txt")
+    assert vocabulary.load(tmp_path).src == coded.words
+    codes_file(tmp_path, name="joint.codes")
+    assert vocabulary.load(tmp_path).src == coded
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"codes holds no codes: give the file that subword-nmt learn-bpe wrote"),
+        ("#version: 0.2\n", r"codes holds no codes"),
+        ("#version: 0.3\na b\n", r"codes: its codes are of version '0.3': use those of version 0.1 or 0.2"),
+        ("a b\na b 12\n", r"codes, line 2: 'a b 12' is not a pair of symbols, as in 'th e</w>'; give the codes that"),
+        ("#version: 0.2.0\na b\n\nc d\n", r"codes, line 3: '' is not a pair of symbols"),
+        (
+            "x y\nz w</w>\n",
+            r"codes: the codes make 0 of the \d+ pieces of several letters in the word list: give the codes",
+        ),
+    ],
+)
+def test_other_files_are_refused(coded, tmp_path, content, message):
+    for side in ("src", "tgt"):
+        coded.words.save(tmp_path / f"{side}.txt")
+        (tmp_path / f"{side}.codes").write_text(content)
+    with pytest.raises(UserError, match=message):
+        vocabulary.load(tmp_path)
+
+
+def test_a_damaged_file_is_named(coded, tmp_path):
+    path = tmp_path / "src.bpe.json"
+    coded.save(path)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in (("version", "0.3"), ("merges", [["a"]]), ("merges", [["a", 1]]), ("pieces", [["a", -1]])):
+        path.write_text(json.dumps({**values, name: value}))
+        with pytest.raises(UserError, match=r"src.bpe.json is damaged: it is no list of pieces with its codes"):
+            CodedWords.load(path)
+    path.write_text(json.dumps({**values, "merges": [["x", "y"]]}))
+    with pytest.raises(UserError, match=r"src.bpe.json: the codes make 0 of the \d+ pieces"):
+        CodedWords.load(path)
