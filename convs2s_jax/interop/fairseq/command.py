@@ -29,6 +29,7 @@ class ImportFlags:
       target_lang: TGT; by default the checkpoint's own.
       src_spm: SentencePiece model of the source, for text that is not yet cut into pieces.
       tgt_spm: SentencePiece model of the target.
+      bpe_codes: codes of subword-nmt, one file for both sides or SRC,TGT, for text that is not yet cut into pieces.
       average: make one workdir with the mean of all checkpoints.
       momentum: carry over the momentum of the optimiser.
       config: configuration file whose fields replace those of the checkpoint.
@@ -41,6 +42,7 @@ class ImportFlags:
     target_lang: str = ""
     src_spm: str = ""
     tgt_spm: str = ""
+    bpe_codes: tuple[str, ...] = ()
     average: bool = False
     momentum: bool = True
     config: str = ""
@@ -50,6 +52,14 @@ class ImportFlags:
         check(
             bool(self.src_spm) == bool(self.tgt_spm),
             "--src_spm and --tgt_spm go together: give both models, or none",
+        )
+        check(
+            len(self.bpe_codes) <= 2,
+            f"--bpe_codes names {len(self.bpe_codes)} files: give one for both sides, or two as SRC,TGT",
+        )
+        check(
+            not (self.bpe_codes and self.src_spm),
+            "--bpe_codes and --src_spm both cut text into pieces: give the one with which the model was trained",
         )
 
 
@@ -87,6 +97,7 @@ def import_main(values: dict[str, Any], overrides: Overrides) -> None:
         dicts=Path(given.dicts),
         languages=(given.source_lang, given.target_lang),
         models=(Path(given.src_spm), Path(given.tgt_spm)) if given.src_spm else (None, None),
+        codes=(Path(given.bpe_codes[0]), Path(given.bpe_codes[-1])) if given.bpe_codes else (None, None),
         average=given.average,
         momentum=given.momentum,
         config=given.config,

@@ -1,4 +1,4 @@
-"""fairseq's dictionaries, and SentencePiece models beside them, as vocabularies; and back."""
+"""fairseq's dictionaries, and SentencePiece models or BPE codes beside them, as vocabularies; and back."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +7,7 @@ from pathlib import Path
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, is_marked
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
@@ -15,19 +16,23 @@ from convs2s_jax.data.words import WordList
 _MOST_BYTES, _MOST_ENTRIES = 2**28, 2_000_000
 
 
-def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) -> Vocabularies:
+Sides = tuple[Path | None, Path | None]
+
+
+def read(folder: Path, languages: Sequence[str], models: Sides, codes: Sides = (None, None)) -> Vocabularies:
     """Vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
 
     Args:
       folder: of the dictionaries.
       languages: SRC and TGT.
       models: for each side a SentencePiece model, or None for text tokenised by spaces.
+      codes: for each side codes of subword-nmt, or None; those of a side without a model are used.
 
     Raises:
-      UserError: a missing or damaged file, or a model that has none of the pieces in its dictionary.
+      UserError: a missing or damaged file, or a model or codes that make none of the pieces in their dictionary.
     """
     sides: list[Vocabulary] = []
-    for language, model in zip(languages, models, strict=True):
+    for language, model, merges in zip(languages, models, codes, strict=True):
         path = folder / f"dict.{language}.txt"
         if not path.is_file():
             raise UserError(
@@ -36,8 +41,13 @@ def read(folder: Path, languages: Sequence[str], models: Sequence[Path | None]) 
             )
         _check_length(path)
         words = WordList.load(path)
-        sides.append(words if model is None else _with_model(words, model))
+        sides.append(_with_model(words, model) if model else _with_codes(words, merges) if merges else words)
     return Vocabularies(*sides)
+
+
+def is_cut_by_the_user(vocabularies: Vocabularies) -> bool:
+    """Whether text has to be cut with subword-nmt before it is read, and joined after it is written."""
+    return any(isinstance(one, WordList) and is_marked(one) for one in (vocabularies.src, vocabularies.tgt))
 
 
 def _check_length(path: Path) -> None:
@@ -77,7 +87,7 @@ def joined(vocabularies: Vocabularies) -> Vocabularies | None:
 
 
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
-    """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model where there is one, into a folder.
+    """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model or codes.LANGUAGE where there is one, into a folder.
 
     Ids are preserved: the entry on line i, from 0, has id i + 4. SentencePiece entries have no counts; 1 is written.
 
@@ -86,7 +96,7 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     """
     if isinstance(vocabulary, WordList):
         words = vocabulary
-    elif isinstance(vocabulary, ListedPieces):
+    elif isinstance(vocabulary, ListedPieces | CodedWords):
         words = vocabulary.words
     else:
         pieces = tuple(vocabulary.token(i) for i in range(len(SPECIAL), vocabulary.size))
@@ -97,9 +107,17 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
     words.save(folder / f"dict.{language}.txt")
     if isinstance(vocabulary, ListedPieces | SentencePiece):
         (folder / f"spm.{language}.model").write_bytes(vocabulary.model)
+    if isinstance(vocabulary, CodedWords):
+        (folder / f"codes.{language}").write_bytes(vocabulary.codes.content())
 
 
 def _with_model(words: WordList, model: Path) -> ListedPieces:
     made = ListedPieces(read_bytes(model, remedy="give a SentencePiece model"), words)
     made.check(model)
+    return made
+
+
+def _with_codes(words: WordList, codes: Path) -> CodedWords:
+    made = CodedWords(Codes.load(codes), words)
+    made.check(codes)
     return made

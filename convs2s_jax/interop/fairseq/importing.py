@@ -15,6 +15,7 @@ from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError, located
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import vocabulary
+from convs2s_jax.data.bpe_codes import MARK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.interop.fairseq import dictionaries, momentum
@@ -54,6 +55,7 @@ class Import:
       dicts: folder of the dictionaries.
       languages: source and target; "" for those of the checkpoint.
       models: SentencePiece models of both sides, or None.
+      codes: codes of subword-nmt of both sides, or None.
       average: whether to write the average of all checkpoints.
       momentum: whether to import the optimiser's momentum.
       config: file of --config, or "".
@@ -65,6 +67,7 @@ class Import:
     dicts: Path
     languages: tuple[str, str] = ("", "")
     models: tuple[Path | None, Path | None] = (None, None)
+    codes: tuple[Path | None, Path | None] = (None, None)
     average: bool = False
     momentum: bool = True
     config: str = ""
@@ -151,7 +154,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
     )
     if not (source and target):
         raise UserError(f"{found.where} does not name its languages: give --source_lang and --target_lang")
-    vocabularies = dictionaries.read(order.dicts, (source, target), order.models)
+    vocabularies = dictionaries.read(order.dicts, (source, target), order.models, order.codes)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
         params = params_from_state_dict(cfg.translator, found.tensors)
@@ -172,6 +175,12 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums: damage done to them before this "
         "import is not noticed"
     )
+    if dictionaries.is_cut_by_the_user(vocabularies):
+        tell(
+            f"{order.dicts}: pieces of the dictionaries end in {MARK}: the model reads and writes text cut with "
+            "subword-nmt; for plain text import it with --bpe_codes=FILE, or join what it writes with "
+            "sed -E 's/(@@ )|(@@ ?$)//g'"
+        )
     if found.unchecked:
         tell(f"{found.where}: damage to it would not be noticed: {found.unchecked}; compare it with where it came from")
     for sentence in trained.lost:

@@ -285,6 +285,14 @@ def bridge(*arguments):
             ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d"],
             "--src_spm and --tgt_spm go together",
         ),
+        (
+            ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--bpe_codes=d,e,f"],
+            "--bpe_codes names 3 files: give one for both sides, or two as SRC,TGT",
+        ),
+        (
+            ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d", "--tgt_spm=e", "--bpe_codes=f"],
+            "--bpe_codes and --src_spm both cut text into pieces: give the one with which the model was trained",
+        ),
         (["import", "--checkpiont=a"], "Unknown command line flag 'checkpiont'. Did you mean: checkpoint ?"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
