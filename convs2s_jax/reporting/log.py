@@ -3,12 +3,28 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
-_RATE = re.compile(r"(step|epoch) \d+: .*learning rate \S+ -> \S+")
+_RATE = re.compile(r"(?:step|epoch) \d+: .*learning rate ([\d.e+-]+) -> ([\d.e+-]+)")
 _STOPPED = re.compile(r"stopped at (step \d+, epoch \d+): (.*)")
 _CONTINUED = re.compile(r"continuing at step \d+, epoch \d+")
+_DEVICES = "devices: "
+"""How the log of each start begins; the oldest logs have no such line."""
 _SIZE = re.compile(r"([\d,]+) parameters; vocabularies of (\d+) and (\d+)")
+
+
+class RateChange(NamedTuple):
+    """A change of the learning rate.
+
+    Attributes:
+      sentence: what the log says of it: when, why, from what to what.
+      before, after: the rates.
+    """
+
+    sentence: str
+    before: float
+    after: float
 
 
 @dataclass(frozen=True)
@@ -21,10 +37,11 @@ class Log:
       pairs: how many training pairs are used and skipped.
       batches: batches of an epoch, their shapes and padding.
       parameters, source_words, target_words: numbers of parameters and of entries of the vocabularies.
-      rates: a sentence for each reduction of the learning rate.
-      continued: starts after the first.
-      stopped: where training stopped; "" if it goes on or was killed.
-      why: why it stopped.
+      rates: the changes of the learning rate between epochs or at validations; those of every update are not logged.
+      origin: step and workdir whose parameters the run began with: "step 441 of runs/base".
+      starts: how often training was started.
+      stopped: where the last start stopped; "" if it goes on or was killed.
+      why: why it stopped: a bound, a signal or an error.
       time: where the time of the last start went.
     """
 
@@ -36,8 +53,9 @@ class Log:
     parameters: str = ""
     source_words: str = ""
     target_words: str = ""
-    rates: tuple[str, ...] = ()
-    continued: int = 0
+    rates: tuple[RateChange, ...] = ()
+    origin: str = ""
+    starts: int = 0
     stopped: str = ""
     why: str = ""
     time: str = ""
@@ -47,24 +65,33 @@ def read(text: str) -> Log:
     """The facts of the text of a log; lines that are none are skipped."""
     lines = [found.groups() for line in text.splitlines() if (found := _LINE.fullmatch(line))]
     sentences = [sentence for _, sentence in lines]
-    last = sentences[-1] if sentences else ""
-    stopped = _STOPPED.fullmatch(last)
-    size = next((found for sentence in reversed(sentences) if (found := _SIZE.fullmatch(sentence))), None)
+    begins = [i for i, sentence in enumerate(sentences) if sentence.startswith(_DEVICES)]
+    continued = [i for i, sentence in enumerate(sentences) if _CONTINUED.fullmatch(sentence)]
+    last = sentences[max(begins + continued, default=0) :]
+    stopped = _last(_STOPPED, last)  # a tracker may say something behind it
+    size = _last(_SIZE, sentences)
+    rates = filter(None, map(_RATE.match, sentences))
     return Log(
         begun=lines[0][0] if lines else "",
         ended=lines[-1][0] if lines else "",
-        devices=_after("devices: ", sentences),
+        devices=_after(_DEVICES, sentences),
         pairs=_after("training pairs: ", sentences),
         batches=_after("batches: ", sentences),
         parameters=size[1] if size else "",
         source_words=size[2] if size else "",
         target_words=size[3] if size else "",
-        rates=tuple(dict.fromkeys(sentence for sentence in sentences if _RATE.match(sentence))),
-        continued=sum(bool(_CONTINUED.fullmatch(sentence)) for sentence in sentences),
+        rates=tuple(dict.fromkeys(RateChange(one.string, float(one[1]), float(one[2])) for one in rates)),
+        origin=_after("fine-tuning: parameters of ", sentences),
+        starts=max(len(begins), len(continued) + 1) if lines else 0,
         stopped=stopped[1] if stopped else "",
-        why=stopped[2] if stopped else "",
-        time=_after("time: ", sentences) if stopped else "",
+        why=stopped[2].rstrip(".") if stopped else "",
+        time=_after("time: ", last),
     )
+
+
+def _last(pattern: re.Pattern[str], sentences: Sequence[str]) -> re.Match[str] | None:
+    """The last sentence of this form."""
+    return next((found for sentence in reversed(sentences) if (found := pattern.fullmatch(sentence))), None)
 
 
 def _after(beginning: str, sentences: Sequence[str]) -> str:

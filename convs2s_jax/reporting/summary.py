@@ -1,13 +1,18 @@
 """A run in words: what it is, on what it was trained, and how it ended."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.reporting import learning_rate
 from convs2s_jax.reporting.curves import QUANTITIES
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.training.run.selection import LOSS, best_of, counting
 
 UNKNOWN = "not recorded"
+_SIGNAL = re.compile("SIG[A-Z]+")
+"""Why a training stopped that was told to."""
 
 
 def paragraph(run: Run) -> str:
@@ -17,12 +22,11 @@ def paragraph(run: Run) -> str:
     where, _, versions = log.devices.removesuffix(")").partition(" (")
     sentences = [f"A model{size}: {kind(run)}.", f"It was trained on {task(run)}" + (f", by {where}" if where else "")]
     sentences[-1] += f" ({versions})." if versions else "; the log names no versions."
-    known = {
-        record["step"]: {name: record[name] for name in QUANTITIES if record.get(name) is not None}
-        for record in run.of("valid")
-    }
-    metric = counting(known.values(), run.cfg.training.best_metric)
-    if (step := best_of(known, known, metric)) is not None:
+    if origin := began_with(run):
+        sentences.append(f"It began with the parameters of {origin}.")
+    known, step = _validations(run), best_step(run)
+    if step is not None:
+        metric = counting(known.values(), run.cfg.training.best_metric)
         most = "lowest" if metric == LOSS else "highest"
         sentences.append(
             f"The {most} validation {_title(metric)} is {known[step][metric]:.4g}, at step {step:,}"
@@ -30,30 +34,46 @@ def paragraph(run: Run) -> str:
         )
     elif run.of("train"):
         sentences.append("No validation is reported.")
-    if tests := [record for record in run.of("test") if record.get("loss") is not None]:
-        sentences.append(f"On the test set the loss is {tests[-1]['loss']:.4g}{_scores(tests[-1], LOSS)}.")
-    return " ".join([*sentences, reductions(run), ending(run)])
+    if test := tested(run):
+        sentences.append(
+            f"On the test set the loss of step {test['step']:,} is {test['loss']:.4g}{_scores(test, LOSS)}."
+        )
+        if step not in (None, test["step"]):
+            sentences.append(f"The best on validation, step {step:,}, has no test score.")
+    return " ".join([*sentences, learning_rate.sentences(run), ending(run)])
 
 
-def reductions(run: Run) -> str:
-    """How often the learning rate was reduced, and why: the first reason, and the last one."""
-    rates = run.log.rates
-    if not rates:
-        return "The log names no reduction of the learning rate."
-    times = {1: "once", 2: "twice"}.get(len(rates), f"{len(rates)} times")
-    last = f"; the last time at {rates[-1]}" if len(rates) > 1 else ""
-    return f"The learning rate was reduced {times}: at {rates[0]}{last}."
+def best_step(run: Run) -> int | None:
+    """The step of the best validation, by the metric that tells the best checkpoint; None without one."""
+    known = _validations(run)
+    return best_of(known, known, counting(known.values(), run.cfg.training.best_metric))
+
+
+def tested(run: Run) -> Mapping[str, Any] | None:
+    """The report on the test set: that of the best validation's step, or the last one; None where there is none."""
+    reports = [record for record in run.of("test") if record.get("loss") is not None]
+    own = [record for record in reports if record["step"] == best_step(run)]
+    return next(iter([*own[-1:], *reports[-1:]]), None)
 
 
 def ending(run: Run) -> str:
     """How the training ended, or that it goes on."""
+    log = run.log
     if run.trainer:
         return f"Training goes on: {run.trainer} works there."
-    if run.log.stopped:
-        return f"Training stopped at {run.log.stopped}: {run.log.why}."
+    if _SIGNAL.fullmatch(log.why):
+        return f"Training was stopped by {log.why} at {log.stopped}; the same command continues it."
+    if log.stopped:
+        return f"Training stopped at {log.stopped}: {log.why}."
     last = run.records[-1]["step"] if run.records else None
     reported = f"; the last report is of step {last:,}" if last is not None else ""
     return f"The log names no end: training goes on elsewhere, or it was killed{reported}."
+
+
+def began_with(run: Run) -> str:
+    """Whose parameters a fine-tuned run began with: "step 441 of runs/base"; "" for random ones."""
+    other = run.cfg.training.finetune_from
+    return run.log.origin or (f"a checkpoint of {other}" if other else "")
 
 
 def kind(run: Run) -> str:
@@ -78,7 +98,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """(what, value) of a run, for a table."""
     log, cfg = run.log, run.cfg
     words = f"{log.source_words} source and {log.target_words} target entries" if log.source_words else UNKNOWN
-    optimizer, rates = cfg.training.optimizer, cfg.training.schedule
+    optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
+    rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
     found = [
         ("Workdir", str(run.workdir)),
         ("Model", _capital(kind(run))),
@@ -87,13 +108,22 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Data", task(run)),
         ("Training pairs", log.pairs or UNKNOWN),
         ("Devices and versions", log.devices or UNKNOWN),
-        ("Optimiser and schedule", f"{optimizer.kind}, {rates.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
-        ("Learning rate", "; ".join(log.rates) or "no reduction in the log"),
+        ("Optimiser and schedule", f"{optimizer.kind}, {schedule.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
+        ("Learning rate", "; ".join(rate for rate in rates if rate) or "no change in the log"),
         ("Began, last line of the log", f"{log.begun}, {log.ended}" if log.begun else UNKNOWN),
-        ("Starts", str(1 + log.continued)),
+        ("Starts", str(log.starts or UNKNOWN)),
         ("End", ending(run)),
     ]
-    return found + ([("Time of the last start", log.time)] if log.time else [])
+    more = [("Began with", began_with(run)), ("Time of the last start", log.time)]
+    return found + [(what, value) for what, value in more if value]
+
+
+def _validations(run: Run) -> dict[int, dict[str, float]]:
+    """Step -> what a validation measured there."""
+    return {
+        record["step"]: {name: record[name] for name in QUANTITIES if record.get(name) is not None}
+        for record in run.of("valid")
+    }
 
 
 def _side(side: Any) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.reporting import curves, log, runs, summary
+from convs2s_jax.reporting import curves, learning_rate, log, runs, summary
 from convs2s_jax.training.run import metrics_file, run_folder, validation
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
@@ -104,15 +104,17 @@ def test_every_fact_is_found_in_the_log_of_a_run(tmp_path):
     for epochs in (1, 2):
         train(tiny.config(**rates, training__max_epochs=epochs), tmp_path / "run")
     found = log.read((tmp_path / "run" / "train.log").read_text(encoding="utf-8"))
-    assert all(dataclasses.asdict(found).values()), found
-    assert (found.continued, len(found.rates)) == (1, 1)
+    facts = dataclasses.asdict(found)
+    assert facts.pop("origin") == ""  # tests/training/run/test_finetuning.py has the sentence
+    assert all(facts.values()), found
+    assert (found.starts, [change[1:] for change in found.rates]) == (2, [(0.1, 0.05)])
     assert found.stopped.endswith(", epoch 2"), "the epoch that ended, not the next one"
 
 
 def test_the_log_says_devices_reasons_and_the_end(tmp_path):
     found = log.read(LOG)
     assert (found.parameters, found.source_words, found.target_words) == ("1,234", "150", "149")
-    assert (found.stopped, found.why, found.continued) == ("step 8, epoch 2", "the learning rate fell below 0.01", 1)
+    assert (found.stopped, found.why, found.starts) == ("step 8, epoch 2", "the learning rate fell below 0.01", 2)
     assert len(found.rates) == 2
     text = summary.paragraph(runs.read(workdir_at(tmp_path / "a"), "a"))
     for part in (
@@ -124,6 +126,104 @@ def test_the_log_says_devices_reasons_and_the_end(tmp_path):
         "Training stopped at step 8, epoch 2: the learning rate fell below 0.01.",
     ):
         assert part in text
+
+
+def logged(*sentences):
+    return log.read("".join(f"2026-11-23 10:00:00 {sentence}\n" for sentence in sentences))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "starts"),
+    [
+        (["devices: a"], 1),
+        (["devices: a", "devices: a", "continuing at step 4, epoch 1"], 2),
+        (["devices: a", "devices: a", "devices: a"], 3),  # killed before the first checkpoint
+        (["batches: 4", "continuing at step 4, epoch 1", "continuing at step 8, epoch 2"], 3),  # an old log
+        ([], 0),
+    ],
+)
+def test_every_start_counts(sentences, starts):
+    assert logged(*sentences).starts == starts
+
+
+@pytest.mark.parametrize(
+    ("sentences", "ending"),
+    [
+        (["the loss is nan, at update 51"], "Training stopped at step 51, epoch 3: the loss is nan, at update 51."),
+        (["the disk is full.", "wandb failed"], "Training stopped at step 51, epoch 3: the disk is full."),
+        (["SIGTERM"], "Training was stopped by SIGTERM at step 51, epoch 3; the same command continues it."),
+        (["the loss is nan", "devices: b"], "The log names no end: training goes on elsewhere, or it was killed."),
+        (["SIGINT", "continuing at step 51, epoch 3"], "The log names no end: training goes on elsewhere, or it was "),
+    ],
+)
+def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
+    found = logged("devices: a", "time: 6 s", f"stopped at step 51, epoch 3: {sentences[0]}", *sentences[1:])
+    run = runs.Run("a", tmp_path, tiny.config(), log=found)
+    assert summary.ending(run).startswith(ending)
+    assert bool(found.time) == ("no end" not in ending)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates", "said"),
+    [
+        ({"kind": "plateau"}, [], "The log names no change of the learning rate."),
+        ({"kind": "fixed"}, ["0.1 -> 0.2"], "The learning rate was raised once: at epoch 2: learning rate 0.1 -> 0.2."),
+        ({"kind": "fixed"}, ["0.1 -> 0.2", "0.2 -> 1e-05"], "The learning rate was changed twice: at epoch 2: "),
+        ({"kind": "fixed"}, ["0.1 -> 0.02", "0.02 -> 1e-05"], "The learning rate was reduced twice: at epoch 2: "),
+        (
+            {"kind": "fixed", "warmup": 9},
+            ["0.1 -> 0.2"],
+            "The schedule, fixed, raises the learning rate with every update until step 9. The learning rate was ",
+        ),
+        (
+            {"kind": "cosine", "rate": 0.003, "warmup": 5, "steps": 1470},
+            [],
+            "The schedule, cosine, changes the learning rate with every update: it rises to 0.003 until step 5, and "
+            "then follows half a cosine down to 1e-07 at step 1,470.",
+        ),
+        (
+            {"kind": "inverse_sqrt"},
+            [],
+            "The schedule, inverse_sqrt, changes the learning rate with every update: it rises to 0.0005 until step "
+            "4,000, and then falls as 1 / sqrt(step).",
+        ),
+    ],
+    ids=str,
+)
+def test_the_learning_rate_is_said_to_move_as_it_does(tmp_path, schedule, rates, said):
+    cfg = tiny.config(training__schedule=schedule)
+    run = runs.Run("a", tmp_path, cfg, log=logged(*(f"epoch 2: learning rate {rate}" for rate in rates)))
+    assert learning_rate.sentences(run).startswith(said)
+    fact = dict(summary.facts(run))["Learning rate"]
+    assert all(rate in fact for rate in rates)
+    assert (fact == "no change in the log") == said.startswith("The log names no change")
+
+
+def test_the_test_score_is_that_of_the_best_step_or_says_so(tmp_path):
+    def text(*steps):
+        reports = [
+            (40, "valid", 2.5),
+            (80, "valid", 1.5),
+            (90, "valid", 1.75),
+            *((step, "test", 2.0) for step in steps),
+        ]
+        records = tuple({"step": step, "split": split, "loss": loss, "bleu": 3.0} for step, split, loss in reports)
+        return summary.paragraph(runs.Run("a", tmp_path, tiny.config(), records))
+
+    assert "On the test set the loss of step 80 is 2, BLEU 3. " in text(40, 80, 90)
+    older = "On the test set the loss of step 40 is 2, BLEU 3. The best on validation, step 80, has no test score."
+    assert older in text(40)
+    assert "test" not in text()
+
+
+def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
+    cfg = tiny.config(training__finetune_from="runs/b")
+    found = logged("fine-tuning: parameters of step 441 of runs/base", "devices: a", "continuing at step 4, epoch 1")
+    run = runs.Run("a", tmp_path, cfg, log=found)
+    assert "It began with the parameters of step 441 of runs/base." in summary.paragraph(run)
+    assert ("Began with", "step 441 of runs/base") in summary.facts(run)
+    assert ("Began with", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
+    assert "Began with" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
 
 
 def test_a_trainer_at_work_is_named_and_not_disturbed(tmp_path):

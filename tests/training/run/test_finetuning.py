@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.reporting.log import read
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation.translator import load
@@ -49,6 +50,7 @@ def test_a_run_begins_with_the_best_parameters_of_another(mesh, source, tmp_path
     log = (tmp_path / "run" / "train.log").read_text()
     [[step]] = best(source).steps
     assert f"fine-tuning: parameters of step {step} of {source}" in log
+    assert read(log).origin == f"step {step} of {source}"  # as reports say
     assert "learning the vocabularies" not in log
 
 

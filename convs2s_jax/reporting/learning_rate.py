@@ -1,0 +1,37 @@
+"""How the learning rate of a run changed, in words: by its schedule, and as the log says."""
+
+from convs2s_jax.reporting.log import RateChange
+from convs2s_jax.reporting.runs import Run
+from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
+
+
+def sentences(run: Run) -> str:
+    """What the schedule does with every update, and the changes in the log: the first one and the last one."""
+    changes, said = run.log.rates, by_update(run.cfg.training.schedule)
+    if changes:
+        times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
+        last = f"; the last time at {changes[-1].sentence}" if len(changes) > 1 else ""
+        said += f" The learning rate was {changed(changes)} {times}: at {changes[0].sentence}{last}."
+    return said.strip() or "The log names no change of the learning rate."
+
+
+def by_update(cfg: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig) -> str:
+    """What a schedule does with every update, of which the log says nothing; "" for one that leaves it as it is."""
+    every = f"The schedule, {cfg.kind}, changes the learning rate with every update: it rises to"
+    match cfg:
+        case CosineConfig():
+            fall = f"follows half a cosine down to {cfg.minimum:g} at step {cfg.steps:,}"
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,}, and then {fall}."
+        case InverseSqrtConfig():
+            return f"{every} {cfg.rate:g} until step {cfg.warmup:,}, and then falls as 1 / sqrt(step)."
+        case FixedConfig(warmup=warmup) if warmup:
+            return f"The schedule, fixed, raises the learning rate with every update until step {warmup:,}."
+        case _:
+            return ""
+
+
+def changed(changes: tuple[RateChange, ...]) -> str:
+    """Whether rates were reduced, raised, or both."""
+    if all(change.after < change.before for change in changes):
+        return "reduced"
+    return "raised" if all(change.after > change.before for change in changes) else "changed"
