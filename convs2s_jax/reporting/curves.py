@@ -42,7 +42,7 @@ class Quantity(NamedTuple):
     """A field of metrics.jsonl.
 
     Attributes:
-      title, unit: for people.
+      title, unit: for people; {item} is what the run counts: target tokens, or the texts that a classifier labels.
       scale: factor between the file and the unit.
     """
 
@@ -52,8 +52,8 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = {
-    "loss": Quantity("Loss", "nats per target token"),
-    "perplexity": Quantity("Perplexity", "per target token"),
+    "loss": Quantity("Loss", "nats per {item}"),
+    "perplexity": Quantity("Perplexity", "per {item}"),
     "bleu": Quantity("BLEU", "points"),
     "chrf": Quantity("chrF", "points"),
     "exact_match": Quantity("Exact match", "% of sentences"),
@@ -65,7 +65,7 @@ QUANTITIES = {
     "macro_f1": Quantity("Macro F1", "%"),
     "learning_rate": Quantity("Learning rate", "at the last update of a report"),
     "grad_norm": Quantity("Gradient norm", "mean before clipping"),
-    "tokens_per_second": Quantity("Throughput", "target tokens per second"),
+    "tokens_per_second": Quantity("Throughput", "{item}s per second"),
     "memory": Quantity("Memory", "GB in use on the fullest device", 1e-9),
     "memory_peak": Quantity("Peak memory", "GB on the fullest device", 1e-9),
     "mfu": Quantity("Model FLOPs utilisation", "% of the devices' peak", 100.0),
@@ -93,8 +93,15 @@ def curves(runs: Sequence[Run], *, most: int = MOST) -> list[Curve]:
                 left_out += len(own) - len(kept)
                 points += kept
         if points:
-            found.append(Curve(field, quantity.title, quantity.unit, tuple(points), left_out))
+            found.append(Curve(field, quantity.title, _unit(quantity, runs, points), tuple(points), left_out))
     return found
+
+
+def _unit(quantity: Quantity, runs: Sequence[Run], points: Sequence[Point]) -> str:
+    """The unit for the runs that have points; each of their units where these differ."""
+    drawn = {point.run for point in points}
+    items = ("text" if run.cfg.classifies else "target token" for run in runs if run.name in drawn)
+    return " or ".join(dict.fromkeys(quantity.unit.format(item=item) for item in items))
 
 
 def missing(found: Sequence[Curve]) -> list[str]:

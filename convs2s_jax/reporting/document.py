@@ -12,6 +12,8 @@ from convs2s_jax.reporting.translations import Translations
 
 STEPS = 60
 """Most validations of a run whose samples are shown."""
+F1 = "f1/"
+"""How the fields of a report begin that have the F1 of a label."""
 Section = dict[str, Any]
 
 
@@ -91,6 +93,31 @@ def sample_section(runs: Sequence[Run]) -> list[Section]:
         {"source": source, "reference": reference, "versions": versions}
         for (source, reference), versions in found.items()
     ]
+
+
+def output_name(runs: Sequence[Run]) -> str:
+    """What the samples of runs are."""
+    names = ("Label" if run.cfg.classifies else "Translation" for run in runs if run.samples)
+    return " or ".join(dict.fromkeys(names))
+
+
+def label_section(runs: Sequence[Run]) -> Section | None:
+    """F1 of each label on the test set, in percent, of the runs that classify; None where none was measured."""
+    tests = {run.name: test for run in runs if (test := summary.tested(run)) and any(map(_label, test))}
+    if not tests:
+        return None
+    labels = dict.fromkeys(label for test in tests.values() for field in test if (label := _label(field)))
+    steps = [f"step {test['step']:,}" + (f" of {name}" if len(runs) > 1 else "") for name, test in tests.items()]
+    return {
+        "runs": list(tests),
+        "rows": [{"label": label, "f1": [test.get(F1 + label) for test in tests.values()]} for label in labels],
+        "about": f"Percent on the test set, at {' and '.join(steps)}.",
+    }
+
+
+def _label(field: str) -> str:
+    """The label whose F1 a field of a report has, or ""."""
+    return field.removeprefix(F1) if field.startswith(F1) else ""
 
 
 def score_section(found: Mapping[str, Translations], *, tokenize: str, resamples: int) -> Section:

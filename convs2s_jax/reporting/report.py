@@ -70,6 +70,8 @@ def content(
         "curves": document.curve_section(found),
         "plans": document.plan_section(found),
         "samples": document.sample_section(found),
+        "output": document.output_name(found),
+        "labels": document.label_section(found),
         "scores": document.score_section(same, tokenize=tokenize, resamples=options.resamples) if first else None,
         "translations": document.translation_section(same) if first else None,
         "attention": seen,

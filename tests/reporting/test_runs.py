@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.reporting import curves, learning_rate, log, runs, summary
+from convs2s_jax.reporting import curves, document, learning_rate, log, runs, summary
 from convs2s_jax.training.run import metrics_file, run_folder, validation
 from convs2s_jax.training.run.lock import locked
 from convs2s_jax.training.run.loop import train
@@ -28,6 +28,9 @@ RECORDS = [
     {"step": 4, "epoch": 1, "split": "train", "loss": None, "perplexity": None},
     {"step": 4, "epoch": 1, "split": "valid", "loss": 3.5, "perplexity": 33.1, "bleu": 1.5},
 ]
+KIM = {"kind": "classifier", "embedding_dim": 8, "features": {"kind": "kim", "widths": [3], "maps": 4}}
+CONFIGS = {"a": tiny.config(), "b": tiny.config(data__corpus="cldr_kinds", model=KIM)}
+"""Of a translator and of a classifier."""
 
 
 def workdir_at(path, **overrides):
@@ -51,6 +54,42 @@ def test_curves_are_the_numbers_of_the_file(tmp_path):
         "Throughput",
         "Model FLOPs utilisation",
     ]
+
+
+def test_units_are_those_of_the_task(tmp_path):
+    rates = {"step": 4, "split": "train", "loss": 2.0, "tokens_per_second": 9.0, "memory": 2e9}
+    text, label = (runs.Run(name, tmp_path, cfg, (rates,)) for name, cfg in CONFIGS.items())
+    units = {"loss": "nats per target token", "tokens_per_second": "target tokens per second"}
+    assert {one.field: one.unit for one in curves.curves([text])}.items() >= units.items()
+    of_labels = {one.field: one.unit for one in curves.curves([label, dataclasses.replace(text, records=())])}
+    assert (of_labels["loss"], of_labels["tokens_per_second"]) == ("nats per text", "texts per second")
+    both = {one.field: one.unit for one in curves.curves([text, label])}
+    assert both["loss"] == "nats per target token or nats per text"
+    assert both["memory"] == "GB in use on the fullest device"
+
+
+def test_labels_have_their_f1_of_the_test_set(tmp_path):
+    text, label = (runs.Run(name, tmp_path, cfg) for name, cfg in CONFIGS.items())
+    assert document.label_section([text, label]) is None
+    tests = [{"step": step, "split": "test", "loss": 2.0, "f1/price": 10.0 * step, "f1/day": 7.0} for step in (4, 6)]
+    one = dataclasses.replace(label, records=tuple(tests))
+    assert document.label_section([one]) == {
+        "runs": ["b"],
+        "rows": [{"label": "price", "f1": [60.0]}, {"label": "day", "f1": [7.0]}],
+        "about": "Percent on the test set, at step 6.",
+    }
+    other = dataclasses.replace(label, name="c", records=({"step": 2, "split": "test", "loss": 1.0, "f1/day": 3.0},))
+    found = document.label_section([text, one, other])
+    assert (found["runs"], found["about"]) == (["b", "c"], "Percent on the test set, at step 6 of b and step 2 of c.")
+    assert [row["f1"] for row in found["rows"]] == [[60.0, None], [7.0, 3.0]]
+
+
+def test_the_column_of_samples_is_headed_by_what_they_are(tmp_path):
+    samples = {4: (runs.Sample("a", "b", "c"),)}
+    text, label = (runs.Run(name, tmp_path, cfg, samples=samples) for name, cfg in CONFIGS.items())
+    without = dataclasses.replace(text, samples={})
+    found = [document.output_name(these) for these in ([text], [without, label], [text, label])]
+    assert found == ["Translation", "Label", "Translation or Label"]
 
 
 def test_a_long_curve_keeps_its_extremes():

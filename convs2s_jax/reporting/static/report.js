@@ -146,7 +146,7 @@ function showSamples() {
   const table = sortableTable(byId("sample-table"), [
     { title: "Step", numeric: true, show: (row) => [...new Set([row.step, row.last])].map((step) => step.toLocaleString("en")).join(" – "), value: (row) => row.step },
     ...(names.length > 1 ? [{ title: "Run", show: (row) => who(row.run), value: (row) => row.run }] : []),
-    { title: "Translation", show: (row) => marked(row.pieces) },
+    { title: data.output, show: (row) => marked(row.pieces) },
   ], { sorted: { column: 0, down: false } });
   const show = () => {
     const one = data.samples[choice.value];
@@ -155,6 +155,16 @@ function showSamples() {
   };
   choice.addEventListener("change", show);
   show();
+}
+
+function showLabels() {
+  const found = data.labels;
+  if (!found) return byId("labels").remove();
+  byId("labels-about").textContent = found.about;
+  sortableTable(byId("label-table"), [
+    { title: "Label", show: (row) => row.label, value: (row) => row.label },
+    ...found.runs.map((name, i) => ({ title: names.length > 1 ? name : "F1", numeric: true, show: (row) => shortNumber(row.f1[i]), value: (row) => row.f1[i] })),
+  ], { sorted: { column: 1, down: false } }).update(found.rows);
 }
 
 function showScores() {
@@ -279,6 +289,7 @@ showRuns();
 showCurves();
 showPlans();
 showSamples();
+showLabels();
 showScores();
 showTranslations();
 const redrawAttention = showAttention();
