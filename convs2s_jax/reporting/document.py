@@ -22,6 +22,8 @@ def overview(runs: Sequence[Run]) -> list[Section]:
     return [
         {
             "name": run.name,
+            "source": run.cfg.data.src,
+            "target": run.cfg.data.tgt,
             "paragraph": summary.paragraph(run),
             "facts": summary.facts(run),
             "problems": list(run.problems),

@@ -13,7 +13,7 @@ import pytest
 
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
-from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run import metrics_file, run_folder
 from convs2s_jax.training.run.loop import train
 from tests import tiny
 
@@ -203,6 +203,8 @@ def test_translations_are_sorted_searched_and_marked(opened, made):
         assert marks == [text for pieces in sides for text, differs in pieces if differs]
     page.fill("#find", "no such words")
     assert page.inner_text("#found") == "0 of 0 lines"
+    page.evaluate("byId('pair-field').hidden = true")  # as in a report of one run
+    assert not page.locator("#pair-field").is_visible()
 
 
 def test_attention_lights_up_by_pointer_and_keyboard(opened):
@@ -307,6 +309,47 @@ def test_a_page_about_runs_that_lack_everything_says_so(opened, tmp_path):
     assert "kinds is left out: it is a classifier." in told
     assert page.locator("#runs article").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_texts_run_in_their_own_direction_and_name_their_language(opened, tmp_path):
+    kim = {"kind": "classifier", "embedding_dim": 8, "features": {"kind": "kim", "widths": [3], "maps": 4}}
+    configs = {
+        "he": tiny.config(data__src="en", data__tgt="he_IL"),
+        "kinds": tiny.config(data__src="ar", data__tgt="labels", data__corpus="cldr_kinds", model=kim),
+    }
+    samples = {"he": ("good (12).", "טוב, 12!", "טוב."), "kinds": ("שלום, world!", "ידידות", "friend")}
+    scores = {"he": {}, "kinds": {"f1/ידידות": 25.0, "f1/friend": 12.5}}
+    for name, cfg in configs.items():
+        (tmp_path / name / "samples").mkdir(parents=True)
+        run_folder.write_config(tmp_path / name, cfg)
+        sample = dict(zip(("source", "hypothesis", "reference"), samples[name], strict=True))
+        (tmp_path / name / "samples" / "4.jsonl").write_text(json.dumps(sample))
+        test = {"step": 4, "epoch": 1, "split": "test", "loss": 2.0, **scores[name]}
+        (tmp_path / name / "metrics.jsonl").write_text(metrics_file.line(test))
+    workdirs = tuple(str(tmp_path / name) for name in configs)
+    page = opened(report(ReportOptions(workdir=workdirs, output=str(tmp_path / "out")), when="today", tell=print))
+    way = "e => [getComputedStyle(e).direction, e.lang, e.textContent]"
+    for i, (source, outcome, right) in enumerate((("ltr", "rtl", "rtl"), ("rtl", "rtl", "ltr"))):
+        given, hypothesis, reference = samples[["he", "kinds"][i]]
+        code = ["he-IL", ""][i]
+        page.select_option("#sample-choice", str(i))
+        assert page.locator("#sample-choice option").nth(i).evaluate(way) == [source, "", given]
+        assert page.locator("#sample-table tbody td:last-child > *").evaluate(way) == [outcome, code, hypothesis]
+        assert page.locator("#sample-reference bdi").evaluate(way) == [right, code, reference]
+    assert page.locator("#sample-table thead th").last.inner_text() == "Translation or Label"
+    table = page.locator("#label-table tbody tr")
+    assert table.all_inner_texts() == ["friend\t12.50", "ידידות\t25.00"]
+    assert table.locator("bdi").evaluate_all("all => all.map(e => getComputedStyle(e).direction)") == ["ltr", "rtl"]
+    drawn = page.evaluate(
+        """() => {
+          const places = {source: element("p"), target: element("p"), matrix: element("table")};
+          document.body.append(...Object.values(places));
+          drawAttention(places, ["good", "day"], ["טוב", "!"], [[1, 0], [0, 1]]);
+          const found = [places.source, places.target, ...places.matrix.querySelectorAll("th")];
+          return [found.map((e) => getComputedStyle(e).direction), places.matrix.querySelector("td[title]").title];
+        }"""
+    )
+    assert drawn == [["ltr", "rtl", "ltr", "ltr", "rtl", "ltr"], "⁨טוב⁩ → ⁨good⁩: 1.00"]
 
 
 def _contrast(a, b):

@@ -47,6 +47,7 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
     before = snapshot(one)
     data, told = made(one, two, output=tmp_path / "out", lines=4, attention=2)
     assert [line.partition(" ")[2] for line in told[:2]] == ["translating 4 of 8 lines of the test split"] * 2
+    assert [(run["source"], run["target"]) for run in data["runs"]] == [("en", "de")] * 2
     curves = {chart["field"]: chart["spec"] for chart in data["curves"]["charts"]}
     for field in ("loss", "perplexity", "grad_norm", "tokens_per_second"):
         [rows] = (

@@ -51,6 +51,8 @@ def test_the_page_shows_what_the_server_answers(page, tmp_path):
                 break
             page.wait_for_timeout(50)
         assert [title.rpartition(": ")[2] for title in titles] == expected
+    assert [page.get_attribute(f"#{id}", "lang") for id in ("source", "target", "target-words")] == ["en", "de", "de"]
+    assert page.locator("#nbest button span[dir=auto][lang=de]").count() == 2
     word = page.locator("#target-words span").first
     word.hover()
     lit = page.eval_on_selector_all("#source-words span", "words => words.map(word => word.style.backgroundColor)")
@@ -60,6 +62,11 @@ def test_the_page_shows_what_the_server_answers(page, tmp_path):
     page.wait_for_selector("#nbest li:only-child")
     greedy = page.server.ask(lines=TEXT.split("\n"), beam_size=1)["translations"]
     assert page.inner_text("#target") == "\n".join(one["text"] for one in greedy)
+    page.fill("#source", "5 שקל")
+    line = page.locator("#line option").filter(has_text="שקל")
+    line.wait_for(state="attached")
+    assert line.text_content() == "1: \u20685 שקל\u2069"
+    assert page.eval_on_selector("#source", "e => getComputedStyle(e).direction") == "rtl"
     page.fill("#source", "1 2 3 4 5 6 7 8 9 " * 5)
     page.wait_for_selector("#problem:not([hidden])")
     assert "this server takes up to 31; divide it" in page.inner_text("#problem")

@@ -10,6 +10,9 @@ const dot = (name) => element("span", "", { class: "dot", style: `--dot: var(--r
 const who = (name) => (names.length > 1 && names.includes(name) ? element("span", [dot(name), name], { class: "run" }) : element("span", name));
 const sentences = (place, texts) => place.replaceChildren(...texts.map((text) => element("li", text)));
 
+// A text of a corpus, which runs in its own direction; `run` and `side` ("source", "target") tell its language.
+const prose = (content, run, side) => element("div", content, { dir: "auto", lang: language(data.runs[names.indexOf(run)][side]) });
+
 function absent(id, texts) {
   byId(id).replaceChildren(byId(id).querySelector("h2"), ...texts.map((text) => element("p", text, { class: "absent" })));
 }
@@ -142,15 +145,15 @@ function showPlans() {
 function showSamples() {
   if (!data.samples.length) return absent("samples", ["No run has samples: they are written by validations with training.validate_bleu."]);
   const choice = byId("sample-choice");
-  choice.replaceChildren(...data.samples.map((one, i) => element("option", one.source, { value: i })));
+  choice.replaceChildren(...data.samples.map((one, i) => element("option", one.source, { value: i, dir: "auto" })));
   const table = sortableTable(byId("sample-table"), [
     { title: "Step", numeric: true, show: (row) => [...new Set([row.step, row.last])].map((step) => step.toLocaleString("en")).join(" – "), value: (row) => row.step },
     ...(names.length > 1 ? [{ title: "Run", show: (row) => who(row.run), value: (row) => row.run }] : []),
-    { title: data.output, show: (row) => marked(row.pieces) },
+    { title: data.output, show: (row) => prose(marked(row.pieces), row.run, "target") },
   ], { sorted: { column: 0, down: false } });
   const show = () => {
     const one = data.samples[choice.value];
-    byId("sample-reference").textContent = `Reference: ${one.reference}`;
+    byId("sample-reference").replaceChildren("Reference: ", element("bdi", one.reference, { lang: language(data.runs[names.indexOf(one.versions[0].run)].target) }));
     table.update(one.versions);
   };
   choice.addEventListener("change", show);
@@ -162,7 +165,7 @@ function showLabels() {
   if (!found) return byId("labels").remove();
   byId("labels-about").textContent = found.about;
   sortableTable(byId("label-table"), [
-    { title: "Label", show: (row) => row.label, value: (row) => row.label },
+    { title: "Label", show: (row) => element("bdi", row.label), value: (row) => row.label },
     ...found.runs.map((name, i) => ({ title: names.length > 1 ? name : "F1", numeric: true, show: (row) => shortNumber(row.f1[i]), value: (row) => row.f1[i] })),
   ], { sorted: { column: 1, down: false } }).update(found.rows);
 }
@@ -200,7 +203,7 @@ function showTranslations() {
   mark.replaceChildren(element("option", "the reference", { value: "reference" }), ...(several ? [element("option", "the other run", { value: "run" })] : []));
   byId("mark-field").hidden = !several;
   const other = () => Number(pair.value);
-  const line = (name, content, title) => element("div", [element("span", [names.includes(title) ? who(title) : name], { class: "who", title }), element("span", content)]);
+  const line = (name, content, title) => element("div", [element("span", [names.includes(title) ? who(title) : name], { class: "who", title }), prose(content, first, name === "Source" ? "source" : "target")]);
   const texts = (row) => {
     const against = mark.value === "run";
     const found1 = against ? row.runs[other()].other : row.runs[0].reference;
@@ -243,11 +246,11 @@ function showAttention() {
   const run = byId("attention-run"), choice = byId("attention-line");
   const runs = [...new Set(data.attention.map((one) => one.run))];
   run.replaceChildren(...runs.map((name) => element("option", name, { value: name })));
-  byId("attention-run-field").hidden = runs.length < 2;
+  byId("attention-run-field").hidden = names.length < 2;
   let layer = 0;
   const plain = (tokens) => tokens.slice(0, -1).join("").includes("▁") ? tokens.slice(0, -1).join("").replaceAll("▁", " ") : tokens.slice(0, -1).join(" ");
   const own = () => data.attention.filter((one) => one.run === run.value);
-  const lines = () => choice.replaceChildren(...own().map((one, i) => element("option", `${one.line}: ${plain(one.source)}`, { value: i })));
+  const lines = () => choice.replaceChildren(...own().map((one, i) => element("option", `${one.line}: ${isolated(plain(one.source).trim())}`, { value: i })));
   const ended = (tokens) => [...tokens.slice(0, -1), "⏎"];
   function picture(weights) {
     const canvas = element("canvas", "", { width: weights[0].length, height: weights.length, "aria-hidden": "true" });
@@ -267,6 +270,7 @@ function showAttention() {
     }));
     if (focus) byId("layers").children[layer].focus();
     const places = { source: byId("source-words"), target: byId("target-words"), matrix: byId("matrix") };
+    for (const side of ["source", "target"]) places[side].lang = language(data.runs[names.indexOf(one.run)][side]);
     drawAttention(places, ended(one.source), ended(one.target), one.layers[layer].weights);
   }
   run.addEventListener("change", () => { lines(); show(); });

@@ -17,6 +17,8 @@ async function connect() {
     const response = await fetch("about");
     about = await response.json();
     byId("title").textContent = `${about.source} → ${about.target}`;
+    for (const id of ["source", "source-words"]) byId(id).lang = language(about.source);
+    for (const id of ["target", "target-words"]) byId(id).lang = language(about.target);
     byId("source-label").textContent = `Source (${about.source})`;
     byId("target-label").textContent = `Translation (${about.target})`;
     if (!byId("beam").options.length) {
@@ -76,7 +78,7 @@ function show(typed, translations) {
   byId("target").textContent = translations.map((one) => one.text).join("\n");
   byId("details").hidden = !translations.length;
   const before = Math.min(byId("line").selectedIndex, translations.length - 1);
-  byId("line").replaceChildren(...typed.map((line, i) => element("option", `${i + 1}: ${line.slice(0, 40)}`, { value: i })));
+  byId("line").replaceChildren(...typed.map((line, i) => element("option", `${i + 1}: ${isolated(line.slice(0, 40))}`, { value: i })));
   byId("line").selectedIndex = Math.max(0, before);
   chosen = 0;
   if (translations.length) showLine();
@@ -87,7 +89,7 @@ function showLine() {
   const best = new Set(line.hypotheses[0].text.split(" "));
   byId("nbest").replaceChildren(...line.hypotheses.map((one, i) => {
     const button = element("button", "", { type: "button", "aria-pressed": i === chosen });
-    const text = element("span", "");
+    const text = element("span", "", { dir: "auto", lang: language(about.target) });
     one.text.split(" ").forEach((word, k) => {
       if (k) text.append(" ");
       text.append(i && !best.has(word) ? element("mark", word) : word);

@@ -2,7 +2,14 @@
 // Attention between two sentences as words that light up and as a matrix, for the page of the server and for reports.
 // The page has styles (attention.css) and the variable --accent.
 
+// The attribute lang of a text of a corpus: `side`, the name of its side of the corpus, where that is a code of a language.
+const language = (side) => (/^(?!src$|tgt$)[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*$/.test(side) ? side.replaceAll("_", "-") : "");
+
+// A text within another one, which does not mix with its order where one of the two runs from right to left.
+const isolated = (text) => `\u2068${text}\u2069`;
+
 // Draws into `places`, {source, target, matrix}: two paragraphs for words and a table that keeps its caption.
+// The paragraphs run in the direction of their words, and the columns of the matrix from left to right, as tokens are read.
 // `source` and `target` are lists of tokens; `weights` has a row for each target token, a number for each source token.
 function drawAttention(places, source, target, weights) {
   const make = (name, text, attributes = {}) => {
@@ -24,15 +31,16 @@ function drawAttention(places, source, target, weights) {
   });
   places.source.replaceChildren(...words(source, "source"));
   places.target.replaceChildren(...words(target, "target"));
+  for (const side of ["source", "target"]) places[side].dir = "auto";
 
   const head = make("thead", ""), body = make("tbody", ""), top = make("tr", "");
-  top.append(make("td", ""), ...source.map((token) => make("th", readable(token), { scope: "col" })));
+  top.append(make("td", ""), ...source.map((token) => make("th", readable(token), { scope: "col", dir: "auto" })));
   head.append(top);
   weights.forEach((row, t) => {
     const line = make("tr", "");
-    line.append(make("th", readable(target[t]), { scope: "row" }));
+    line.append(make("th", readable(target[t]), { scope: "row", dir: "auto" }));
     row.forEach((weight, s) => {
-      const cell = make("td", "", { title: `${readable(target[t])} → ${readable(source[s])}: ${weight.toFixed(2)}` });
+      const cell = make("td", "", { title: `${isolated(readable(target[t]))} → ${isolated(readable(source[s]))}: ${weight.toFixed(2)}` });
       cell.style.backgroundColor = shade(weight);
       onPointer(cell, () => light(t, s));
       line.append(cell);
