@@ -38,7 +38,7 @@ def save(folder, losses, *, keep=9):
         for step, loss in losses.items():
             scores = None if loss is None else {"loss": loss}
             checkpoint.save(checkpoints, state(step), position(step), scores=scores)
-        checkpoint.wait(checkpoints, max(losses))
+        checkpoint.wait(checkpoints)
         return list(checkpoints.all_steps())
 
 
@@ -74,5 +74,5 @@ def without_updates(run, workdir, *, data):
     with checkpoint.manager(workdir / "checkpoints", keep=1) as checkpoints:
         position = {"epoch": 1, "data": data, "vocabularies": run_folder.fingerprints(vocabularies)}
         checkpoint.save(checkpoints, state, position)
-        checkpoint.wait(checkpoints, 0)
+        checkpoint.wait(checkpoints)
     return workdir

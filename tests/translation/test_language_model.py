@@ -137,7 +137,7 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
             {"model": MODEL, "data__corpus": "cldr_kinds"},
             r"^config\.data\.corpus is 'cldr_kinds', whose texts have labels: they are for model\.kind 'classifier'",
         ),
-        ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with decode\.py --lm"),
+        ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with convs2s decode --lm"),
         ({"model__decoder__attention_layers": []}, r"^config\.model\.decoder reads no source, and there is an enc"),
         (
             {"model__encoder": {"kind": "none"}},

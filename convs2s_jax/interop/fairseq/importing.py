@@ -265,4 +265,4 @@ def _write(folder: Path, made: _Made) -> None:
     }
     with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
         checkpoint.save(checkpoints, made.state, record)
-        checkpoint.wait(checkpoints, made.position.step)
+        checkpoint.wait(checkpoints)

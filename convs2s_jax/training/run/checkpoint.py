@@ -32,6 +32,7 @@ class Checkpoints(ocp.CheckpointManager):
       validations: step -> scores of its validation; empty if there was none.
       unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
       shared: whether all processes write their parts; otherwise the primary one writes all.
+      writing: step of the last save, which is perhaps still being written.
     """
 
     def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
@@ -39,6 +40,7 @@ class Checkpoints(ocp.CheckpointManager):
         self.metric = metric
         self.validations, self.unreadable = validations_of(finished(folder))
         self.shared = shared
+        self.writing = 0
         processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
         if not shared:
             folder.mkdir(exist_ok=True)  # Orbax makes none for some of the processes
@@ -89,6 +91,7 @@ class Elsewhere(Checkpoints):
 
     def __init__(self) -> None:
         """Begin."""
+        self.validations = {}
 
     def wait_until_finished(self) -> None:
         """Nothing: the primary process waits."""
@@ -169,12 +172,12 @@ def save(
     """
     if isinstance(checkpoints, Elsewhere):
         return
+    wait(checkpoints)
     step = int(state.step)
     again = step in checkpoints.all_steps()
     if again:
         if scores is None:
             return
-        wait(checkpoints, step)
         if distributed.is_primary():  # saved before its validation: written again with its scores
             put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
         if checkpoints.shared:
@@ -185,6 +188,7 @@ def save(
     )
     checkpoints.validations[step] = record["scores"]
     checkpoints.unreadable.pop(step, None)
+    checkpoints.writing = step
     with _writing(checkpoints, step):
         checkpoints.save(
             step,
@@ -195,7 +199,7 @@ def save(
             ),
         )
     if again:
-        wait(checkpoints, step)
+        wait(checkpoints)
         if distributed.is_primary():
             shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
 
@@ -221,10 +225,17 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
         ) from error
 
 
-def wait(checkpoints: ocp.CheckpointManager, step: int) -> None:
+def wait(checkpoints: Checkpoints) -> None:
     """Wait until everything is on disk. Raises UserError if it could not be written."""
-    with _writing(checkpoints, step):
-        checkpoints.wait_until_finished()
+    if not isinstance(checkpoints, Elsewhere):
+        with _writing(checkpoints, checkpoints.writing):
+            checkpoints.wait_until_finished()
+
+
+def check(checkpoints: Checkpoints) -> None:
+    """Raise UserError if the last save has ended and could not be written; one in progress is not waited for."""
+    if not isinstance(checkpoints, Elsewhere) and not checkpoints.is_saving_in_progress():
+        wait(checkpoints)
 
 
 def _room(error: BaseException | None) -> str:

@@ -58,7 +58,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
             position = validate(session, state, position, scheduled=False)
         save(session, state, position)
         with session.clock.during("checkpoint"):
-            checkpoint.wait(session.checkpoints, position.step)
+            checkpoint.wait(session.checkpoints)
         if why and not interrupts.received:
             score_test(session, state)
         session.reports.tell(f"time: {session.clock.account()}")
@@ -170,8 +170,9 @@ def _tell_rate(session: Session, position: Position) -> None:
 
 
 def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
-    """Write the metrics since the last report. Raises UserError for a loss that is not finite."""
+    """Write the metrics since the last report. Raises UserError for a loss that is not finite and a failed save."""
     summary = window.close()
+    checkpoint.check(session.checkpoints)
     with session.clock.during("other"):
         session.reports.metrics(
             step=position.step,

@@ -1,12 +1,15 @@
 """Checkpoints as they are written: which stay, how arrays are laid out, what happens on a full disk."""
 
 import contextlib
+import errno
+import os
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +64,7 @@ def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_s
 
     with checkpoint.manager(tmp_path, keep=1) as checkpoints:
         checkpoint.save(checkpoints, TrainState(params=one, optimizer=one, step=jnp.int32(1)), {})
-        checkpoint.wait(checkpoints, 1)
+        checkpoint.wait(checkpoints)
         target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
         abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
     found = restoring.restore(tmp_path, abstract, check=ACCEPT, tell=pytest.fail)
@@ -83,7 +86,7 @@ FULL_DISK = """
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
             checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.5})
-            checkpoint.wait(checkpoints, 40)
+            checkpoint.wait(checkpoints)
             print("not reached")
 
     sys.argv_folder = sys.argv[2]
@@ -137,7 +140,7 @@ def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_doe
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, nested):
     class Manager:
-        directory = tmp_path
+        directory, writing = tmp_path, 3
 
         def wait_until_finished(self):
             long = RuntimeError("a path " * 60 + "\nNo space left on device")
@@ -146,4 +149,30 @@ def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, nested):
             raise ValueError("not written") from long
 
     with pytest.raises(UserError, match=r"step 3 could not be written \(No space left on device\); no earlier one"):
-        checkpoint.wait(Manager(), 3)
+        checkpoint.wait(Manager())
+
+
+def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):
+    go, failed = threading.Event(), threading.Event()
+
+    def fail(*_):
+        go.wait(60)
+        failed.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def look_until_it_failed(checkpoints):
+        for _ in range(2000):  # 20 s and more
+            checkpoint.check(checkpoints)
+            time.sleep(0.01)
+
+    with contextlib.suppress(OSError), checkpoint.manager(folder, keep=9) as checkpoints:
+        monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", fail)
+        checkpoint.save(checkpoints, state(40), position(40))
+        checkpoint.check(checkpoints)  # it does not wait
+        assert not failed.is_set()
+        go.set()
+        with pytest.raises(UserError, match=r"step 40 could not be written \(No space .*the last good one is step 30"):
+            look_until_it_failed(checkpoints)
+        checkpoint.save(checkpoints, state(50), position(50))
+        with pytest.raises(UserError, match="the checkpoint of step 50 could not be written"):
+            checkpoint.save(checkpoints, state(60), position(60))

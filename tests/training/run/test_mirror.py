@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_cut_off_does_not_count(bucket, copy, tmp_path, mon
         assert known["30"] is None
     with checkpoint.manager(other / "checkpoints", keep=9) as checkpoints:  # the run does step 30 again
         checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 2.0})
-        checkpoint.wait(checkpoints, 30)
+        checkpoint.wait(checkpoints)
     Mirror(RUN, other, known, lambda: True).push()
     found = mirror.steps_of(stores.names(RUN))["30"]
     here = [
@@ -173,7 +173,7 @@ def test_a_loss_that_comes_later_replaces_one_object(bucket, copy, requests):  #
     requests.clear()
     with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
         checkpoint.save(checkpoints, state(30), position(30), scores={"loss": 0.5})
-        checkpoint.wait(checkpoints, 30)
+        checkpoint.wait(checkpoints)
     mine.push()
     assert requests == [("write", f"{RUN}/checkpoints/30/{mirror.MARK}")]
     with store_copy.opened(RUN) as folder:
@@ -266,7 +266,7 @@ def test_a_reader_goes_on_where_training_deletes_what_it_reads(bucket, copy, mon
         if (copy / "checkpoints" / "20").exists():
             with checkpoint.manager(copy / "checkpoints", keep=9) as checkpoints:
                 checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.1})
-                checkpoint.wait(checkpoints, 40)
+                checkpoint.wait(checkpoints)
             for step in ("10", "20", "30"):
                 shutil.rmtree(copy / "checkpoints" / step)
             mine.push()

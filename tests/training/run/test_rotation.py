@@ -114,7 +114,7 @@ def test_reading_beside_a_fast_rotation_always_finds_a_whole_checkpoint(tmp_path
                 if stop.is_set():
                     return
                 checkpoint.save(checkpoints, state(step), position(step), scores={"loss": 1 / step})
-                checkpoint.wait(checkpoints, step)
+                checkpoint.wait(checkpoints)
 
     thread, tries, losses, steps = threading.Thread(target=rotate), 300, [], set()
     thread.start()

@@ -52,7 +52,7 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
         for step, found in scores.items():
             measured = None if found is None else {"loss": found[0], "bleu": found[1]}
             checkpoint.save(checkpoints, state(step), position(step), scores=measured)
-        checkpoint.wait(checkpoints, 50)
+        checkpoint.wait(checkpoints)
         assert checkpoints.all_steps() == [30, 50]  # of equal ones the latest
     with checkpoint.manager(tmp_path, keep=1, metric="chrf") as checkpoints:
         assert checkpoints.best_step() == 30  # by the loss, as nobody measured it
@@ -72,7 +72,7 @@ def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
     ):
         with checkpoint.manager(tmp_path, keep=1, metric="bleu") as checkpoints:
             checkpoint.save(checkpoints, state(step), position(step), scores=found)
-            checkpoint.wait(checkpoints, step)
+            checkpoint.wait(checkpoints)
             assert checkpoints.all_steps() == left
 
 
