@@ -144,7 +144,8 @@ class DataConfig:
       files: files of each split, instead of `dir`; addresses too.
       cldr: sizes of the built-in corpus.
       hold_out: share of train to hold out for validation if the corpus has no split "valid", the same lines for every
-        seed; 0 trains without validation. None: the corpus must have the split.
+        seed; copies of a held-out pair are left out of both. 0 trains without validation. None: the corpus must have
+        the split.
       tfds_dir: folder of the data sets of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
       cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
       vocabulary: how the vocabularies are learned.

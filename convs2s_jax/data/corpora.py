@@ -26,12 +26,14 @@ class Sides(NamedTuple):
       tgt: as many target lines.
       files: see `ParallelText`.
       rows: see `ParallelText`.
+      copies: see `ParallelText`.
     """
 
     src: Sequence[str]
     tgt: Sequence[str]
     files: tuple[tuple[str, int], ...] = ()
     rows: Sequence[int] | None = None
+    copies: int = 0
 
 
 def _read_files(cfg: DataConfig, split: str) -> Sides | None:

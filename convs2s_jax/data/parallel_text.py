@@ -1,7 +1,7 @@
 """Parallel text, or texts with labels: the lines of a split, where validation may be held out from train."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class ParallelText:
       name: name of the split.
       files: (name, number of lines) of each target file, in order; empty if the corpus has no files.
       rows: positions of these lines in the concatenated files; None for all lines.
+      copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
     """
 
     src: Sequence[str]
@@ -28,6 +29,7 @@ class ParallelText:
     name: str
     files: tuple[tuple[str, int], ...] = dataclasses.field(default=(), compare=False)
     rows: Sequence[int] | None = dataclasses.field(default=None, compare=False)
+    copies: int = dataclasses.field(default=0, compare=False)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -43,11 +45,21 @@ class ParallelText:
         return f"{'train' if held else self.name} split, line {line + 1}{held}"
 
 
-def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText:
+Recognise = Callable[[ParallelText], bool]
+"""Tells whether a validation split may be that of a run."""
+
+
+def _any(_: ParallelText) -> bool:
+    return True
+
+
+def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Recognise = _any) -> ParallelText:
     """Read a split ("train", "valid" or "test") of the corpus that `cfg` names.
 
     Args:
       optional: return a missing split without lines instead of raising an error.
+      recognise: False for a held-out "valid" that is not the run's: then copies of held-out pairs stay in "train", as
+        in earlier versions, if that gives the run's.
 
     Raises:
       UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
@@ -60,19 +72,29 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False) -> ParallelText
     own = kind.read(cfg, "valid")
     if split == "valid" and own is not None:
         return _text(cfg, split, own)
-    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own)[split], optional=optional)
+    return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own, recognise)[split], optional=optional)
 
 
-def read_train_and_valid(cfg: DataConfig) -> tuple[ParallelText, ParallelText]:
+def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tuple[ParallelText, ParallelText]:
     """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines.
+
+    Args:
+      recognise: as of `read`.
 
     Raises:
       UserError: as `read`.
     """
     kind = _kind(cfg)
     whole = kind.read(cfg, "train")
-    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"))
+    parts = _held_out(cfg, whole, None if whole is None else kind.read(cfg, "valid"), recognise)
     return _text(cfg, "train", parts["train"]), _text(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
+
+
+def shared_pairs(text: ParallelText, train: ParallelText) -> int:
+    """Number of pairs of a split, each copy counted, that are also in the training text; without empty ones."""
+    pairs = set(zip(text.src, text.tgt, strict=True)) - {("", "")}
+    found = {pair for pair in zip(train.src, train.tgt, strict=True) if pair in pairs}
+    return sum(pair in found for pair in zip(text.src, text.tgt, strict=True))
 
 
 def _kind(cfg: DataConfig) -> Kind:
@@ -93,24 +115,69 @@ def _text(cfg: DataConfig, split: str, sides: Sides | None, *, optional: bool = 
     if len(sides.tgt) == 0:
         raise UserError(f"the {split} split of the corpus is empty: it needs at least one line")
     src = [""] * len(sides.tgt) if cfg.one_sided else sides.src
-    return ParallelText(src, sides.tgt, split, sides.files, sides.rows)
+    return ParallelText(src, sides.tgt, split, sides.files, sides.rows, sides.copies)
 
 
-def _held_out(cfg: DataConfig, whole: Sides | None, own: Sides | None) -> Mapping[str, Sides | None]:
+def _held_out(
+    cfg: DataConfig, whole: Sides | None, own: Sides | None, recognise: Recognise
+) -> Mapping[str, Sides | None]:
     """The splits "train" and "valid" of a corpus; without its own "valid" that is a part of train, if `hold_out`."""
     if not cfg.hold_out or own is not None or whole is None:
         return {"train": whole, "valid": own}
-    return _cut(whole, cfg.hold_out)
+    for distinct in (True, False):
+        parts = _cut(whole, cfg.hold_out, distinct=distinct)
+        if recognise(_text(cfg, "valid", parts["valid"])):
+            return parts
+    return _cut(whole, cfg.hold_out, distinct=True)
 
 
-def _cut(whole: Sides, share: float) -> Mapping[str, Sides]:
-    """Split train into two parts at random; lines stay in their original order. UserError if one would be empty."""
+def _cut(whole: Sides, share: float, *, distinct: bool) -> Mapping[str, Sides]:
+    """Split train into two parts at random; lines stay in their original order. UserError if one would be empty.
+
+    Args:
+      distinct: held-out pairs are in "valid" once and not in "train"; otherwise lines are held out, whatever they say.
+    """
     count = len(whole.src)
     check(count != 1, "data.hold_out takes validation lines from train, which has a single line: set it to 0")
-    held = np.zeros(count, bool)
-    held[np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]] = True
+    drawn = np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]
+    held, taken = _distinct(whole, drawn) if distinct else (np.sort(drawn), drawn)
+    kept = np.ones(count, bool)
+    kept[taken] = False
+    check(
+        bool(kept.any()),
+        f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: set it to 0",
+    )
 
-    def part(rows: np.ndarray) -> Sides:
-        return Sides([whole.src[i] for i in rows], [whole.tgt[i] for i in rows], whole.files, rows.tolist())
+    def part(rows: np.ndarray, copies: int = 0) -> Sides:
+        src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
+        return Sides(src, tgt, whole.files, rows.tolist(), copies)
 
-    return {"train": part(np.flatnonzero(~held)), "valid": part(np.flatnonzero(held))}
+    return {"train": part(np.flatnonzero(kept)), "valid": part(held, len(taken) - len(held))}
+
+
+def _distinct(whole: Sides, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drawn pairs whose lines, with all copies, are no more than were drawn; one pair if each has more.
+
+    Args:
+      whole: the training text.
+      drawn: numbers of lines; their order decides which pairs are taken.
+
+    Returns:
+      The first line of each pair that is taken, and all its lines; both ascending.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    for i in drawn.tolist():
+        numbers.setdefault((whole.src[i], whole.tgt[i]), len(numbers))
+    pairs = zip(whole.src, whole.tgt, strict=True)
+    number = np.fromiter((numbers.get(pair, -1) for pair in pairs), np.int64, len(whole.src))
+    lines = np.flatnonzero(number >= 0)
+    copies, left = np.bincount(number[lines]), len(drawn)
+    held = np.zeros(len(numbers), bool)
+    for pair, count in enumerate(copies.tolist()):
+        if count <= left:
+            held[pair], left = True, left - count
+    if not held.any():
+        held[np.argmin(copies)] = True
+    taken = lines[held[number[lines]]]
+    first = np.unique(number[taken], return_index=True)[1]
+    return taken[np.sort(first)], taken

@@ -62,7 +62,7 @@ def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
         (pair for pair in itertools.product(sources, targets) if len(pair[0].tokens) == len(pair[1].tokens)),
         key=lambda pair: abs(pair[0].written - pair[1].written),
     )
-    known = position_file.trained_on(workdir)
+    known = position_file.known_splits(workdir).get("train")
     if known is None and len(pairs) > 1:
         return None  # nothing says which of them
     for src, tgt in pairs:

@@ -21,7 +21,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run import position_file, run_folder, store_copy
+from convs2s_jax.training.run import dataset, position_file, run_folder, store_copy
 from convs2s_jax.translation import trained
 
 NAME = "shortlist"
@@ -52,10 +52,10 @@ def make(
         "name the workdir of a translator",
     )
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
-    text = parallel_text.read(cfg.data, "train")
     store_copy.refresh(workdir)
-    known, way_out = position_file.trained_on(workdir), "name a run that was trained on them"
-    split = trained.tokenized_training(cfg, workdir, vocabularies, text, known, tell=tell, way_out=way_out)
+    known, way_out = position_file.known_splits(workdir), "name a run that was trained on them"
+    text = parallel_text.read(cfg.data, "train", recognise=dataset.recogniser(known))
+    split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, way_out=way_out)
     rows = np.arange(0, len(text), -(-len(text) // pairs))
     tell(f"learning the likely words from {len(rows)} sentence pairs")
     made = learn(split.src, split.tgt, rows, vocabularies, words=words, frequent=frequent, iterations=iterations)

@@ -22,7 +22,7 @@ from convs2s_jax.models.average import average
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import prepare, restoring, run_folder, store_copy
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text
+from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -148,7 +148,7 @@ def read_split(
     Raises:
       UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
     """
-    text = parallel_text.read(cfg.data, split, optional=True)
+    text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
     if split != "train":
         check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=way_out)
     elif known.get(split) is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from convs2s_jax.core.checksums import stream
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.parallel_text import ParallelText, Recognise
 from convs2s_jax.data.store import TokenStore
 
 Known = int | str | None
@@ -59,6 +59,11 @@ def fingerprint_of_text(text: ParallelText) -> str | None:
             data = line.encode("utf-8")
             content.update(len(data).to_bytes(8, "little") + data)
     return content.hexdigest()
+
+
+def recogniser(known: Mapping[str, Known]) -> Recognise:
+    """Tells whether a validation split may be that of the run whose fingerprints are `known`."""
+    return lambda valid: known.get("valid") is None or known["valid"] == fingerprint_of_text(valid)
 
 
 def check_unchanged(name: str, found: Known, known: Mapping[str, Known], *, where: str, way_out: str) -> None:

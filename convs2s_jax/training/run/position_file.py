@@ -58,13 +58,17 @@ def read(folder: Path) -> dict[str, Any]:
     return {**content, "digests": digests}
 
 
-def trained_on(workdir: Path) -> int | None:
-    """The fingerprint of the training data in the newest checkpoint that can be read and has one."""
+def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
+    """Fingerprints of "train", "valid" and "test" in the newest checkpoint that can be read and knows its data.
+
+    Those of the last two may be missing; without such a checkpoint the result is empty.
+    """
     for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
         with contextlib.suppress(DamagedError, ValueError, OSError, UserError):
-            if (found := read(place).get("data")) is not None:
-                return int(found)
-    return None
+            record = read(place)
+            if (found := record.get("data")) is not None:
+                return {"train": int(found), **record.get("held_out", {})}
+    return {}
 
 
 def scores_of(folder: Path) -> Scores:

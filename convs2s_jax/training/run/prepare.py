@@ -17,9 +17,9 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, run_folder, validation
+from convs2s_jax.training.run import finetuning, position_file, run_folder, validation
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text
+from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
@@ -78,7 +78,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     if not run_folder.begun(workdir):
         corpora.check_places(cfg.data)
         _check_rate(cfg.training.schedule)
-    text, valid_text = parallel_text.read_train_and_valid(cfg.data)
+    known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
+    text, valid_text = parallel_text.read_train_and_valid(cfg.data, recognise=recogniser(known))
     test_text = parallel_text.read(cfg.data, "test", optional=True)
     if not len(valid_text):
         check(
@@ -93,6 +94,14 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
                 f"training.{name} is {value}, and there is no validation set: leave it out, or set data.hold_out=0.05",
             )
         tell("there is no validation set: the last parameters count")
+    if valid_text.rows is not None:
+        tell(f"held out for validation: {len(valid_text)} pairs, and {valid_text.copies} copies of them left out")
+    for held in (valid_text, test_text):
+        if count := parallel_text.shared_pairs(held, text):
+            tell(
+                f"{held.name}: {count} of {len(held)} pairs are also in the training text, so the loss and the scores "
+                "are better than on new text"
+            )
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
     check(
         vocabularies.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),

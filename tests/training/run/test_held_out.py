@@ -71,6 +71,13 @@ def test_changed_data_are_refused_in_training_and_decoding(copy, split, name, ch
     assert ended.stderr.endswith(f"decode.py: {said}translate other texts with --input and --reference\n")
 
 
+def test_the_newest_checkpoint_tells_the_splits_it_was_trained_with(begun, tmp_path):
+    known = position_file.known_splits(begun / "run")
+    assert sorted(known) == ["test", "train", "valid"]
+    assert len({*known.values(), None}) == 4
+    assert position_file.known_splits(tmp_path) == {}
+
+
 def test_changed_training_data_are_refused_in_decoding_and_for_a_shortlist(copy):
     """They are known by their token ids, which training has kept in the cache."""
     sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
