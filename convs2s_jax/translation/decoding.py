@@ -42,6 +42,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     job = JOBS[configs[0].model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts
+    begin, odd = len(texts), list[int]()
     note = resuming.recorder(options.output, job.made_of, begun, tell)
     if options.resume:
         what = "nothing is left to do" if len(texts) == total else "going on with the next"
@@ -57,11 +58,13 @@ def decode(options: Options, *, tell: Tell) -> None:
                     write([job.style.render(result) for result in results])
                     texts += [result.best.text for result in results]
                 job.warn(results)
+                odd += [result.line for result in results if result.mostly_unknown]
         except KeyboardInterrupt:
             resumed = output.can_be_resumed(options.output)
             rest = "--resume continues after them" if resumed else "the rest was not translated"
             tell(f"interrupted: {len(texts)} of {total} lines are written; {rest}")
             raise
+    _warn_of_unknown(job.name, odd, total - begin, tell)
     job.report(texts)
 
 
@@ -74,6 +77,7 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
         inputs.check_memory(translator, search, min(options.batch_size, len(work.lines)))
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     return Job(
+        name=work.name,
         lines=work.lines,
         made_of=made_of(options, translator, search, work),
         style=style,
@@ -166,6 +170,16 @@ def warn(name: str, results: Sequence[Result], tell: Tell) -> None:
             tell(f"{where}: no translation was found: its scores are not finite, or no word is allowed")
         if result.cut:
             tell(f"{where}: the last {result.cut} tokens exceed the model's positions and are left out")
+
+
+def _warn_of_unknown(name: str, lines: Sequence[int], total: int, tell: Tell) -> None:
+    """Name the first lines, numbered from 0, whose source the model cannot read."""
+    if lines:
+        first = ", ".join(str(line + 1) for line in lines[:5]) + (" ..." if len(lines) > 5 else "")
+        tell(
+            f"{name}: {len(lines)} of {total} lines are mostly unknown to the source vocabulary, and their output is "
+            f"guessed: line {first}"
+        )
 
 
 def report(options: Options, translator: Translator, work: Work, texts: Sequence[str], tell: Tell) -> None:

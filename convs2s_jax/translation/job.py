@@ -25,6 +25,14 @@ class LineResult(Protocol):
     """The result of a line."""
 
     @property
+    def line(self) -> int:
+        """Its number, from 0."""
+
+    @property
+    def mostly_unknown(self) -> bool:
+        """See `data.unknown.is_mostly_unknown`."""
+
+    @property
     def best(self) -> Answer:
         """Its best answer."""
 
@@ -36,6 +44,7 @@ class Job(NamedTuple, Generic[R]):
     """Work on a file (`translation.decoding`).
 
     Attributes:
+      name: name of the source, for messages.
       lines: source lines.
       made_of: what decides the bytes of the output (`resuming.MadeOf`).
       style: how results are written and read back.
@@ -45,6 +54,7 @@ class Job(NamedTuple, Generic[R]):
       report: (texts) prints examples, and scores if there are references; `texts` are the best text of every line.
     """
 
+    name: str
     lines: Sequence[str]
     made_of: MadeOf
     style: Format[R]

@@ -30,12 +30,14 @@ class Labelled:
       source: the text.
       labels: all labels, the most probable first.
       cut: number of tokens cut off at the end.
+      mostly_unknown: see `data.unknown.is_mostly_unknown`.
     """
 
     line: int
     source: str
     labels: tuple[Choice, ...]
     cut: int = 0
+    mostly_unknown: bool = False
 
     @property
     def best(self) -> Choice:

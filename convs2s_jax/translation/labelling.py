@@ -12,6 +12,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.unknown import is_mostly_unknown
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
@@ -74,7 +75,8 @@ def label(
       first: number of the first line.
       batch_size, batch_tokens, least_width, devices, progress: as in `lines.translate`.
     """
-    sources = encode(classifier.vocabularies.src, lines)
+    texts = classifier.vocabularies.src
+    sources = encode(texts, lines)
     found = classify(
         classifier.params,
         classifier.model,
@@ -92,7 +94,7 @@ def label(
         return tuple(Choice(names[i], float(str(probabilities[i]))) for i in order)
 
     return [
-        Labelled(first + i, line, choices(p), max(0, len(ids) - room))
+        Labelled(first + i, line, choices(p), max(0, len(ids) - room), is_mostly_unknown(line, ids, texts))
         for i, (line, ids, p) in enumerate(zip(lines, sources, found, strict=True))
     ]
 
@@ -127,6 +129,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
         )
 
     return Job(
+        name=name,
         lines=lines,
         made_of={
             "--checkpoint": run.steps,

@@ -13,6 +13,7 @@ from convs2s_jax.data.config import DataConfig
 from convs2s_jax.translation import decoding, lines, output, translator
 from convs2s_jax.translation.options import Options
 from tests.helpers import drills_but
+from tests.translation.conftest import LINES
 
 CASES = {
     "text": {},
@@ -64,6 +65,21 @@ def test_sizes_beyond_any_text_are_those_of_the_text(desk, options):
     desk.decode(output="whole")
     desk.decode(**options)
     assert desk.read() == desk.read("whole")
+
+
+def test_lines_that_are_mostly_unknown_are_told_once_and_nothing_else_changes(desk, capsys):
+    desk.write("in", [*LINES, *["\u0995\u0996\u0997 \u0998\u0999"] * 6])
+    desk.decode(window=3)
+    whole = desk.read()
+    said = "are mostly unknown to the source vocabulary, and their output is guessed: line"
+    name = desk.path("in")
+    assert desk.told == [f"{name}: 6 of 14 lines {said} 9, 10, 11, 12, 13 ..."]
+    desk.interrupted(4, window=3)
+    desk.decode(window=3, resume=True)
+    assert desk.told[1:] == [f"{name}: 2 of 2 lines {said} 13, 14"]
+    assert desk.read() == whole
+    desk.decode(score=True, **{"input": desk.path("reference")})
+    assert not desk.told
 
 
 def test_nothing_left_to_do_is_said(desk):

@@ -52,6 +52,15 @@ def desk(tmp_path, workdir):
     return Desk(tmp_path, workdir)
 
 
+def test_texts_that_are_mostly_unknown_are_told(desk):
+    (desk.folder / "in").write_text("Norway\n\u0995\u0996\u0997 \u0998\u0999\n")
+    desk.decode()
+    assert desk.told == [
+        f"{desk.folder / 'in'}: 1 of 2 lines are mostly unknown to the source vocabulary, and their output is guessed: "
+        "line 2"
+    ]
+
+
 def test_one_line_in_gives_one_label_with_its_probability(desk):
     lines = desk.decode().split("\n")
     assert lines.pop() == ""

@@ -11,7 +11,7 @@ import numpy as np
 from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text, plan, shapes, store, vocabulary
+from convs2s_jax.data import corpora, parallel_text, plan, shapes, store, unknown, vocabulary
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -111,6 +111,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
     test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
     held_out = [split for split in (valid, test) if split is not None]
+    for split in (train, *held_out):
+        _tell_of_unknown(split, vocabularies, tell)
     for split in held_out:
         _tell_of_cuts(cfg, split, tell)
     max_source, max_target = longest(cfg)
@@ -169,6 +171,15 @@ def _check_rate(schedule: object) -> None:
             f"training.schedule.minimum is {schedule.minimum:g}, at which training ends: use the rate, "
             f"{schedule.rate:g}, or less",
         )
+
+
+def _tell_of_unknown(split: Split, vocabularies: Vocabularies, tell: Callable[[str], None]) -> None:
+    """Say how many tokens of each side are unknown; a side without tokens is that of a language model."""
+    text = split.text
+    sides = (split.src, text.src, vocabularies.src, "source"), (split.tgt, text.tgt, vocabularies.tgt, "target")
+    shares = [unknown.describe(*side) for side in sides if len(side[0].tokens)]
+    if shares:
+        tell(f"unknown in {text.name}: {', '.join(shares)}")
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:

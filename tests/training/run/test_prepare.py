@@ -180,6 +180,21 @@ def test_a_single_line_is_not_held_out(folder):
         parallel_text.read(config(folder, hold_out=0.1), "train")
 
 
+def test_unknown_tokens_are_told_of_each_split_and_side(folder, tmp_path):
+    (folder / "valid.in").write_text("w1 w2 w3 w4\nw1 w3 w4 w5\n")
+    (folder / "valid.out").write_text("w1 zebra\nw2 zebra\n")
+    told = []
+    prepare(tiny.config(**options(folder)), tmp_path / "run", told.append)
+    assert [sentence for sentence in told if sentence.startswith("unknown in")] == [
+        "unknown in train: 0.00 % of source tokens, 0.00 % of target tokens",
+        "unknown in valid: 0.00 % of source tokens, 50.00 % of target tokens (most often zebra)",
+    ]
+    told.clear()
+    one = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
+    prepare(tiny.config(**options(folder, **one)), tmp_path / "other", told.append)
+    assert "unknown in train: 0.00 % of target tokens" in told
+
+
 def test_validation_pairs_that_are_cut_are_counted(folder, tmp_path):
     """Their loss counts an end symbol where the model's positions end; nothing said so."""
     for side in ("in", "out"):

@@ -1,0 +1,61 @@
+"""Unknown tokens: their share, the commonest of them, and lines that are mostly unknown."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.data import store, unknown
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.parallel_text import ParallelText
+from tests.data.vocabularies import build
+
+KNOWN = ["the cat sat on the mat", "a dog ran to the house of a cat", "yes, no, maybe!"] * 5
+TEXTS = ["the 猫 sat", "猫 or 犬", "the cat", "zebra zebra ran"]
+
+
+@pytest.fixture(params=["bpe", "words"])
+def vocabulary(request):
+    return build(
+        VocabularyConfig(kind=request.param, src_size=60, tgt_size=60), ParallelText(KNOWN, KNOWN, "train")
+    ).src
+
+
+def stored(texts, vocabulary, folder):
+    return store.tokenize(texts, vocabulary, folder, "x", progress=False)
+
+
+def test_the_share_is_that_of_all_tokens(vocabulary, tmp_path, monkeypatch):
+    ids = [i for line in vocabulary.encode(TEXTS) for i in line]
+    tokens = stored(TEXTS, vocabulary, tmp_path)
+    monkeypatch.setattr(unknown, "_CHUNK", 3)
+    assert unknown.share(tokens) == ids.count(3) / len(ids) > 0
+    assert unknown.share(stored(["", ""], vocabulary, tmp_path)) == 0
+
+
+def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp_path, monkeypatch):
+    tokens = stored(TEXTS, vocabulary, tmp_path)
+    found = unknown.commonest(tokens, TEXTS, vocabulary, count=2)
+    assert found == (["猫", "z"] if vocabulary.suffix == ".model" else ["猫", "zebra"])
+    said = unknown.describe(tokens, TEXTS, vocabulary, "source")
+    assert said.startswith(f"{100 * unknown.share(tokens):.2f} % of source tokens (most often 猫 z")
+    few = [*KNOWN * 3, "猫"]
+    assert unknown.describe(stored(few, vocabulary, tmp_path), few, vocabulary, "target").endswith(" target tokens")
+    monkeypatch.setattr(unknown, "_SAMPLE", 2)  # lines 0 and 2
+    assert unknown.commonest(tokens, TEXTS, vocabulary) == ["猫"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("私は学生です", (True, False)),  # one token of many characters; one word
+        ("私 は 学生 です", (True, True)),
+        ("猫", (False, False)),
+        ("猫犬", (False, False)),
+        ("the cat sat 私 は 学生", (False, False)),
+        ("cat 私 は 学生です", (True, True)),
+        ("", (False, False)),
+        ("the cat sat", (False, False)),
+    ],
+)
+def test_a_line_is_mostly_unknown_by_its_characters_or_words(vocabulary, text, expected):
+    ids = np.asarray(vocabulary.encode([text])[0], int)
+    assert unknown.is_mostly_unknown(text, ids, vocabulary) == expected[vocabulary.suffix != ".model"]
