@@ -8,7 +8,7 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import distributed, restoring, run_folder
+from convs2s_jax.training.run import distributed, restoring, run_folder, sides
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.digest import digest_of_record
 
@@ -17,17 +17,24 @@ FREE = ("dropout", "dtype", "matmul_precision", "max_length")
 """Ends of names of fields of a model that do not change what its parameters mean; nor does `execution`."""
 
 
-def vocabularies(cfg: Config) -> Vocabularies:
+def vocabularies(cfg: Config, tell: Callable[[str], None]) -> Vocabularies:
     """The vocabularies of the run that `training.finetune_from` names.
 
+    Args:
+      cfg: of the new run.
+      tell: gets sentences for the user.
+
     Raises:
-      UserError: there is no such run, its model is another than that of `cfg`, or its vocabularies are damaged.
+      UserError: there is no such run, its model is another than that of `cfg`, its sides are reversed, or its
+        vocabularies are damaged.
     """
     workdir = Path(cfg.training.finetune_from)
-    model = run_folder.load_config(workdir, given_as=FIELD).model
-    odd = run_folder.differences(to_dict(model), to_dict(cfg.model), free=_is_free, path="model")
+    other = run_folder.load_config(workdir, given_as=FIELD)
+    odd = run_folder.differences(to_dict(other.model), to_dict(cfg.model), free=_is_free, path="model")
     check(not odd, f"{FIELD}={workdir} holds another model: {odd}. Use the model of that run")
-    return vocabulary.load(run_folder.vocabulary(workdir))
+    found = vocabulary.load(run_folder.vocabulary(workdir))
+    sides.compare(other.data, cfg.data, f"{FIELD}={workdir}", joint=found.joint, tell=tell)
+    return found
 
 
 def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[[str], None]) -> Tree:

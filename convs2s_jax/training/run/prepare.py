@@ -17,7 +17,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, position_file, run_folder, validation
+from convs2s_jax.training.run import finetuning, position_file, run_folder, sides, validation
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.selection import LOSS
@@ -235,9 +235,11 @@ def _vocabularies(
     if not learn:
         return vocabulary.load(learned)
     if cfg.training.finetune_from:
-        made = finetuning.vocabularies(cfg)
-    elif cfg.data.vocabulary.dir:
-        made = vocabulary.load_from(cfg.data.vocabulary.dir)
+        made = finetuning.vocabularies(cfg, tell)
+    elif place := cfg.data.vocabulary.dir:
+        made = vocabulary.load_from(place)
+        if other := sides.of_vocabularies(place):
+            sides.compare(other, cfg.data, f"data.vocabulary.dir={place}", joint=made.joint, tell=tell)
     else:
         if learned.is_dir():
             try:

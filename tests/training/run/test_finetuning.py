@@ -87,10 +87,25 @@ def test_two_processes_fine_tune_as_one_does(source, tmp_path):
         ({"model__encoder__layers": [[8, 5]]}, r"holds another model: model.encoder.layers is .* there and .* here"),
         ({"training__finetune_from": "gs://a/b"}, "finetune_from is gs://a/b: gs:// is not supported here"),
         ({"training__finetune_from": "missing"}, "^training.finetune_from=missing: there is no such folder"),
+        (
+            {"data__src": "de", "data__tgt": "en"},
+            "^training.finetune_from=.*run is of a run from 'en' to 'de', and this one is from 'de' to 'en': the voca",
+        ),
+        (
+            {
+                "data__src": "de",
+                "data__tgt": "en",
+                "training__finetune_from": "",
+                "data__vocabulary__dir": "{run}/vocab",
+            },
+            "^data.vocabulary.dir=.*run/vocab is of a run from 'en' to 'de', and this one is from 'de' to 'en'",
+        ),
         ({"data__vocabulary__dir": "x"}, "training.finetune_from brings the vocabularies of that run with it"),
     ],
 )
 def test_what_cannot_be_fine_tuned_is_refused_and_nothing_is_written(values, message, source, tmp_path):
+    if "data__vocabulary__dir" in values:
+        values = values | {"data__vocabulary__dir": values["data__vocabulary__dir"].format(run=source)}
     with pytest.raises(UserError, match=message):
         train(tiny.config(**{**OTHER, "training__finetune_from": str(source), **values}), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
