@@ -40,12 +40,13 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
     """Concatenate the pairs of files that `cfg.files` lists for the split, or else read the two files in `cfg.dir`."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
     pairs = listed[split] or _pair_in_folder(cfg, split)
+    lines_of = functools.cache(functools.partial(read_lines, again=True))  # a file that is listed twice is read once
     src: list[str] = []
     tgt: list[str] = []
     files: list[tuple[str, int]] = []
     for src_file, tgt_file in pairs:
-        tgt_lines = read_lines(tgt_file, again=True)
-        src_lines = read_lines(src_file, again=True) if cfg.src else tgt_lines
+        tgt_lines = lines_of(tgt_file)
+        src_lines = lines_of(src_file) if cfg.src else tgt_lines
         if len(src_lines) != len(tgt_lines):
             raise UserError(
                 f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "

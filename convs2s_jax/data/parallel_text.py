@@ -34,6 +34,10 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.src)
 
+    def without_lines(self) -> "ParallelText":
+        """The same split, whose lines are no longer needed: they may fill the memory of the host."""
+        return dataclasses.replace(self, src=(), tgt=(), rows=None)
+
     def where(self, i: int) -> str:
         """File and line of target i, for messages."""
         line, first = i if self.rows is None else self.rows[i], 0

@@ -119,6 +119,15 @@ def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder):
     assert parallel_text.read(cfg, "train") == parallel_text.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
 
 
+def test_a_file_that_is_listed_more_than_once_is_read_once(folder, monkeypatch):
+    pairs = ((str(folder / "train.de"), str(folder / "train.en")),) * 3
+    opened = []
+    monkeypatch.setattr(corpora, "read_lines", lambda path, **more: opened.append(path) or read_lines(path, **more))
+    text = parallel_text.read(files("", files=SplitFiles(train=pairs)), "train")
+    assert text == parallel_text.ParallelText(["eins", "zwei"] * 3, ["one", "two"] * 3, "train")
+    assert (sorted(opened), len(text.files)) == ([*pairs[0]], 3)
+
+
 def test_missing_split_names_the_paths_tried(folder):
     with pytest.raises(UserError, match=rf"there is no {folder}/valid.de\[.gz\], {folder}/valid.en\[.gz\]"):
         parallel_text.read(files(folder), "valid")

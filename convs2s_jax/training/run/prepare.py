@@ -113,6 +113,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     held_out = [split for split in (valid, test) if split is not None]
     for split in (train, *held_out):
         _tell_of_unknown(split, vocabularies, tell)
+    train = dataclasses.replace(train, text=text.without_lines())
     for split in held_out:
         _tell_of_cuts(cfg, split, tell)
     max_source, max_target = longest(cfg)

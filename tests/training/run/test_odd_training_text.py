@@ -8,6 +8,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
+from convs2s_jax.data import parallel_text
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.training.run import position_file, run_folder
 from convs2s_jax.training.run.loop import train
@@ -57,13 +58,13 @@ def kept(text: str, kind: str) -> str:
 def wrong_lines(run: Run, expected: dict[str, list[str]], kind: str) -> int:
     """How many lines are not those of the files, or are not what their tokens say."""
     count, known = 0, 0
-    for split in (run.train, run.valid):
+    for split, text in zip((run.train, run.valid), parallel_text.read_train_and_valid(run.cfg.data), strict=True):
         sides = [
-            ("in", run.vocabularies.src, split.text.src, split.src),
-            ("out", run.vocabularies.tgt, split.text.tgt, split.tgt),
+            ("in", run.vocabularies.src, text.src, split.src),
+            ("out", run.vocabularies.tgt, text.tgt, split.tgt),
         ]
         for side, vocabulary, texts, stored in sides:
-            lines = expected[f"{split.text.name}.{side}"]
+            lines = expected[f"{text.name}.{side}"]
             if list(texts) != lines or len(stored) != len(lines):
                 count += len(lines)
                 continue

@@ -1,8 +1,10 @@
 """What becomes of a corpus before training: validation sets that are held out, sources that are cut."""
 
+import gc
 import os
 import re
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -178,6 +180,23 @@ def test_a_single_line_is_not_held_out(folder):
         (folder / f"train.{side}").write_text("w1\nw1\n")
     with pytest.raises(UserError, match=r"from train, whose 2 lines are all the same pair: set it to 0$"):
         parallel_text.read(config(folder, hold_out=0.1), "train")
+
+
+def test_the_lines_of_the_training_text_do_not_stay_in_memory(folder, tmp_path, monkeypatch):
+    """Those of the validation set do: they are translated and scored."""
+    seen, real = [], parallel_text.read_train_and_valid
+
+    def read(*given, **named):
+        texts = real(*given, **named)
+        seen.extend(weakref.ref(text) for text in texts)
+        return texts
+
+    monkeypatch.setattr(parallel_text, "read_train_and_valid", read)
+    found = prepare(tiny.config(**options(folder, data__hold_out=0.1)), tmp_path / "run", print)
+    gc.collect()
+    assert [ref() for ref in seen] == [None, found.valid.text]
+    assert (found.train.text.name, found.train.text.files) == ("train", ((str(folder / "train.out"), 200),))
+    assert (len(found.train.text), len(found.train.src), len(found.valid.text.tgt)) == (0, 180, 20)
 
 
 def test_unknown_tokens_are_told_of_each_split_and_side(folder, tmp_path):
