@@ -61,11 +61,11 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain (preferred) or gzipped; nothing if neither side exists."""
+    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain or gzipped; nothing if neither side exists."""
     if not _has_folder(cfg):
         return ()
     sides = (cfg.src or cfg.tgt, cfg.tgt)
-    found = [next((p for p in _tried(cfg, split, side) if _exists(p)), None) for side in sides]
+    found = [_only(_tried(cfg, split, side), f", or list what is meant in data.files.{split}") for side in sides]
     match found:
         case [None, None]:
             return ()
@@ -80,6 +80,16 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
             plain, zipped = _tried(cfg, split, side)
             raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists")
+
+
+def _only(tried: tuple[str, str], way_out: str = "") -> str | None:
+    """The one of a plain and a gzipped file that exists, if any. UserError for both: they may be different texts."""
+    found = [file for file in tried if _exists(file)]
+    check(
+        len(found) < 2,
+        f"{tried[0]} and {tried[1]} are both there, and only one can be read: remove or rename the other{way_out}",
+    )
+    return found[0] if found else None
 
 
 def _has_folder(cfg: DataConfig) -> bool:
@@ -111,10 +121,10 @@ def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
 
 
 def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
-    """DIR/SPLIT.tsv, plain (preferred) or gzipped: a label, TAB and a text on each line."""
+    """DIR/SPLIT.tsv, plain or gzipped: a label, TAB and a text on each line."""
     if not _has_folder(cfg):
         return None
-    path = next((p for p in _tried_tsv(cfg, split) if _exists(p)), None)
+    path = _only(_tried_tsv(cfg, split))
     if path is None:
         return None
     texts, labels = [], []

@@ -119,6 +119,24 @@ def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder):
     assert parallel_text.read(cfg, "train") == parallel_text.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
 
 
+def test_a_plain_and_a_gzipped_file_of_one_name_are_refused(folder):
+    """The plain one was read, whatever the other had; a list says which is meant."""
+    zipped = write(folder / "train.de.gz", b"drei\nvier\n")
+    plain = folder / "train.de"
+    with pytest.raises(
+        UserError,
+        match=f"^{plain} and {plain}.gz are both there, and only one can be read: remove or rename the other, or list "
+        "what is meant in data.files.train$",
+    ):
+        parallel_text.read(files(folder), "train")
+    listed = SplitFiles(train=((zipped, str(folder / "train.en")),))
+    assert parallel_text.read(files(folder, files=listed), "train").src == ["drei", "vier"]
+    for ending in ("", ".gz"):
+        write(folder / f"train.tsv{ending}", b"a\tb\n")
+    with pytest.raises(UserError, match=r"train.tsv and .*train.tsv.gz are both there, .* remove or rename the other$"):
+        parallel_text.read(DataConfig(corpus="tsv", dir=str(folder)), "train")
+
+
 def test_a_file_that_is_listed_more_than_once_is_read_once(folder, monkeypatch):
     pairs = ((str(folder / "train.de"), str(folder / "train.en")),) * 3
     opened = []
