@@ -1,6 +1,7 @@
 """The command that translates or labels text: `convs2s decode`, convs2s-decode, decode.py."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ Translate text, or label it:
 
 Reads standard input and writes standard output unless told otherwise: one line in, one line out. docs/decoding.md has
 an example of every flag. --config.search.FIELD=value is another way to write --FIELD=value for the flags of the search.
+Where the corpus of --split has moved, --config.data.dir and --config.data.files say where it is.
 """
 SEARCH = Group("Search (each replaces this field of the run's configuration)", SearchConfig, default="the run's own")
 
@@ -38,7 +40,14 @@ def options(values: Mapping[str, Any], overrides: Overrides) -> Options:
     Raises:
       UserError: options that contradict each other, or an override outside `search`.
     """
-    return command_line.options_of(Options, values, search=search_options(values, overrides))
+    corpus, others = places_of_corpus(overrides)
+    return command_line.options_of(Options, values, search=search_options(values, others), corpus=tuple(corpus))
+
+
+def places_of_corpus(overrides: Overrides) -> tuple[Overrides, Overrides]:
+    """The overrides that say where a run's corpus is now, and the others."""
+    places = [one for one in overrides if re.fullmatch(r"data\.(dir|files(\..*)?)", one[0])]
+    return places, [one for one in overrides if one not in places]
 
 
 def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
@@ -90,7 +99,7 @@ COMMAND = Command(
     about=ABOUT,
     stores=("workdir", "lm", "shortlist", "input", "output", "reference", "prefix", "constraints", "score")
     + ("unk_dictionary",),
-    groups=(Group("Options", Options, leave_out=("search",)), SEARCH),
+    groups=(Group("Options", Options, leave_out=("search", "corpus")), SEARCH),
     main=main,
     memory="use a smaller --batch_tokens, --batch_size, --beam_size or --window",
     synonyms={"--unnormalized": "--nonormalize", "--nounnormalized": "--normalize"}

@@ -18,7 +18,7 @@ Every field of the configuration is a flag: --config.model.dropout=0.3. The sect
 """
 FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("Flags of training: several processes", Processes, ()),
-    ("Flags of decoding", Options, ("search",)),
+    ("Flags of decoding", Options, ("search", "corpus")),
 )
 """Records whose fields are flags but not part of the configuration: heading, record, fields that are not flags."""
 HEAD = """# Every field of the configuration and every flag

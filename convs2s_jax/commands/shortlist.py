@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convs2s_jax.commands.decode import tell
+from convs2s_jax.commands.decode import places_of_corpus, tell
 from convs2s_jax.core import command_line, stores
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
@@ -18,7 +18,7 @@ Make a lexical shortlist from the training text of a run: the likely target word
   {program} --workdir=DIR [--words=50] [--frequent=100]
 
 Decoding with --shortlist=DIR/shortlist then computes the softmax over the likely words of each sentence only
-(docs/decoding.md).
+(docs/decoding.md). Where the training text has moved, --config.data.dir and --config.data.files say where it is.
 """
 
 
@@ -52,7 +52,8 @@ class ShortlistOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Learn the shortlist and write it."""
     options = command_line.options_of(ShortlistOptions, values)
-    command_line.refuse_overrides(overrides, "a shortlist")
+    places, others = places_of_corpus(overrides)
+    command_line.refuse_overrides(others, "a shortlist")
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
         if options.output or workdir.is_dir():  # a missing workdir is named below
@@ -63,6 +64,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
             frequent=options.frequent,
             iterations=options.iterations,
             pairs=options.pairs,
+            places=places,
             tell=tell,
         )
         shortlists.save(made, vocabularies, path)

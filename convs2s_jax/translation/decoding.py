@@ -19,6 +19,7 @@ from convs2s_jax.translation.job import Job, MakeJob, Tell
 from convs2s_jax.translation.lines import score, translate
 from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
+from convs2s_jax.translation.trained import moved
 from convs2s_jax.translation.translator import Translator, fuse, load, precomputed
 from convs2s_jax.translation.work import Work, made_of, read_work
 
@@ -38,7 +39,9 @@ def decode(options: Options, *, tell: Tell) -> None:
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
         output.check_not_of_run(options.output, workdir, flag)
-        output.check_spared(options.output, corpora.files_of(cfg.data), f"the corpus of {flag}={workdir}")
+        output.check_spared(
+            options.output, corpora.files_of(moved(cfg, options.corpus).data), f"the corpus of {flag}={workdir}"
+        )
     job = JOBS[configs[0].model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING
     total, texts = len(job.lines), job.style.read(begun.data, job.lines, 1).texts

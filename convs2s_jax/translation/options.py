@@ -101,6 +101,7 @@ class Options:
       unk_dictionary: file with source word, TAB, target word on each line, for those replacements.
       seed: seed of sampling; by default 0.
       search: fields of `SearchConfig` that override the run's.
+      corpus: where the corpus of --split is now, as (path, text) of --config.data.dir and --config.data.files.
     """
 
     workdir: tuple[str, ...] = ()
@@ -130,6 +131,7 @@ class Options:
     unk_dictionary: str = dataclasses.field(default="", metadata=TRANSLATING)
     seed: int | None = dataclasses.field(default=None, metadata=TRANSLATING)
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=TRANSLATING)
+    corpus: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other, whatever the model."""
@@ -140,6 +142,11 @@ class Options:
         check(
             not (self.split and (self.input != "-" or self.reference)),
             "--split brings its own source and reference: leave out --input and --reference",
+        )
+        check(
+            self.split is not None or not self.corpus,
+            f"--config.{self.corpus[0][0] if self.corpus else ''} without --split: only a split is read from the run's "
+            "corpus; leave it out",
         )
         check(
             not self.unk_dictionary or self.replace_unk,

@@ -32,7 +32,14 @@ _ARRAYS = ("always", "words", "offsets")
 
 
 def make(
-    workdir: Path, *, words: int, frequent: int, iterations: int, pairs: int, tell: Callable[[str], None]
+    workdir: Path,
+    *,
+    words: int,
+    frequent: int,
+    iterations: int,
+    pairs: int,
+    tell: Callable[[str], None],
+    places: trained.Places = (),
 ) -> tuple[Shortlist, Vocabularies]:
     """The shortlist of a run, learned from its training text, and the vocabularies that it belongs to.
 
@@ -41,6 +48,7 @@ def make(
       words, frequent, iterations: as in `learn`.
       pairs: sentence pairs to learn from; of more than these every second, third and so on.
       tell: receives sentences for the user.
+      places: where the corpus is now.
 
     Raises:
       UserError: there is no run, its model does not translate, or its training text cannot be read or has changed.
@@ -54,6 +62,7 @@ def make(
     vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     store_copy.refresh(workdir)
     known, way_out = position_file.known_splits(workdir), "name a run that was trained on them"
+    cfg = trained.located_corpus(cfg, "train", str(workdir), places, way_out="name another run")
     text = parallel_text.read(cfg.data, "train", recognise=dataset.recogniser(known))
     split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, way_out=way_out)
     rows = np.arange(0, len(text), -(-len(text) // pairs))

@@ -12,9 +12,10 @@ from typing import Literal
 import jax
 
 from convs2s_jax.core.checksums import checksum
-from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.config import build, check, override, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import parallel_text, vocabulary
+from convs2s_jax.data import corpora, parallel_text, vocabulary
+from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.store import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -28,6 +29,8 @@ from convs2s_jax.training.run.task_table import task_of
 Dtype = Literal["float32", "bfloat16"]
 Steps = Sequence[int | str]
 """Steps of checkpoints; "last:N" stands for those of the last N."""
+Places = Sequence[tuple[str, str]]
+"""Where a corpus is now: ("data.dir" or "data.files", text) of the command line."""
 OTHER_TEXTS = "translate other texts with --input and --reference"
 
 
@@ -130,6 +133,7 @@ def read_split(
     workdir: str,
     *,
     tell: Callable[[str], None],
+    places: Places | None = None,
     way_out: str = OTHER_TEXTS,
 ) -> ParallelText:
     """Read a split of a run's corpus.
@@ -143,11 +147,12 @@ def read_split(
       known: fingerprints of all three, as the checkpoint knows them.
       workdir: of the run.
       tell: receives sentences for the user.
-      way_out: what the user can do instead, for messages.
+      places, way_out: as of `located_corpus`.
 
     Raises:
       UserError: it cannot be read, is not there, or is not the one that the checkpoint knows.
     """
+    cfg = located_corpus(cfg, split, workdir, places, way_out=way_out)
     text = parallel_text.read(cfg.data, split, optional=True, recognise=recogniser(known))
     if split != "train":
         check_unchanged(split, fingerprint_of_text(text), known, where=workdir, way_out=way_out)
@@ -155,6 +160,37 @@ def read_split(
         tokenized_training(cfg, Path(workdir), vocabularies, text, known[split], tell=tell, way_out=way_out)
     check(len(text) > 0, f"the corpus of --workdir={workdir} has no {split} split: {way_out}")
     return text
+
+
+def moved(cfg: Config, places: Places) -> Config:
+    """The configuration with the places of the corpus that are given. UserError for one that it cannot be."""
+    values = to_dict(cfg.data)
+    for path, text in places:
+        values = override(values, path.removeprefix("data."), text, "config.data")
+    return dataclasses.replace(cfg, data=build(DataConfig, values, "config.data"))
+
+
+def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, way_out: str) -> Config:
+    """The configuration of a run whose corpus may have moved since.
+
+    Args:
+      cfg: the run's configuration.
+      split: that is read.
+      workdir: of the run.
+      places: where the corpus is now; None if the command takes none.
+      way_out: what the user can do instead, for messages.
+
+    Raises:
+      UserError: the corpus is not there.
+    """
+    cfg = moved(cfg, places or ())
+    if place := corpora.missing(cfg.data, split):
+        flags = "" if places is None else ", say where it is with --config.data.dir or --config.data.files"
+        raise UserError(
+            f"the corpus of --workdir={workdir} is not there: '{place}' does not exist; go to the folder where its "
+            f"training was started{flags}, or {way_out}"
+        )
+    return cfg
 
 
 def tokenized_training(

@@ -47,7 +47,13 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
         )
     if options.split:
         text = trained.read_split(
-            translator.cfg, translator.vocabularies, options.split, translator.splits, options.workdir[0], tell=tell
+            translator.cfg,
+            translator.vocabularies,
+            options.split,
+            translator.splits,
+            options.workdir[0],
+            tell=tell,
+            places=options.corpus,
         )
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":

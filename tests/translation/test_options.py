@@ -25,6 +25,10 @@ from convs2s_jax.translation.options import Options
         ({"metrics": ("bleu",)}, "^--metrics without --reference: there is nothing to compare with"),
         ({"bleu_tokenize": "13a"}, "^--bleu_tokenize without --reference: "),
         ({"score": "x", "search": {"sampling": True, "top_k": 2}}, "^--score with --sampling, --top_k: given"),
+        (
+            {"corpus": (("data.dir", "x"),)},
+            "^--config.data.dir without --split: only a split is read from the run's co",
+        ),
         ({"unk_dictionary": "x"}, "^--unk_dictionary without --replace_unk: words are replaced only with"),
         ({"nbest": 2}, "^--nbest=2 with --format=text: text has one line for each line; use --format=json or fairseq$"),
         ({"resume": True}, "^--resume without --output: what went to standard output cannot be read back; give --out"),

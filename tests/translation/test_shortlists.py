@@ -93,6 +93,10 @@ def test_files_that_do_not_fit_are_refused_with_one_sentence(trained, file, tmp_
         (["--workdir=no", "--words=0"], "--words is 0: use 1 or more"),
         (["--workdir=no", "--frequent=-1"], "--frequent is -1: use 0 or more"),
         (["--workdir=no"], "--workdir=no: there is no such folder"),
+        (
+            ["--workdir=no", "--config.data.dir=x", "--config.data.src=x"],
+            "--config.data.src: a shortlist takes its con",
+        ),
         (["--workdir=no", "--config.seed=2"], "--config.seed: a shortlist takes its configuration from --workdir"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -170,3 +170,33 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_with_any(copy):
     write(copy / "texts", valid=TEXT[:90], test=TEXT[:40])
     goes_on(copy)
     assert translated(copy, "test").returncode == 0
+
+
+def test_a_corpus_that_has_moved_is_named_and_can_be_given(copy):
+    """Digests refuse another text; a report has no flag for it."""
+    (copy / "texts").rename(copy / "moved")
+    said = (
+        f"the corpus of --workdir={copy / 'run'} is not there: '{copy / 'texts'}' does not exist; go to the folder "
+        "where its training was started"
+    )
+    flags = ", say where it is with --config.data.dir or --config.data.files"
+    ended = translated(copy, "test")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.endswith(f"{said}{flags}, or translate other texts with --input and --reference\n")
+    sizes = {"words": 2, "frequent": 2, "iterations": 1, "pairs": 100, "tell": lambda _: None}
+    with pytest.raises(UserError, match=f"^{said}{flags}, or name another run$"):
+        shortlists.make(copy / "run", **sizes)
+    assert left_out(copy, "test") == [f"run is left out: {said}, or take the validation lines with --split=valid."]
+    shortlists.make(copy / "run", **sizes, places=[("data.dir", str(copy / "moved"))])
+    for given, status in (
+        (f"--config.data.dir={copy / 'moved'}", 0),
+        (f"--config.data.files.test=[('{copy}/moved/test.src', '{copy}/moved/test.tgt')]", 0),
+        (f"--config.data.files.test=[('{copy}/moved/valid.src', '{copy}/moved/valid.tgt')]", 2),
+        (f"--config.data.files.test=[('{copy}/moved/no', '{copy}/moved/test.tgt')]", 2),
+    ):
+        flags = (f"--workdir={copy / 'run'}", "--split=test", "--show=0", given)
+        ended = processes.called(decode.console, "decode.py", *flags)
+        assert ended.returncode == status, ended.stderr
+    assert f"'{copy}/moved/no' does not exist" in ended.stderr
+    spared = (*flags[:-1], f"--config.data.dir={copy / 'moved'}", f"--output={copy / 'moved' / 'test.src'}")
+    assert processes.called(decode.console, "decode.py", *spared).returncode == 2
