@@ -95,7 +95,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
             )
         tell("there is no validation set: the last parameters count")
     if valid_text.rows is not None:
-        tell(f"held out for validation: {len(valid_text)} pairs, and {valid_text.copies} copies of them left out")
+        copies = f"; {valid_text.copies} copies of them are left out" if valid_text.copies else ""
+        tell(f"held out for validation: {len(valid_text)} pairs{copies}")
     for held in (valid_text, test_text):
         if count := parallel_text.shared_pairs(held, text):
             tell(

@@ -127,7 +127,7 @@ def test_what_is_held_out_and_what_a_validation_file_shares_with_training_is_tol
     values = options(folder, data__hold_out=0.1, data__files={"train": repeated(folder, 2).files.train})
     found = prepare(tiny.config(**values), tmp_path / "run", told.append)
     count = len(found.valid.text)
-    assert f"held out for validation: {count} pairs, and {count} copies of them left out" in told
+    assert f"held out for validation: {count} pairs; {count} copies of them are left out" in told
     assert not any("also in the training text" in sentence for sentence in told)
     for side in ("in", "out"):
         text = (folder / f"train.{side}").read_text()
