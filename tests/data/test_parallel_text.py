@@ -119,6 +119,19 @@ def test_listed_files_are_joined_in_order_and_win_over_the_folder(folder):
     assert parallel_text.read(cfg, "train") == parallel_text.ParallelText(["a2", "a1"], ["b2", "b1"], "train")
 
 
+def test_what_of_a_corpus_is_not_there_is_found_before_it_is_read(folder):
+    """Held-out lines are in the files of train; without a source side its files are not read."""
+    here, gone = str(folder / "train.de"), str(folder / "gone.en")
+    assert corpora.missing(files(folder), "test") == ""
+    assert corpora.missing(files(folder / "no"), "test") == str(folder / "no")
+    listed = SplitFiles(train=((here, gone),))
+    assert corpora.missing(files("", files=listed), "valid") == gone
+    assert corpora.missing(files("", files=listed), "test") == ""
+    assert corpora.missing(files(folder, files=listed), "valid") == ""
+    assert corpora.missing(DataConfig(tgt="en", files=SplitFiles(train=((gone, here),))), "train") == ""
+    assert corpora.missing(files("gs://bucket/none"), "train") == ""
+
+
 def test_a_plain_and_a_gzipped_file_of_one_name_are_refused(folder):
     """The plain one was read, whatever the other had; a list says which is meant."""
     zipped = write(folder / "train.de.gz", b"drei\nvier\n")
