@@ -40,7 +40,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
         output.check_not_of_run(options.output, workdir, flag)
         output.check_spared(
-            options.output, corpora.files_of(moved(cfg, options.corpus).data), f"the corpus of {flag}={workdir}"
+            options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )
     job = JOBS[configs[0].model.kind](options, tell=tell)
     begun = resuming.read(options.output, job.made_of) if options.resume else resuming.NOTHING

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -162,12 +162,12 @@ def read_split(
     return text
 
 
-def moved(cfg: Config, places: Places) -> Config:
-    """The configuration with the places of the corpus that are given. UserError for one that it cannot be."""
-    values = to_dict(cfg.data)
+def moved(data: DataConfig, places: Places) -> DataConfig:
+    """The configuration of a corpus with the places that are given. UserError for one that it cannot be."""
+    values: Any = data
     for path, text in places:
         values = override(values, path.removeprefix("data."), text, "config.data")
-    return dataclasses.replace(cfg, data=build(DataConfig, values, "config.data"))
+    return build(DataConfig, values, "config.data") if places else data
 
 
 def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, way_out: str) -> Config:
@@ -183,7 +183,7 @@ def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None,
     Raises:
       UserError: the corpus is not there.
     """
-    cfg = moved(cfg, places or ())
+    cfg = dataclasses.replace(cfg, data=moved(cfg.data, places or ()))
     if place := corpora.missing(cfg.data, split):
         flags = "" if places is None else ", say where it is with --config.data.dir or --config.data.files"
         raise UserError(
