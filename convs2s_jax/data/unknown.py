@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convs2s_jax.core.tokens import UNK
+from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabulary
@@ -69,6 +70,6 @@ def _units(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -
     """The unknown words of a line, or with sub-words its unknown characters, and the number of all."""
     words = [surface.strip() for surface in vocabulary.surfaces(text)]
     unknown = [word for word, token in zip(words, ids, strict=True) if token == UNK]
-    if isinstance(vocabulary, SentencePiece):
+    if isinstance(vocabulary, SentencePiece | ListedPieces):
         return "".join(unknown), len("".join(words))
     return unknown, len(words)
