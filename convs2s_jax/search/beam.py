@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.search.finished import finish, is_done
 from convs2s_jax.search.hypotheses import Hypotheses, Trail, empty, merge_groups, pick, trace
 from convs2s_jax.search.numbers import Numbers
-from convs2s_jax.search.request import Request
+from convs2s_jax.search.request import Request, check_request
 from convs2s_jax.search.rules import SPECIAL, Fused
 from convs2s_jax.search.state import Beams, SearchBatch, StepCache, StepMemory, alive, begin, compact, reorder
 from convs2s_jax.search.strategies.base import Strategy, View
@@ -84,7 +85,9 @@ def search(
       step: one step of the network; pure. It gets memory, cache and the last symbol [N] of every live hypothesis and
         returns logits or log-probabilities, [N, V] or [M, N, V] of the M members of an ensemble, or either beside
         those of a language model (`rules.Fused`), and the new cache; softmax, temperature and penalties are applied
-        here.
+        here. N changes from call to call: B at the first symbol, where the hypotheses of a sentence are equal, then
+        B * beam_size, and less once sentences are done. So what belongs to a row or a sentence comes from `memory` and
+        `cache`, which are cut to the same rows; an array that the step closes over belongs to all rows.
       strategy: how candidates are chosen (`strategies`); `strategies.table.strategy_of` has a user's.
       numbers: penalties and temperature, traced; `numbers_of` has a user's.
       memory: what `step` reads: the B sentences on axis 0 of every leaf.
@@ -101,7 +104,8 @@ def search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes that do not fit, or no `coverage` or keys where the options need them.
+      ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
+        not traced), or no `coverage` or keys where the options need them.
     """
     B = request.max_lengths.shape[0]
     structure = replace(structure, stop=strategy.stop or structure.stop)
@@ -164,6 +168,7 @@ def advance(given: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
     beams, request, W = batch.beams, batch.request, given.structure.group_size
     rows = beams.last.shape
     logits, cache = given.step(batch.memory, beams.cache, beams.last.reshape(-1))
+    _check_result(beams.last.size, beams.cache, logits, cache)
     view = View(structure, numbers, request, beams.step, beams.totals, beams.history, beams.state, logits)
     totals, parents, tokens = strategy.choose(view)
 
@@ -232,22 +237,32 @@ def _check(
     strategy.check(request)
     B = request.max_lengths.shape[0]
     N = B * structure.beam_size
+    if B == 0:
+        raise ValueError("max_lengths has no entry: a search needs one sentence or more")
     for name, tree, rows, what in (("memory", memory, B, "B"), ("cache", cache, N, "B * W")):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if leaf.ndim == 0 or leaf.shape[0] != rows:
+            if np.shape(leaf)[:1] != (rows,):
                 place = name + jax.tree_util.keystr(path)
-                raise ValueError(f"{place} has shape {leaf.shape}: axis 0 must hold {what} = {rows} rows")
+                raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must hold {what} = {rows} rows")
     logits, after = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
+    V = _check_result(N, cache, logits, after)
+    check_request(request, V)
+    return V
+
+
+def _check_result(rows: int, cache: StepCache, logits: Array | Fused, after: StepCache) -> int:
+    """Refuse what a step returns of `rows` last symbols and `cache` where shapes do not fit. Returns V."""
     parts = (
         {"logits": logits} if not isinstance(logits, Fused) else {"logits.model": logits.model, "logits.lm": logits.lm}
     )
     V = jax.tree.leaves(logits)[0].shape[-1:]
     for name, part in parts.items():
         ranks = (2,) if name == "logits.lm" else (2, 3)
-        if part.ndim not in ranks or part.shape[-2:] != (N, *V) or V[0] < SPECIAL:
+        if part.ndim not in ranks or part.shape[-2:] != (rows, *V) or V[0] < SPECIAL:
             raise ValueError(
-                f"{name} of the step has shape {part.shape}: it must be [N, V], or [M, N, V] of an ensemble, with "
-                f"N = B * W = {N} rows and the same V >= {SPECIAL} symbols"
+                f"{name} of the step has shape {part.shape}: it must be [N, V], or [M, N, V] of an ensemble, with the "
+                f"same V >= {SPECIAL} symbols and N = {rows} rows, as many as there are last tokens in this call; a "
+                "step takes what belongs to a row from its cache or memory"
             )
     old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (cache, after))
     if [path for path, _ in old] != [path for path, _ in new]:

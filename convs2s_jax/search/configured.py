@@ -1,6 +1,7 @@
 """Beam search with a user's options."""
 
 from convs2s_jax.core.tokens import EOS
+from convs2s_jax.models.checks import check_config
 from convs2s_jax.search.beam import Coverage, StepFunction, search
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import Hypotheses
@@ -30,7 +31,9 @@ def beam_search(
 
     Args:
       step: one step of the network; pure: (memory, cache, last tokens [N]) -> (logits or log-probabilities [N, V], new
-        cache), with N = B * W rows, the W = `cfg.beam_size` hypotheses of a sentence side by side.
+        cache), the hypotheses of a sentence side by side. N changes from call to call: B rows at the first symbol, then
+        B * W with W = `cfg.beam_size`, and less once sentences are done. So what belongs to a row or a sentence comes
+        from `memory` and `cache`, which are cut to the same rows; an array that the step closes over belongs to all.
       cfg: the options. Under `jit` they are static.
       memory: what `step` reads: the B sentences on axis 0 of every leaf.
       cache: the state before the start symbol: N rows on axis 0 of every leaf.
@@ -47,8 +50,10 @@ def beam_search(
       Hypotheses, best first.
 
     Raises:
-      ValueError: shapes that do not fit, or no `coverage` or keys where the options need them.
+      ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
+        not traced), or no `coverage` or keys where the options need them.
     """
+    check_config(cfg, SearchConfig)
     return search(
         step,
         strategy or strategy_of(cfg, phrases=request.phrases.shape[1] > 0),

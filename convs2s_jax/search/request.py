@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
+from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.nn import struct
 
 
@@ -93,11 +94,37 @@ def request(
             raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
         if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
             raise TypeError(f"{name} have dtype {array.dtype}: lengths and token ids are integers, such as int32")
-    if keys is not None and keys.shape[:1] != (count,):
-        raise ValueError(f"keys have shape {keys.shape}: one key for each of {count} sentences")
+    if keys is not None and np.shape(keys)[:1] != (count,):
+        raise ValueError(f"keys have shape {np.shape(keys)}: one key for each of {count} sentences")
     # device_put without a compilation, unlike jnp.asarray
     lengths, begins, holds = jax.device_put((lengths.astype(np.int32), begins, holds))
     return Request(max_lengths=lengths, prefixes=begins, phrases=holds, keys=keys)
+
+
+def check_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
+    """Refuse tokens of each sentence's prefix and phrases that no hypothesis can have.
+
+    Raises:
+      ValueError: an id outside the vocabulary, or PAD or EOS in a phrase.
+    """
+    for i, (prefix, wanted) in enumerate(zip(prefixes, phrases, strict=True)):
+        for name, given in (("its prefix", [prefix]), ("a phrase", wanted)):
+            for token in (int(token) for tokens in given for token in tokens):
+                if not 0 <= token < vocabulary:
+                    raise ValueError(f"sentence {i}: {name} has id {token}: the vocabulary has 0 to {vocabulary - 1}")
+                if name == "a phrase" and token in (PAD, EOS):
+                    raise ValueError(f"sentence {i}: a phrase has id {token}, which is padding or ends a sentence")
+
+
+def check_request(request: Request, vocabulary: int) -> None:
+    """`check_ids` of a request, as far as its arrays are not traced."""
+    rows = len(request.max_lengths)
+    prefixes, phrases = (
+        [()] * rows if isinstance(array, jax.core.Tracer) else np.asarray(array).tolist()
+        for array in (request.prefixes, request.phrases)
+    )
+    real = [[token for token in row if token != PAD] for row in prefixes]
+    check_ids(real, [[[t for t in phrase if t != PAD] for phrase in each] for each in phrases], vocabulary)
 
 
 def _listed(name: str, given: Sequence[Any] | Array | None, count: int) -> Sequence[Any]:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
@@ -17,7 +18,7 @@ from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candid
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import NO_AXES, Sizes, at_least, request, sizes
+from convs2s_jax.search.request import NO_AXES, Sizes, at_least, check_ids, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, wishes_of
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
@@ -89,8 +90,8 @@ def translate(
       Translations; where the model yields no number at all, an empty one of score -inf.
 
     Raises:
-      ValueError: prefixes or phrases that are not as many as sources, or that do not fit into a translation; a
-        shortlist with sampling; `cfg.lm_weight` without a language model, or the reverse.
+      ValueError: prefixes or phrases that are not as many as sources, that do not fit into a translation, or that have
+        ids outside the vocabulary; a shortlist with sampling; `cfg.lm_weight` without a language model, or the reverse.
     """
     members, cfgs = _members(params, cfg_model, cfg)
     count = len(sources)
@@ -101,6 +102,8 @@ def translate(
     lengths = [min(len(source), room) + 1 for source in sources]
     most = [longest(cfgs, cfg, length) for length in lengths]
     _check_fit(count, prefixes, phrases, most)
+    if any(map(len, prefixes)) or any(map(len, phrases)):
+        check_ids(prefixes, phrases, _vocabulary(members[0], cfgs[0]))
     drawn = [(seed, first + i) for i in range(count)] if draws is None else draws
     largest = at_least(sizes(prefixes, phrases), least_axes)
 
@@ -218,12 +221,22 @@ def _precomputed(params: Params, cfg: ModelConfig) -> Params:
 _precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
 
 
+def _vocabulary(params: Params, cfg: ModelConfig) -> int:
+    """V, the number of words that the decoder scores."""
+    return len(jax.eval_shape(lambda p: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b)
+
+
 def _members(
     params: Models, cfg_model: ModelConfigs, cfg: SearchConfig
 ) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
     """The members of an ensemble, be it of one, and the language model."""
     members = params if isinstance(params, tuple) else (params,)
     cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
+    if isinstance(params, list) or isinstance(cfg_model, list):
+        raise TypeError("params or cfg_model is a list: those of an ensemble are tuples, one entry for each model")
+    check_config(cfg, SearchConfig)
+    for model in cfgs:
+        check_config(model, ModelConfig)
     if len(members) != len(cfgs) or not members:
         raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
     if cfg.lm_weight and len(members) == 1:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD, UNK
-from convs2s_jax.search import beam
+from convs2s_jax.search import beam, configured
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.finished import Finished, is_done
 from convs2s_jax.search.numbers import numbers_of
@@ -281,7 +281,7 @@ def test_wrong_shapes_are_refused():
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        ((10,), r"^logits of the step has shape \(10,\): .* N = B \* W = 10 rows"),
+        ((10,), r"^logits of the step has shape \(10,\): .* N = 10 rows, as many as there are last tokens"),
         ((1, 1, 10, V), r"has shape \(1, 1, 10, 8\): it must be \[N, V\], or \[M, N, V\]"),
         ((5, V), r"has shape \(5, 8\): .* 10 rows"),
         ((10, 3), r"has shape \(10, 3\): .* V >= 4 symbols"),
@@ -298,6 +298,42 @@ def test_logits_of_a_wrong_shape_are_refused(logits, message):
 
     with pytest.raises(ValueError, match=message):
         search(step, SearchConfig(), (), jnp.zeros(10), request([1, 1]), limit=2)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("logits", r"^logits of the step has shape \(3, 8\): .* N = 1 rows, as many as there are last tokens"),
+        ("cache", r"^cache goes into the step as float32\[1\] and comes back as float32\[3\]"),
+    ],
+)
+def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
+    """The first call has one row of each sentence, so that rows of another number are seen with one sentence too."""
+
+    def step(memory, cache, last):
+        logits = jnp.zeros((len(last), V))
+        return (logits + jnp.zeros((3, V)), cache) if part == "logits" else (logits, cache + jnp.zeros(3))
+
+    with pytest.raises(ValueError, match=message):
+        search(step, SearchConfig(beam_size=3), (), jnp.zeros(3), request([1]), limit=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"prefixes": [[4], [V]]}, "^sentence 1: its prefix has id 8: the vocabulary has 0 to 7$"),
+        ({"phrases": [[[4], [5, -1]], []]}, "^sentence 0: a phrase has id -1: the vocabulary has 0 to 7$"),
+        ({"phrases": [[], [[5, EOS]]]}, "^sentence 1: a phrase has id 2, which is padding or ends a sentence$"),
+        ({"max_lengths": []}, "^max_lengths has no entry: a search needs one sentence or more$"),
+    ],
+    ids=str,
+)
+def test_requests_that_no_hypothesis_can_meet_are_refused(asked, message):
+    cfg, wanted = SearchConfig(), request(**{"max_lengths": [3, 3], **asked})
+    cache = {"older": jnp.zeros(len(wanted.max_lengths) * cfg.beam_size, jnp.int32)}
+    step = lambda _, cache, last: (jnp.zeros((len(last), V)), cache)  # noqa: E731
+    with pytest.raises(ValueError, match=message):
+        configured.beam_search(step, cfg, memory=(), cache=cache, request=wanted, limit=4)
 
 
 @pytest.mark.parametrize(
