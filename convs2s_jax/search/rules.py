@@ -30,7 +30,7 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
 
     The M members of an ensemble are averaged in probability (section 5.1 of the paper decodes so):
     log (1/M) sum_m p_m.  With a language model,  log p + lm_weight log p_lm  (Gulcehre et al. 2015, section 4.1), which
-    is not normalised.
+    is not normalised; at weight 0 it is log p, whatever the language model says.
 
     Args:
       logits: [N, V], [M, N, V] of an ensemble, or either beside those of a language model. Log-probabilities may be
@@ -41,7 +41,8 @@ def log_probabilities(logits: Array | Fused, numbers: Numbers) -> Array:
       [N, V].
     """
     if isinstance(logits, Fused):
-        fused = log_probabilities(logits.model, numbers) + numbers.lm_weight * log_probabilities(logits.lm, numbers)
+        model, lm = log_probabilities(logits.model, numbers), log_probabilities(logits.lm, numbers)
+        fused = weighted_sum(model, lm, numbers.lm_weight)
         return jnp.where(jnp.isnan(fused), -jnp.inf, fused)
     log_probs = jax.nn.log_softmax(tempered(logits.astype(jnp.float32), numbers.temperature))
     if log_probs.ndim == 3:
@@ -62,6 +63,21 @@ def _tempered_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Arra
     logits, temperature = primals
     finite = jnp.where(logits == -jnp.inf, 0.0, logits)
     return tempered(logits, temperature), (tangents[0] - finite / temperature * tangents[1]) / temperature
+
+
+@jax.custom_jvp
+def weighted_sum(model: Array, lm: Array, weight: Scalar) -> Array:
+    """model + weight lm; at weight 0 the model. Where lm is -inf the derivative by the weight is 0, and not NaN."""
+    return jnp.where(weight == 0, model, model + weight * lm)
+
+
+@weighted_sum.defjvp
+def _weighted_sum_tangent(
+    primals: tuple[Array, Array, Scalar], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    model, lm, weight = primals
+    finite = jnp.where(lm == -jnp.inf, 0.0, lm)
+    return weighted_sum(model, lm, weight), tangents[0] + weight * tangents[1] + finite * tangents[2]
 
 
 @struct.dataclass

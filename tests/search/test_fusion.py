@@ -79,6 +79,29 @@ def test_a_symbol_that_a_model_rules_out_is_ruled_out():
     np.testing.assert_allclose(fused, [[p[0] + 0.5 * p[1], -np.inf, p[1] + 0.5 * p[0]]], rtol=1e-6)
 
 
+def test_at_weight_0_the_language_model_says_nothing():
+    """Not even where it rules a symbol out."""
+    logits = jnp.asarray([[0.0, -1.0, 1.0]])
+    fused = rules.Fused(model=logits, lm=jnp.asarray([[0.0, 2.0, -jnp.inf]]))
+    numbers = numbers_of(SearchConfig())
+    np.testing.assert_array_equal(rules.log_probabilities(fused, numbers), rules.log_probabilities(logits, numbers))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4])
+def test_the_derivative_by_the_weight_is_the_language_models_score(weight):
+    """It was NaN where a symbol that the language model rules out stands beside."""
+    lm = jnp.asarray([[0.0, 2.0, -jnp.inf, 0.5]])
+    model = jnp.asarray([[0.0, -1.0, 1.0, -jnp.inf]])
+
+    def best(weight):
+        numbers = numbers_of(SearchConfig(lm_weight=0.1)).replace(lm_weight=weight)
+        return jnp.sum(rules.log_probabilities(rules.Fused(model=model, lm=lm), numbers)[0, :2])
+
+    expected = np.sum(np.asarray(jax.nn.log_softmax(lm))[0, :2])
+    np.testing.assert_allclose(jax.grad(best)(jnp.float32(weight)), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jvp(best, (jnp.float32(weight),), (jnp.float32(1),))[1], expected, rtol=1e-6)
+
+
 LM = ModelConfig(
     embedding_dim=6,
     encoder=NoEncoderConfig(),
