@@ -19,6 +19,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.types import wide
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search
 from convs2s_jax.search.finished import normalised
@@ -159,13 +160,16 @@ def force(
 
 
 def coverage_penalty(coverage: Array, mask: Array) -> Array:
-    """Equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1), [N].
+    """Equation 14 of Wu et al. 2016 without its weight: the sum over source positions of log min(coverage, 1).
 
     Args:
       coverage: [N, S], attention that each position got from all target positions.
       mask: [N, S], True at real positions.
+
+    Returns:
+      [N], in float32 as all scores.
     """
-    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1)
+    return jnp.sum(jnp.where(mask, jnp.log(jnp.clip(coverage, FLOOR, 1.0)), 0.0), axis=-1).astype(jnp.float32)
 
 
 _Shared = tuple[tuple[Params, ...], Numbers]
@@ -197,7 +201,8 @@ def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src:
     """Empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
-    coverage = jnp.zeros((rows, src.shape[1]), jnp.float32) if structure.coverage else None
+    dtype = wide(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
+    coverage = jnp.zeros((rows, src.shape[1]), dtype) if structure.coverage else None
     return EnsembleCache(members, coverage)
 
 

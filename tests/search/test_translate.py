@@ -1,5 +1,8 @@
 """Whole sentences through a small model: order, odd sources, shapes, and scores against one forced pass."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +19,10 @@ from convs2s_jax.models.convs2s.layers import ConvLayer
 from convs2s_jax.search.buckets import batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
+from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.request import request
+from convs2s_jax.search.strategies.table import strategy_of
+from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import translate
 
 VOCABULARY = 23
@@ -136,6 +143,35 @@ def test_longest_translation_fills_the_positions(params, sources):
     (translation,) = translate(params, MODEL, cfg, sources[:1])
     assert {len(c.tokens) for c in translation.candidates} == {MODEL.max_target - 1}
     assert np.isfinite(translation.best.score)
+
+
+def test_a_model_in_float64_is_searched_with_a_coverage_penalty():
+    """Attention is in float64 then, and so is what the search sums of it; scores stay in float32."""
+    cfg = dataclasses.replace(SEARCH, coverage_penalty=0.2)
+    search = {"strategy": strategy_of(cfg, phrases=False), "structure": structure_of(cfg), "numbers": numbers_of(cfg)}
+    asked = {"src": np.full((2, 4), EOS, np.int32), "request": request([4, 4]), "limit": 5}
+    with jax.enable_x64(True):
+        fresh = partial(encoder_decoder.init, cfg=MODEL, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+        params = jax.eval_shape(fresh, jax.random.key(0))
+        assert params.decoder.embedding.table.dtype == jnp.float64
+        found, _ = jax.eval_shape(lambda params: generate((params,), (MODEL,), **search, **asked), params)
+    assert found.scores.dtype == jnp.float32
+
+
+def test_wrong_models_are_refused_in_one_sentence(params):
+    with pytest.raises(TypeError, match=r"^cfg is a ModelConfig: expected SearchConfig$"):
+        translate(params, SEARCH, MODEL, [[5]])
+    with pytest.raises(TypeError, match=r"^cfg is a SearchConfig: expected ModelConfig$"):
+        translate(params, SEARCH, SEARCH, [[5]])
+    with pytest.raises(TypeError, match=r"^params or cfg_model is a list: those of an ensemble are tuples"):
+        translate([params] * 2, [MODEL] * 2, SEARCH, [[5]])
+
+
+def test_ids_outside_the_vocabulary_are_refused(params):
+    with pytest.raises(ValueError, match=r"^sentence 1: its prefix has id 23: the vocabulary has 0 to 22$"):
+        translate(params, MODEL, SEARCH, [[5], [6]], prefixes=[[22], [23]])
+    with pytest.raises(ValueError, match=r"^sentence 0: a phrase has id 1, which is padding or ends a sentence$"):
+        translate(encoder_decoder.precompute(params, MODEL), MODEL, SEARCH, [[5]], phrases=[[[5], [PAD]]])
 
 
 def test_progress_counts_every_sentence(params, sources):
