@@ -58,10 +58,15 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
     return list(jax.vmap(lambda k: jax.random.split(k, count), out_axes=1)(key))
 
 
-def typed(key: Key) -> Key:
-    """A typed key [...], as from `jax.random.key`. Raw keys (`jax.random.PRNGKey`, uint32 [..., 2]) are wrapped."""
+def check_key(key: Key) -> None:
+    """Refuse what is no array, such as a seed."""
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"key is {key!r}: make one with jax.random.key(seed)")
+
+
+def typed(key: Key) -> Key:
+    """A typed key [...], as from `jax.random.key`. Raw keys (`jax.random.PRNGKey`, uint32 [..., 2]) are wrapped."""
+    check_key(key)
     return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 

@@ -55,7 +55,7 @@ def compile_steps(
 
     Args:
       loss: (params, batch, key) -> sums; see `step.Loss`.
-      optimizer: any optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
+      optimizer: an optax transformation, with its own learning rate or without one; see `step.apply_gradients`.
       mesh: the devices over which `training.sharding` spreads state and batches; None for one device.
       parallel: "jit", "explicit", "shard_map" or "pmap".
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.

@@ -74,7 +74,7 @@ def spec(
 
     Args:
       name: its path, such as "encoder/blocks/0/conv/w/v".
-      shape: shape of the array; scalars are not sharded.
+      shape: shape of the array. Scalars are not sharded, nor is an optimiser's array with other axes than its rule.
       mesh: as `mesh.make` returns it.
       cut: None for an array in use. Between updates the mesh axis that also cuts arrays of two and more axes, along the
         last of them that it divides: norms of a kernel go over the others.
@@ -85,12 +85,14 @@ def spec(
     """
     if not shape:
         return P()
-    number = given(name, rules)
+    number, stem, rule = given(name, rules), stem_of(name), built_in(name)
+    axes_of_rule = rules[number].axes if number is not None else rule[1] if rule else ()
+    if name.startswith("optimizer/") and len(axes_of_rule) != len(shape):
+        return P()  # no array like the parameter: factors of one, as adafactor has, or the optimiser's own
     if number is not None:
         use = ("tensor",) if cut is None else ("tensor", "fsdp", "data")
         pairs = zip(rules[number].axes, shape, strict=True)
         return P(*(_dividing([a for a in use if a in names_of(axes)], n, mesh) for axes, n in pairs))
-    stem, rule = stem_of(name), built_in(name)
     if rule is None or len(rule[1]) != len(shape):
         raise ValueError(
             f"{name} {shape}: no rule of training.sharding.RULES or mesh.rules says how it is cut over devices"

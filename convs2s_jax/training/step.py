@@ -13,7 +13,7 @@ import optax
 from jax.typing import ArrayLike
 
 from convs2s_jax.nn import struct, weight_norm
-from convs2s_jax.nn.dropout import row_keys
+from convs2s_jax.nn.dropout import check_key, row_keys
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import dispatch
 from convs2s_jax.training.optimizer import clip_gradients
@@ -129,7 +129,8 @@ def apply_gradients(
 
     Args:
       state: before the update.
-      optimizer: any optax transformation.
+      optimizer: an optax transformation whose update needs gradients, its state and parameters; so not `optax.lbfgs`,
+        which needs the loss too.
       grads: summed gradients.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
       rate: the learning rate, for a transformation that returns directions u, as those of `training.optimizer` do: the
@@ -195,10 +196,14 @@ def update(
       key: for dropout; each batch gets its own key from it. None for no dropout.
 
     Raises:
-      ValueError: no batch is given.
+      TypeError, ValueError: batches are no list, or there is none; the key is none.
     """
+    if hasattr(batches, "_fields") or not isinstance(batches, Sequence):
+        raise TypeError(f"batches is a {type(batches).__name__}: give a list of one batch or more, such as [batch]")
     if not batches:
         raise ValueError("an update needs at least one batch")
+    if key is not None:
+        check_key(key)
     keys = [None if key is None else fold_in(key, i) for i in range(len(batches))]
     total = step.first(state.params, batches[0], keys[0])
     for batch, batch_key in zip(batches[1:], keys[1:], strict=True):

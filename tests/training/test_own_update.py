@@ -1,6 +1,6 @@
 """An update with a loss and an optimiser of one's own."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,17 @@ def test_any_optax_chain_makes_the_update(name):
         np.testing.assert_allclose(found[key], value, rtol=1e-5)
     np.testing.assert_allclose(report.grad_norm, norm, rtol=1e-5)
     np.testing.assert_allclose(report.loss.loss, np.sum(error**2), rtol=1e-5)
+
+
+def test_what_is_no_list_of_batches_or_no_key_is_refused():
+    step = compile_steps(squared_error, optax.sgd(0.1))
+    state = init_state(START, optax.sgd(0.1))
+    with pytest.raises(TypeError, match=r"^batches is a dict: give a list of one batch or more, such as \[batch\]$"):
+        update(step, state, BATCHES[0], None, None)
+    with pytest.raises(TypeError, match=r"^batches is a Pair: give a list"):
+        update(step, state, NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"]), None, None)
+    with pytest.raises(TypeError, match=r"^key is 0: make one with jax.random.key\(seed\)$"):
+        update(step, state, BATCHES, None, 0)
 
 
 def test_a_loss_of_ones_own_runs_with_pmap():

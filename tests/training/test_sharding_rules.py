@@ -17,6 +17,7 @@ from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.run_programs import abstract_state
+from convs2s_jax.training.step import init_state
 from tests import tiny
 from tests.meshes import assert_equal_each, mesh_of
 from tests.states import first_state
@@ -56,6 +57,28 @@ def test_rules_of_the_configuration_come_before_the_built_in_ones():
 def test_an_axis_that_does_not_divide_takes_no_other_with_it(length, entry):
     mesh, rules = abstract(MeshConfig(data=2, fsdp=4, tensor=3), 24), [ShardingRule("b", ("data+fsdp+tensor",))]
     assert sharding.spec("b", (length,), mesh, cut="fsdp", rules=rules) == P(entry)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "sm3"])
+def test_arrays_of_an_optimiser_that_are_not_like_the_parameter_are_not_cut(name):
+    """Rows and columns of squares, as adafactor has them; a parameter of other axes than its rule's stays a mistake."""
+    optimizer = optax.adafactor(1e-2, min_dim_size_to_factor=4) if name == "adafactor" else optax.sm3(1e-2)
+    shapes = {"embedding": {"table": (20, 8)}, "conv": {"w": (3, 8, 16)}, "output": {"b": (20,)}}
+    params = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+        shapes,
+        is_leaf=lambda x: len(x) and isinstance(x, tuple),
+    )
+    state = jax.eval_shape(lambda params: init_state(params, optimizer), params)
+    mesh = mesh_of((2, 2, 2))
+    for rules in ((), (ShardingRule("conv/w", (None, "fsdp", "tensor")),)):
+        placed = sharding.shardings(state, mesh, rules=rules)
+        jax.tree.map(lambda leaf, at: at.shard_shape(leaf.shape), state, placed)
+        assert placed.params["embedding"]["table"].spec == P("tensor", "fsdp")
+        assert any(
+            leaf.shape and at.spec == P()
+            for leaf, at in zip(jax.tree.leaves(state.optimizer), jax.tree.leaves(placed.optimizer), strict=True)
+        )
 
 
 def test_rules_are_read_from_a_command_line_and_from_json():
