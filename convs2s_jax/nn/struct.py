@@ -9,6 +9,22 @@ field = flax.struct.field
 T = TypeVar("T")
 
 
+class NodeClass:
+    """A class as the value of a field, equal to itself alone. Flax's `tabulate` reads fields of a bare dataclass."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeClass) and self.cls is other.cls
+
+    def __hash__(self) -> int:
+        return hash(self.cls)
+
+    def __repr__(self) -> str:
+        return self.cls.__name__
+
+
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def dataclass(cls: type[T]) -> type[T]:
     """Class decorator: `flax.struct.dataclass`, with the class itself as a static field of the structure.
@@ -19,6 +35,6 @@ def dataclass(cls: type[T]) -> type[T]:
     `MappedMemory` of the same shapes in 1 of 50 processes, and gave wrong numbers.
     """
     made: Any = cls
-    made.__annotations__["node_class"] = type
-    made.node_class = field(pytree_node=False, default=cls, repr=False, compare=False, kw_only=True)
+    made.__annotations__["node_class"] = NodeClass
+    made.node_class = field(pytree_node=False, default=NodeClass(cls), repr=False, compare=False, kw_only=True)
     return flax.struct.dataclass(cls)

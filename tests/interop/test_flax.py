@@ -94,6 +94,13 @@ def test_linen_decodes_step_by_step_with_the_cache_collection():
     same(jnp.concatenate(logits, axis=1), pure_decode(PARAMS)[0])
 
 
+def test_linen_lists_its_parameters():
+    """Which are records within records, each with its class as a static field."""
+    table = LINEN.tabulate(jax.random.key(0), SRC, TGT, console_kwargs={"width": 200})
+    assert "MultiStepAttention" in table
+    assert "Total Parameters: 2,026" in table
+
+
 def test_linen_makes_an_empty_cache_without_reading_a_token():
     memory = encoder_decoder.encode(weight_norm.merge(PARAMS), CFG, SRC)
     fresh = LINEN.init(jax.random.key(0), memory, INPUTS, method="decode")

@@ -1,8 +1,10 @@
 """No jitted function runs the program of another class."""
 
+import copy
 import dataclasses
 import importlib
 import itertools
+import pickle
 import pkgutil
 import subprocess
 import sys
@@ -43,10 +45,18 @@ def test_all_dataclasses_of_the_package_have_structures_of_their_own():
             continue
         found |= {each for each in members if isinstance(each, type) and "_flax_dataclass" in vars(each)}
     assert len(found) > 60
-    assert all(cls.node_class is cls for cls in found)
+    assert all(cls.node_class == struct.NodeClass(cls) for cls in found)
     nodes = [cls(**{field.name: 0 for field in dataclasses.fields(cls) if field.name != "node_class"}) for cls in found]
     structures = [jax.tree.structure(node) for node in nodes]
     assert all(a != b for a, b in itertools.combinations(structures, 2))
+
+
+def test_copies_keep_their_structure():
+    """Of a process that gets a pickle, too."""
+    params = parameters(config())
+    for copied in (copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert jax.tree.structure(copied) == jax.tree.structure(params)
+        assert hash(jax.tree.structure(copied)) == hash(jax.tree.structure(params))
 
 
 def test_a_memory_and_what_a_decoder_makes_of_it_have_different_structures():
