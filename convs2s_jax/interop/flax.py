@@ -10,6 +10,7 @@ import jax
 from flax import linen, nnx
 
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.checks import check_pairs
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.memory import Memory
@@ -128,6 +129,7 @@ def _computed(params: Params, cfg: ModelConfig) -> Params:
 
 
 def _logits(params: Params, cfg: ModelConfig, src: Array, tgt: Array, key: Key | None) -> Array:
+    check_pairs(src, tgt)
     encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
     memory = encoder_decoder.encode(params, cfg, src, key=encoder_key)
     cache = encoder_decoder.init_cache(params, cfg, memory, tgt.shape[0])

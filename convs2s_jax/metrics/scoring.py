@@ -39,9 +39,11 @@ def score(
       Scores by their key, in the order of `metrics`.
 
     Raises:
-      UserError: an unknown metric or tokeniser, one whose package is missing, different numbers of lines, or no lines.
+      UserError: an unknown metric or tokeniser, one whose package is missing, different numbers of lines, no
+        references, or no lines.
     """
     check_metrics(metrics, bleu_tokenize)
+    check(len(references) > 0, "there are no references: give one list or more, each with a text for every hypothesis")
     for lines in references:
         check(
             len(hypotheses) == len(lines),

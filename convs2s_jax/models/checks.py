@@ -3,6 +3,7 @@
 All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
 """
 
+import typing
 from typing import Any
 
 import jax
@@ -28,6 +29,16 @@ def check_config(cfg: Any, record: type) -> None:
         raise TypeError(f"cfg is a {type(cfg).__name__}: expected {record.__name__}")
 
 
+def check_record(name: str, value: Any, made: Any, kind: str) -> None:
+    """Refuse parameters or a cache of another kind than the config's, of which `made` returns one."""
+    record = made.__annotations__["return"]
+    if not isinstance(value, typing.get_origin(record) or record):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg has a {record.__name__}; give what "
+            f"`{made.__name__}` returns for this cfg"
+        )
+
+
 def check_tokens(name: str, tokens: Any) -> None:
     """Refuse anything but an array of integers with one row per sequence, and one without tokens."""
     if not isinstance(tokens, jax.Array | np.ndarray):
@@ -38,6 +49,14 @@ def check_tokens(name: str, tokens: Any) -> None:
         raise ValueError(f"{name} has shape {tokens.shape}: there is no token; use one row of one token or more")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
+
+
+def check_pairs(src: Any, tgt: Any) -> None:
+    """Refuse what are no tokens, and sides with different numbers of rows."""
+    check_tokens("src", src)
+    check_tokens("tgt", tgt)
+    if len(src) != len(tgt):
+        raise ValueError(f"src has {len(src)} rows and tgt {len(tgt)}: a row is a sentence pair")
 
 
 def check_memory(memory: Any, rows: int) -> None:

@@ -15,6 +15,7 @@ from convs2s_jax.models.checks import (
     check_features,
     check_memory,
     check_params,
+    check_record,
     check_tokens,
 )
 from convs2s_jax.models.config import ModelConfig
@@ -52,7 +53,9 @@ class PrecomputedParams(Params):
 
 
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
-    """Fresh parameters in float32, with plain kernels (`split` makes what is trained).
+    """Fresh parameters, with plain kernels (`split` makes what is trained).
+
+    They are in float32, under `jax_enable_x64` in float64.
 
     Raises:
       ValueError: a shared table for vocabularies of different sizes.
@@ -159,8 +162,13 @@ def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
 
 def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
     """The decoder of these parameters."""
+    check_config(cfg, ModelConfig)
     kind = cfg.decoder.kind
-    return FAST_DECODERS[kind] if isinstance(params, PrecomputedParams) else DECODERS[kind]
+    if isinstance(params, PrecomputedParams) and kind in FAST_DECODERS:
+        check_record("params.decoder", params.decoder, FAST_DECODERS[kind].precompute, kind)
+        return FAST_DECODERS[kind]
+    check_record("params.decoder", params.decoder, DECODERS[kind].init, kind)
+    return DECODERS[kind]
 
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
@@ -168,10 +176,11 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     check_tokens("src", src)
-    scale = cfg.decoder.gradient_scale
+    kind, scale = cfg.encoder.kind, cfg.decoder.gradient_scale
+    check_record("params.encoder", params.encoder, ENCODERS[kind].init, kind)
     params = with_shared_table(params, cfg)
     with products_at(cfg.matmul_precision):
-        return ENCODERS[cfg.encoder.kind].encode(
+        return ENCODERS[kind].encode(
             params.encoder, cfg.encoder, src, rate=cfg.dropout, gradient_scale=scale, key=key, execution=cfg.execution
         )
 
@@ -222,9 +231,11 @@ def advance_in_layers(
     check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))
     check_cache(cache, len(tokens))
+    decoder = _decoder(params, cfg)
+    check_record("cache", cache, decoder.init_cache, cfg.decoder.kind)
     memory = prepare(params, cfg, memory)
     with products_at(cfg.matmul_precision):
-        return _decoder(params, cfg).advance(
+        return decoder.advance(
             params.decoder, cfg.decoder, memory, cache, tokens, rate=cfg.dropout, key=key, execution=cfg.execution
         )
 

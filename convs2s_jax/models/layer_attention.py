@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.checks import check_config, check_pairs
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Array
@@ -23,15 +24,18 @@ def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) ->
 
     Returns:
       [B, A, T, S] in float32 or better. Row i says where the decoder looked when it predicted token i. Rows sum to one;
-      they are zero at PAD, and so are columns.
+      they are zero at PAD, and so are columns. So all are zero where a source is PAD alone.
 
     Raises:
-      ValueError: the decoder does not attend.
+      TypeError, ValueError: the decoder does not attend, or src and tgt are no tokens or differ in rows.
     """
+    check_config(cfg, ModelConfig)
+    check_pairs(src, tgt)
     if not cfg.attends:
         raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there is no weight to return")
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
     cache = encoder_decoder.init_cache(params, cfg, memory, len(tgt))
     inputs = encoder_decoder.decoder_inputs(tgt)
     _, layers, _ = encoder_decoder.advance_in_layers(params, cfg, memory, cache, inputs)
-    return jnp.where((tgt != PAD)[:, None, :, None], jnp.stack(layers, axis=1), 0.0)
+    real = (tgt != PAD)[:, None, :, None] & memory.mask[:, None, None, :]
+    return jnp.where(real, jnp.stack(layers, axis=1), 0.0)

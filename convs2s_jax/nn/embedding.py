@@ -10,7 +10,7 @@ from convs2s_jax.nn.parts import Part
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
-"""Standard deviation of newly initialised embeddings (section 4.2 of the paper)."""
+"""Standard deviation of newly initialised embeddings (section 3.5 of the paper)."""
 
 
 @struct.dataclass
@@ -71,6 +71,7 @@ def rows(table: Array | Part, indices: Array) -> Array:
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)
         table = table.gather(table.value, table.dtype)
+    table = jnp.asarray(table)  # numpy arrays take no traced indices
     return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
 
 

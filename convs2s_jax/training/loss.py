@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.checks import check_config, check_params, check_tokens
+from convs2s_jax.models.checks import check_config, check_pairs, check_params
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import products_at
@@ -102,10 +102,7 @@ def _features(
     """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
-    check_tokens("src", batch.src)
-    check_tokens("tgt", batch.tgt)
-    if len(batch.src) != len(batch.tgt):
-        raise ValueError(f"src has {len(batch.src)} rows and tgt {len(batch.tgt)}: a row is a sentence pair")
+    check_pairs(batch.src, batch.tgt)
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
     if shards < 1 or len(batch.tgt) % shards:

@@ -123,6 +123,8 @@ def test_an_unknown_tokeniser_is_refused():
 
 
 def test_lines_must_pair_up():
+    with pytest.raises(UserError, match=r"^there are no references: give one list or more, each with a text for every"):
+        scoring.score(["a b"], [])
     with pytest.raises(UserError, match="there are 3 hypotheses for 4 references: each line needs its line"):
         score(HYPOTHESES[:3], REFERENCES)
 

@@ -75,6 +75,9 @@ def test_padding_and_neighbours_change_nothing_and_are_not_seen():
     np.testing.assert_allclose(together.sum(-1)[1, :, :3], 1.0, rtol=1e-5)
     np.testing.assert_array_equal(together[1, :, 3:], 0.0)
     np.testing.assert_array_equal(together[1, :, :, 3:], 0.0)
+    nothing = attention(params, cfg, padded([[], SOURCES[1]], 9), padded(TARGETS, 8))
+    np.testing.assert_array_equal(nothing[0], 0.0)
+    np.testing.assert_array_equal(nothing[1], together[1])
     alone = attention(params, cfg, padded(SOURCES[1:], 3), padded(TARGETS[1:], 3))
     np.testing.assert_allclose(together[1:, :, :3, :3], alone, rtol=0, atol=1e-6)
 

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.interop.flax import LinenModel
 from convs2s_jax.models import encoder_decoder as model
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.model import ClassifierConfig
+from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.layer_attention import layer_attention
 from convs2s_jax.models.memory import Memory
+from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
+from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
 
@@ -31,6 +36,8 @@ CFG = ModelConfig(
 DEEPER = dataclasses.replace(
     CFG, encoder=ConvEncoderConfig(layers=[(8, 3)] * 2), decoder=ConvDecoderConfig(layers=[(8, 3)] * 2, out_dim=6)
 )
+OTHER = dataclasses.replace(CFG, encoder=RecurrentEncoderConfig(units=4), decoder=RecurrentDecoderConfig(units=4))
+POOLED = ClassifierConfig(embedding_dim=4, features=PooledConfig(encoder=ConvEncoderConfig(layers=[(4, 3)])))
 KIM = ClassifierConfig(embedding_dim=4, features=KimConfig(widths=(2,), maps=3))
 SRC = jnp.asarray([[5, 6, EOS], [7, EOS, PAD]], jnp.int32)
 BATCH = Batch(src=SRC, tgt=SRC)
@@ -198,6 +205,59 @@ WRONG = {
         lambda made: model.encode(made.params, KIM, SRC),
         "^cfg is a ClassifierConfig: expected ModelConfig$",
     ),
+    "the encoder's config of another kind": (
+        lambda made: model.encode(made.params, OTHER, SRC),
+        "^params.encoder is a ConvEncoderParams: the kind 'recurrent' of cfg has a RecurrentEncoderParams; give what "
+        "`init` returns for this cfg$",
+    ),
+    "the decoder's config of another kind": (
+        lambda made: model.init_cache(made.params, OTHER, made.memory, 2),
+        "^params.decoder is a ConvDecoderParams: the kind 'recurrent' of cfg has a RecurrentDecoderParams; give what ",
+    ),
+    "precomputed parameters with a config of another kind": (
+        lambda made: model.init_cache(model.precompute(made.params, CFG), OTHER, made.memory, 2),
+        "^params.decoder is a LookupParams: the kind 'recurrent' of cfg has a RecurrentDecoderParams; give what ",
+    ),
+    "no cache": (
+        lambda made: model.decode(made.params, CFG, made.memory, None, SRC),
+        "^cache is a NoneType: the kind 'conv' of cfg has a ConvDecoderCache; give what `init_cache` returns for this",
+    ),
+    "the cache of precomputed parameters": (
+        lambda made: model.decode(
+            made.params,
+            CFG,
+            made.memory,
+            model.init_cache(model.precompute(made.params, CFG), CFG, made.memory, 2),
+            SRC,
+        ),
+        "^cache is a LookupCache: the kind 'conv' of cfg has a ConvDecoderCache; give what ",
+    ),
+    "sides of layer_attention that do not agree": (
+        lambda made: layer_attention(made.params, CFG, SRC[:1], SRC),
+        "^src has 1 rows and tgt 2: a row is a sentence pair$",
+    ),
+    "sides of a module that do not agree": (
+        lambda made: LinenModel(CFG, V, V).apply({"params": {"model": model.split(made.params, CFG)}}, SRC, SRC[:1]),
+        "^src has 2 rows and tgt 1: a row is a sentence pair",
+    ),
+    "a seed to the init of a classifier": (
+        lambda _: classifier.init(3, KIM, vocabulary=V, labels=L),
+        r"^key is 3: make one with jax.random.key\(seed\)$",
+    ),
+    "the config of a translator to a classifier": (
+        lambda _: classifier.init(jax.random.key(0), CFG, vocabulary=V, labels=L),
+        "^cfg is a ModelConfig: expected ClassifierConfig$",
+    ),
+    "parameters of a translator to the split of a classifier": (
+        lambda made: classifier.split(made.params, KIM),
+        "^params is a Params: expected ClassifierParams, as `init` returns them$",
+    ),
+    "parameters of a classifier split twice": (
+        lambda _: classifier.split(
+            classifier.split(classifier.init(jax.random.key(0), POOLED, vocabulary=V, labels=L), POOLED), POOLED
+        ),
+        "^parameters are split into direction and length",
+    ),
     "floating tokens to be shifted": (
         lambda _: model.decoder_inputs(SRC.astype(jnp.float32)),
         "^tgt has dtype float32: token ids are integers",
@@ -218,3 +278,11 @@ def test_a_wrong_call_is_one_sentence(name, made):
     call, message = WRONG[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call(made)
+
+
+def test_numpy_arrays_are_parameters_too(made):
+    """As a checkpoint may hold them: a compiled function that closes over them indexes tables with traced tokens."""
+    params = jax.tree.map(np.asarray, made.params)
+    fast = jax.tree.map(np.asarray, model.precompute(made.params, CFG))
+    jax.eval_shape(lambda batch: loss(params, CFG, batch), BATCH)
+    jax.eval_shape(lambda tokens: decode(fast, made.memory, tokens), SRC)

@@ -16,7 +16,7 @@ from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, produ
 from convs2s_jax.models.protocols import Features, FeaturesC, P
 from convs2s_jax.nn import affine, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
-from convs2s_jax.nn.dropout import dropout, split_key
+from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.types import Array, Key, wide
 
 
@@ -85,8 +85,12 @@ class ClassifierParams:
 
 
 def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> ClassifierParams:
-    """Fresh parameters in float32, with plain kernels (see `split`): V = vocabulary, L = labels."""
-    features_key, output_key = jax.random.split(key)
+    """Fresh parameters, with plain kernels (see `split`): V = vocabulary, L = labels.
+
+    They are in float32, under `jax_enable_x64` in float64.
+    """
+    check_config(cfg, ClassifierConfig)
+    features_key, output_key = jax.random.split(typed(key))
     kind = FEATURES[cfg.features.kind]
     return ClassifierParams(
         features=kind.init(features_key, cfg.features, vocabulary=vocabulary, dim=cfg.embedding_dim, rate=cfg.dropout),
@@ -96,6 +100,8 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
 
 def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
     """The trained parameters: with kernels as direction and length (`nn.weight_norm`) if the features use them."""
+    check_params(params, ClassifierParams)
+    check_config(cfg, ClassifierConfig)
     return (
         dataclasses.replace(params, features=weight_norm.split(params.features)) if cfg.features.normalised else params
     )

@@ -114,4 +114,4 @@ def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
 
 def _rows(table: Array, index: Array) -> Array:
     """Rows of a table, in float32 or better."""
-    return table.at[index].get(mode="promise_in_bounds").astype(wide(table.dtype))
+    return jnp.asarray(table).at[index].get(mode="promise_in_bounds").astype(wide(table.dtype))
