@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convs2s_jax.core.config import build
+    from convs2s_jax.core.config import build, to_dict
     from convs2s_jax.core.errors import UserError
+    from convs2s_jax.models.average import average
     from convs2s_jax.models.classifier.model import ClassifierConfig
     from convs2s_jax.models.classifier.model import init as init_classifier
     from convs2s_jax.models.classifier.model import logits as classifier_logits
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from convs2s_jax.models.config import ModelConfig
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
-    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, init_cache
+    from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, init_cache, precompute
     from convs2s_jax.models.encoder_decoder import split as split_kernels
     from convs2s_jax.models.layer_attention import layer_attention
     from convs2s_jax.models.receptive_field import receptive_fields
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from convs2s_jax.search.configured import beam_search
     from convs2s_jax.search.numbers import numbers_of
     from convs2s_jax.search.request import request
-    from convs2s_jax.search.translate import translate
+    from convs2s_jax.search.translate import score, translate
     from convs2s_jax.training.batch import Batch, LossSums
     from convs2s_jax.training.loss import loss
     from convs2s_jax.training.mesh import MeshConfig, row_shards
@@ -47,6 +48,7 @@ __all__ = [
     "SearchConfig",
     "TrainState",
     "UserError",
+    "average",
     "batch_sharding",
     "beam_search",
     "build",
@@ -66,12 +68,15 @@ __all__ = [
     "make_mesh",
     "merge_kernels",
     "numbers_of",
+    "precompute",
     "receptive_fields",
     "request",
     "row_shards",
+    "score",
     "shardings",
     "split_classifier",
     "split_kernels",
+    "to_dict",
     "translate",
     "update",
 ]
@@ -87,6 +92,7 @@ _PLACES = {
     "SearchConfig": "search.config.SearchConfig",
     "TrainState": "training.step.TrainState",
     "UserError": "core.errors.UserError",
+    "average": "models.average.average",
     "batch_sharding": "training.sharding.batch_sharding",
     "beam_search": "search.configured.beam_search",
     "build": "core.config.build",
@@ -106,12 +112,15 @@ _PLACES = {
     "make_mesh": "training.mesh.make",
     "merge_kernels": "nn.weight_norm.merge",
     "numbers_of": "search.numbers.numbers_of",
+    "precompute": "models.encoder_decoder.precompute",
     "receptive_fields": "models.receptive_field.receptive_fields",
     "request": "search.request.request",
     "row_shards": "training.mesh.row_shards",
+    "score": "search.translate.score",
     "shardings": "training.sharding.shardings",
     "split_classifier": "models.classifier.model.split",
     "split_kernels": "models.encoder_decoder.split",
+    "to_dict": "core.config.to_dict",
     "translate": "search.translate.translate",
     "update": "training.step.update",
 }

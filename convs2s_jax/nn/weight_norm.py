@@ -47,10 +47,11 @@ def normed(w: Array) -> Normed:
     """v = w, g = ||w||, the norm over all axes but the last.
 
     An output channel of zeros, or of numbers whose squares are zero in this dtype, has no direction: there v = 1 and
-    g = 0, which gives zeros, where v = w gives NaN.
+    g = 0, which gives zeros, where v = w gives NaN; derivatives are 0 there.
     """
     axes = range(w.ndim - 1)
-    g = jnp.sqrt(jnp.sum(jnp.square(w), axis=axes, keepdims=True))
+    squares = jnp.sum(jnp.square(w), axis=axes, keepdims=True)
+    g = jnp.where(squares == 0, 0.0, jnp.sqrt(jnp.where(squares == 0, 1.0, squares)))  # the root of 0 has no derivative
     return Normed(v=jnp.where(g == 0, jnp.ones_like(w), w), g=g)
 
 

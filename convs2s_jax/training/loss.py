@@ -62,7 +62,7 @@ def loss(
       params: merged kernels.
       cfg: model.
       batch: sentence pairs.
-      smoothing: label smoothing, in [0, 1).
+      smoothing: label smoothing, in [0, 1): a number, not an array that is traced.
       shards: number of shards of the rows, a divisor of B.
       key: for dropout, one key or the keys [B] of `nn.dropout.row_keys`; None for no dropout.
 

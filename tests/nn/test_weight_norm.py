@@ -80,3 +80,18 @@ def test_a_channel_whose_squares_underflow_has_the_length_zero_and_stays_finite(
     merged = np.asarray(weight_norm.kernel(weight_norm.normed(w)))
     np.testing.assert_allclose(merged, w, rtol=1e-5, atol=1e-29)
     assert (merged[..., [2, 4]] == 0).all()
+
+
+@pytest.mark.parametrize("derivative", ["reverse", "forward"])
+def test_a_channel_of_zeros_has_derivatives(derivative):
+    """Those of the other channels are what they are without it: there the root of 0 gave NaN."""
+    w, ones = random(3, 4, 6), jnp.ones((3, 4, 6))
+
+    def slopes(w):
+        if derivative == "reverse":
+            return jax.grad(lambda w: jnp.sum(weight_norm.normed(w).g))(w)
+        return jax.jvp(lambda w: weight_norm.normed(w).g, (w,), (ones,))[1]
+
+    found = np.asarray(slopes(w.at[..., 2].set(0.0)))
+    np.testing.assert_array_equal(found[..., 2], 0.0)
+    np.testing.assert_array_equal(np.delete(found, 2, -1), np.delete(np.asarray(slopes(w)), 2, -1))
