@@ -252,7 +252,7 @@ def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine |
 
 
 def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
-    """The softmax layer (equation 3): kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
+    """The softmax layer (section 3.2, last equation): kernel [O, V] in `dtype`, bias [V] in float32 or better."""
     return _decoder(params, cfg).output_layer(params.decoder, dtype)
 
 

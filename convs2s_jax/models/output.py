@@ -1,4 +1,4 @@
-"""The softmax layer of a decoder (equation 3), with its own kernel or with the embedding table as kernel."""
+"""The softmax layer of a decoder (section 3.2, last equation): its kernel is its own or the embedding table."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
 
 
 def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeLike) -> Affine:
-    """Equation 3 as a linear map: W_o [O, V] in the dtype of the features, b_o [V] in float32 or better."""
+    """The last equation of section 3.2 as a linear map: W_o [O, V] in `dtype`, b_o [V] in float32 or better."""
     w, b = (output.w, output.b) if isinstance(output, Affine) else (embedding.table.T, output)
     return Affine(w=w.astype(dtype), b=b.astype(wide(dtype)))
 
@@ -38,7 +38,7 @@ def columns(softmax: Affine, words: Array) -> Affine:
 
 
 def logits(softmax: Affine, features: Array) -> Array:
-    """Equation 3 before the softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
+    """The last equation of section 3.2 before its softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
     dtype = wide(features.dtype)
     if isinstance(softmax.w, Quantized):
         return add_bias(product(features, softmax.w, dtype), softmax.b)

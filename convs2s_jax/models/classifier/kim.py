@@ -86,7 +86,7 @@ def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, **_: object) ->
 def extract(
     params: KimParams, _cfg: KimConfig, src: Array, /, *, execution: ExecutionConfig = DEFAULT, **_: object
 ) -> Array:
-    """One number for each feature map (equations 2 to 4):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
+    """One number for each feature map (equations 2 and 3):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
 
     Only windows inside the text count. A text shorter than K has one window: it begins where the text begins and is
     padded with zeros. (Kim's code puts K_max - 1 zeros before and after every text, so its windows reach beyond the

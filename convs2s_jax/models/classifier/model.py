@@ -108,7 +108,7 @@ def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
 
 
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:
-    """Unnormalised log-probabilities of the labels (section 2):  y = W (z o r) + b,  z the features, r the dropout.
+    """Unnormalised log-probabilities of the labels (equation 5):  y = W (z o r) + b,  z the features, r the dropout.
 
     (Kim scales W back to a norm of 3 after each update where it is longer; here only gradient clipping bounds it.)
 

@@ -289,5 +289,5 @@ def length_after(length: Array, tokens: Array) -> Array:
 
 
 def output_layer(params: ConvDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer (equation 3); see `models.output.layer`."""
+    """The softmax layer (section 3.2, last equation); see `models.output.layer`."""
     return output.layer(params.output, params.embedding, dtype)

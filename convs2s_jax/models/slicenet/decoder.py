@@ -202,7 +202,7 @@ def advance(
 
 
 def output_layer(params: SliceNetDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer (equation 3); see `models.output.layer`."""
+    """The softmax layer (section 3.2, last equation); see `models.output.layer`."""
     return output.layer(params.output, params.embedding, dtype)
 
 
