@@ -1,7 +1,7 @@
 """The whole model as one module of Flax: Linen and NNX, each around the pure functions of `models.encoder_decoder`.
 
 Parameters are the records of the pure functions, kernels as direction and length (`encoder_decoder.split`), as the
-training loop trains them. Merged kernels are accepted as well.
+training loop trains them.
 """
 
 from typing import Any

@@ -30,9 +30,10 @@ def check_config(cfg: Any, record: type) -> None:
 
 
 def check_record(name: str, value: Any, made: Any, kind: str) -> None:
-    """Refuse parameters or a cache of another kind than the config's, of which `made` returns one."""
-    record = made.__annotations__["return"]
-    if not isinstance(value, typing.get_origin(record) or record):
+    """Refuse parameters or a cache of another kind than the config's: of another type than `made` returns."""
+    annotated = made.__annotations__.get("return", Any)
+    record = typing.get_origin(annotated) or annotated
+    if record is not Any and isinstance(record, type) and not isinstance(value, record):
         raise TypeError(
             f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg has a {record.__name__}; give what "
             f"`{made.__name__}` returns for this cfg"

@@ -7,7 +7,8 @@ depends on nothing but the sentence. How the 2W continuations are chosen is a fu
 `Strategy`: the best ones, samples, diverse groups, phrases that must occur. All else is shared.
 
 B sentences in a batch, G groups of W hypotheses for each (G = 1 but in diverse search), R = B * G. The network sees
-N = R * W rows, those of a sentence side by side.
+N = R * W rows, those of a sentence side by side; at the first symbol of a plain search B rows, since hypotheses are
+equal there.
 """
 
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def search(
       step: one step of the network; pure. It gets memory, cache and the last symbol [N] of every live hypothesis and
         returns logits or log-probabilities, [N, V] or [M, N, V] of the M members of an ensemble, or either beside
         those of a language model (`rules.Fused`), and the new cache; softmax, temperature and penalties are applied
-        here. N changes from call to call: B at the first symbol, where the hypotheses of a sentence are equal, then
+        here. N changes from call to call: B at the first symbol of most searches, where hypotheses are equal, then
         B * beam_size, and less once sentences are done. So what belongs to a row or a sentence comes from `memory` and
         `cache`, which are cut to the same rows; an array that the step closes over belongs to all rows.
       strategy: how candidates are chosen (`strategies`); `strategies.table.strategy_of` has a user's.

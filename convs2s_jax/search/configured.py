@@ -31,9 +31,10 @@ def beam_search(
 
     Args:
       step: one step of the network; pure: (memory, cache, last tokens [N]) -> (logits or log-probabilities [N, V], new
-        cache), the hypotheses of a sentence side by side. N changes from call to call: B rows at the first symbol, then
-        B * W with W = `cfg.beam_size`, and less once sentences are done. So what belongs to a row or a sentence comes
-        from `memory` and `cache`, which are cut to the same rows; an array that the step closes over belongs to all.
+        cache), the hypotheses of a sentence side by side. N changes from call to call: mostly B at the first symbol,
+        then B * W with W = `cfg.beam_size`, and less once sentences are done. So what belongs to a row or a sentence
+        comes from `memory` and `cache`, which are cut to the same rows; an array that the step closes over belongs to
+        all rows.
       cfg: the options. Under `jit` they are static.
       memory: what `step` reads: the B sentences on axis 0 of every leaf.
       cache: the state before the start symbol: N rows on axis 0 of every leaf.

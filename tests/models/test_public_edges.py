@@ -1,7 +1,7 @@
 """Wrong calls of the public functions of a model are one sentence; both kinds of key are taken alike."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import pytest
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop.flax import LinenModel
 from convs2s_jax.models import encoder_decoder as model
+from convs2s_jax.models.checks import check_record
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.model import ClassifierConfig
@@ -286,3 +287,14 @@ def test_numpy_arrays_are_parameters_too(made):
     fast = jax.tree.map(np.asarray, model.precompute(made.params, CFG))
     jax.eval_shape(lambda batch: loss(params, CFG, batch), BATCH)
     jax.eval_shape(lambda tokens: decode(fast, made.memory, tokens), SRC)
+
+
+def test_a_kind_of_ones_own_needs_no_types():
+    def untyped(key):
+        return key
+
+    def loose(key) -> Any:
+        return key
+
+    for made in (untyped, loose):
+        check_record("params.encoder", 3, made, "own")
