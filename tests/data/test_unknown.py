@@ -1,19 +1,32 @@
 """Unknown tokens: their share, the commonest of them, and lines that are mostly unknown."""
 
+import io
+
 import numpy as np
 import pytest
+import sentencepiece as spm
 
 from convs2s_jax.data import store, unknown
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.pieces import of_model
+from convs2s_jax.data.words import WordList
 from tests.data.vocabularies import build
 
 KNOWN = ["the cat sat on the mat", "a dog ran to the house of a cat", "yes, no, maybe!"] * 5
+WORDS = WordList.suffix
 TEXTS = ["the 猫 sat", "猫 or 犬", "the cat", "zebra zebra ran"]
 
 
-@pytest.fixture(params=["bpe", "words"])
-def vocabulary(request):
+@pytest.fixture(params=["bpe", "words", "stock"])
+def vocabulary(request, tmp_path):
+    if request.param == "stock":  # SentencePiece's own numbers of special symbols
+        made = io.BytesIO()
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(KNOWN), model_writer=made, vocab_size=40, hard_vocab_limit=False, minloglevel=2
+        )
+        (tmp_path / "src.model").write_bytes(made.getvalue())
+        return of_model(tmp_path / "src.model")
     return build(
         VocabularyConfig(kind=request.param, src_size=60, tgt_size=60), ParallelText(KNOWN, KNOWN, "train")
     ).src
@@ -34,7 +47,7 @@ def test_the_share_is_that_of_all_tokens(vocabulary, tmp_path, monkeypatch):
 def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp_path, monkeypatch):
     tokens = stored(TEXTS, vocabulary, tmp_path)
     found = unknown.commonest(tokens, TEXTS, vocabulary, count=2)
-    assert found == (["猫", "z"] if vocabulary.suffix == ".model" else ["猫", "zebra"])
+    assert found == (["猫", "z"] if vocabulary.suffix != WORDS else ["猫", "zebra"])
     said = unknown.describe(tokens, TEXTS, vocabulary, "source")
     assert said.startswith(f"{100 * unknown.share(tokens):.2f} % of source tokens (most often 猫 z")
     few = [*KNOWN * 3, "猫"]
@@ -58,4 +71,4 @@ def test_the_commonest_are_characters_of_sub_words_or_else_words(vocabulary, tmp
 )
 def test_a_line_is_mostly_unknown_by_its_characters_or_words(vocabulary, text, expected):
     ids = np.asarray(vocabulary.encode([text])[0], int)
-    assert unknown.is_mostly_unknown(text, ids, vocabulary) == expected[vocabulary.suffix != ".model"]
+    assert unknown.is_mostly_unknown(text, ids, vocabulary) == expected[vocabulary.suffix == WORDS]
