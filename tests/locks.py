@@ -53,6 +53,20 @@ PROGRAM = """
 FLOCK, CLAIMS = "flock", "claims"
 
 
+class StoppedClock:
+    """In place of `time`: each sleep, however short, lasts `seconds`, and calls the action of its number."""
+
+    def __init__(self, seconds, actions):
+        self.seconds, self.actions, self.slept = seconds, actions, 0
+
+    def monotonic(self):
+        return self.seconds * self.slept
+
+    def sleep(self, _seconds):
+        self.slept += 1
+        self.actions.get(self.slept, lambda: None)()
+
+
 @contextlib.contextmanager
 def holders(workdir, mode, what="hold", number=1):
     """Processes that wait for a line, try to hold the lock, say so, and hold it until the next line."""

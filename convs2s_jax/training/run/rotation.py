@@ -8,6 +8,8 @@ from convs2s_jax.training.run.lock import may_be_locked
 
 SETTLED = 1.0
 """Seconds for which a checkpoint has to stay as it is, after it could not be read, to count as damaged."""
+LOOKS = 20
+"""How often it is looked at in these seconds. Looks are counted, so that a process that is stopped misses one only."""
 LISTINGS = 200
 """How often the folder is looked at again before reading is given up."""
 
@@ -37,7 +39,8 @@ def is_replaced(place: Path, before: Entries) -> bool:
 
     Where its workdir has a lock, it is watched for `SETTLED` seconds: its removal may go on.
     """
-    end = time.monotonic() + (SETTLED if may_be_locked(place.parents[1]) else 0)
-    while (now := entries(place)) == before and now and time.monotonic() < end:
-        time.sleep(SETTLED / 20)
+    looks = LOOKS if may_be_locked(place.parents[1]) else 0
+    while (now := entries(place)) == before and now and looks:
+        looks -= 1
+        time.sleep(SETTLED / LOOKS)
     return now != before or not now

@@ -8,6 +8,7 @@ clocks are compared.
 
 import contextlib
 import json
+import math
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ BEAT = 10.0
 """Seconds between two beats of a holder."""
 SILENCE = 60.0
 """Seconds without a beat after which a claim is over, unless its process is known to live or to have ended."""
+LOOKS = 5
+"""How often claims that are waited for are looked at in the time of a beat."""
 PREFIX = "lock-"
 
 
@@ -117,12 +120,15 @@ def _over(workdir: str) -> Mapping[str, bytes]:
 
 
 def _watch(workdir: str, silent: Mapping[str, bytes]) -> None:
-    """Wait until claims have been silent for `SILENCE` seconds. Raises UserError at a sign of life."""
+    """Wait until claims have been silent for `SILENCE` seconds. Raises UserError at a sign of life.
+
+    Looks are counted, not seconds: a process that was itself stopped for longer looks again as often as before.
+    """
     holders = ", ".join(str(_holder(text) or "another process") for text in silent.values())
     sys.stderr.write(f"--workdir={workdir}: {holders} claims it; waiting {SILENCE:.0f} s for a sign of life\n")
-    end = time.monotonic() + SILENCE
-    while time.monotonic() < end:
-        time.sleep(min(BEAT, SILENCE) / 5)
+    looks = math.ceil(LOOKS * max(SILENCE / BEAT, 1))
+    for _ in range(looks):
+        time.sleep(SILENCE / looks)
         now = _claims(workdir)
         for name, text in now.items():
             if silent.get(name, text) != text:

@@ -11,7 +11,7 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run import holder, lease
 from tests.helpers import drills_but
-from tests.locks import CLAIMS, go, hold, holders
+from tests.locks import CLAIMS, StoppedClock, go, hold, holders
 
 
 def stale(workdir, *, elsewhere):
@@ -53,6 +53,7 @@ def test_a_claim_from_elsewhere_is_over_after_silence_whatever_the_clocks_say(tm
 @pytest.mark.parametrize("mode", [CLAIMS], indirect=True)
 @pytest.mark.parametrize("hours", drills_but([-5, 5], [5]))
 def test_a_claim_from_elsewhere_that_beats_is_refused_whatever_the_clocks_say(tmp_path, mode, hours, monkeypatch):
+    monkeypatch.setattr(lease, "SILENCE", 30.0)  # the first beat ends the wait
     with holders(tmp_path, CLAIMS) as (first,):
         assert go(first) == "held\n"
         monkeypatch.setattr(holder, "_machine", lambda: "another")
@@ -60,6 +61,15 @@ def test_a_claim_from_elsewhere_that_beats_is_refused_whatever_the_clocks_say(tm
         os.utime(tmp_path / "lock-1", (there, there))
         with pytest.raises(UserError, match=f"is in use: process {first.pid} "):
             hold(tmp_path)
+
+
+def test_a_process_that_is_stopped_while_it_waits_still_hears_a_beat(tmp_path, monkeypatch):
+    stale(tmp_path, elsewhere=True)
+    claim = lease._newest(tmp_path, "lock")
+    beat = {3: lambda: (tmp_path / "lock-4").write_bytes(claim.content + b"18\n")}
+    monkeypatch.setattr(lease, "time", StoppedClock(lease.SILENCE, beat))
+    with pytest.raises(UserError, match="is in use"):
+        lease._watch(tmp_path, "lock", claim)
 
 
 @pytest.mark.parametrize("mode", [CLAIMS], indirect=True)

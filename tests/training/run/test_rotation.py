@@ -15,6 +15,7 @@ from convs2s_jax.training.run.lock import locked
 from convs2s_jax.translation.translator import load
 from tests import processes, tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, position, save, state
+from tests.locks import StoppedClock
 
 
 def read(folder, step=None, tell=pytest.fail, items=("params", "optimizer")):
@@ -89,12 +90,20 @@ def test_what_stays_as_it_is_is_damaged_also_beside_a_training(folder, monkeypat
     assert told[0].startswith("the checkpoint of step 20 is damaged (")
 
 
+def test_a_process_that_is_stopped_meanwhile_does_not_miss_the_removal(folder, monkeypatch):
+    """Each of its short waits takes as long as the whole watch; what was read begins to go in the third."""
+    clock = StoppedClock(rotation.SETTLED, {3: lambda: removed(folder)})
+    monkeypatch.setattr(rotation, "time", clock)
+    with locked(folder.parent):
+        assert rotation.is_replaced(folder / "20", rotation.entries(folder / "20"))
+    assert clock.slept == 3
+
+
 def test_checkpoints_that_are_replaced_without_an_end_are_given_up_in_a_sentence(folder, monkeypatch):
     real = restoring._read_arrays
 
     def always_gone(place, placed):
-        (place.parent / "new").touch()
-        (place.parent / "new").unlink()
+        (place.parent / f"new {len(list(place.parent.iterdir()))}").touch()
         real(place.with_name("none"), placed)
 
     monkeypatch.setattr(restoring, "_read_arrays", always_gone)
