@@ -117,8 +117,8 @@ class Peers:
                     parting = rest
                     if rest == "done":  # it is silent from here on, until all have left
                         self._heard.pop(process, None)
-        except (OSError, ValueError):
-            parting = ""
+        except (OSError, ValueError):  # as where it closed with lines unread, which one that is done may do
+            parting = parting if parting == "done" else ""
         self._heard.pop(process, None)
         self._links.pop(process).close()
         lines.close()
