@@ -29,9 +29,15 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Reversing(Engine):
-    """An engine without a model. The line "slow" waits for the event, and "fail" cannot be translated."""
+    """An engine without a model. The line "slow" waits for the event, and "fail" cannot be translated.
+
+    Attributes:
+      event: ends the wait.
+      begun: is released by each batch with "slow" in it.
+    """
 
     event: threading.Event = dataclasses.field(default_factory=threading.Event)
+    begun: threading.Semaphore = dataclasses.field(default_factory=lambda: threading.Semaphore(0))
 
     def widths_of(self, lines):
         for number, line in enumerate(lines, 1):
@@ -45,6 +51,7 @@ class Reversing(Engine):
     def run(self, key, _width, requests):
         lines = [one.text for one in requests]
         if "slow" in lines:
+            self.begun.release()
             self.event.wait(20)
         if "fail" in lines:
             raise RuntimeError("secret of the program, in /some/path")

@@ -163,11 +163,13 @@ def test_a_server_whose_programs_cannot_be_compiled_ends_with_the_error(monkeypa
     engine = Large(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32)
     monkeypatch.setattr(server.loading, "load", lambda *_, **__: engine)
     told = []
-    unnoticed = threading.Timer(10, signal.raise_signal, (signal.SIGTERM,))
+    unnoticed = threading.Timer(60, signal.raise_signal, (signal.SIGTERM,))
     unnoticed.start()
-    with pytest.raises(MemoryError):
-        server.serve(ServeOptions(workdir=("w",), port=0), tell=told.append)
-    unnoticed.cancel()
+    try:
+        with pytest.raises(MemoryError):
+            server.serve(ServeOptions(workdir=("w",), port=0), tell=told.append)
+    finally:
+        unnoticed.cancel()
     assert not any(line.startswith(("ready", "stopped")) for line in told)
 
 
@@ -176,8 +178,11 @@ def test_a_line_that_takes_too_long_gets_504_and_the_others_their_answers():
 
     async def work(client):
         slow = asyncio.create_task(client.post("/translate", json={"lines": ["slow"]}))
-        await asyncio.sleep(0.1)
-        other = await client.post("/translate", json={"lines": ["a b"]})
+        assert await asyncio.to_thread(engine.begun.acquire, timeout=15)
+        for _ in range(10):  # it may be this process that is late
+            other = await client.post("/translate", json={"lines": ["a b"]})
+            if other.status_code != 504:
+                break
         late = await slow
         engine.event.set()
         return other, late
@@ -241,9 +246,12 @@ def test_a_full_queue_answers_429():
 
     async def work(client):
         asked = [asyncio.create_task(client.post("/translate", json={"lines": ["slow"]})) for _ in range(2)]
-        await asyncio.sleep(0.1)  # both threads are busy
+        for _ in range(2):
+            assert await asyncio.to_thread(engine.begun.acquire, timeout=15)  # both threads are busy
         asked.append(asyncio.create_task(client.post("/translate", json={"lines": ["a", "b"]})))
-        await asyncio.sleep(0.1)
+        while "convs2s_waiting_lines 2.0" not in (await client.get("/metrics")).text:
+            assert not asked[-1].done()
+            await asyncio.sleep(0.01)
         refused = await client.post("/translate", json={"lines": ["c"]})
         engine.event.set()
         return refused, [answer.status_code for answer in await asyncio.gather(*asked)]

@@ -11,6 +11,18 @@ from convs2s_jax.serving.batching import Batcher, FullError
 from convs2s_jax.serving.waiting import FEWEST, Item, choose, filled
 
 
+@pytest.fixture(autouse=True)
+def long_memory(monkeypatch):
+    """The most lines at once are remembered even if a test is kept from running for seconds."""
+    monkeypatch.setattr(batching, "SPAN", 600.0)
+
+
+async def turns_of_the_loop():
+    """Whatever can begin without waiting has begun."""
+    for _ in range(10 * batching.TURNS):
+        await asyncio.sleep(0)
+
+
 def item(key, width, line=""):
     return Item(key, width, line, None, 0.0)
 
@@ -62,9 +74,9 @@ def test_lines_that_arrive_together_share_batches_and_keep_their_answers():
 
     async def work(batcher):
         alone = batcher.submit("k", [(16, "x")])
-        assert await asyncio.to_thread(begun.wait, 10)  # nothing was in progress: it has not waited
+        assert await asyncio.to_thread(begun.wait, 60)  # nothing was in progress: it has not waited
         first = batcher.submit("k", [(16, "a"), (16, "b")])
-        await asyncio.sleep(0.005)
+        await turns_of_the_loop()
         second = batcher.submit("k", [(16, "c"), (16, "d"), (16, "e")])
         go.set()
         return await asyncio.gather(*alone, *first, *second)
@@ -72,28 +84,33 @@ def test_lines_that_arrive_together_share_batches_and_keep_their_answers():
     def run(items):
         if items[0].line == "x":
             begun.set()
-            go.wait(10)
+            go.wait(60)
         return upper(items)
 
-    answers, ran = batches(work, run=run)
+    answers, ran = batches(work, run=run, wait=30.0)
     assert answers == ["X", "A", "B", "C", "D", "E"]
     assert ran == [["x"], ["a", "b", "c", "d"], ["e"]]
 
 
 def test_a_full_batch_does_not_wait():
+    begun, held = threading.Event(), threading.Event()
+
     async def work(batcher):
-        batcher.submit("k", [(16, "x")])
-        await asyncio.sleep(0.01)
-        before = time.monotonic()
+        alone = batcher.submit("k", [(16, "x")])
+        assert await asyncio.to_thread(begun.wait, 60)
         await asyncio.gather(*batcher.submit("k", [(16, "a")] * 4))
-        return time.monotonic() - before
+        assert not alone[0].done()  # it is still in progress
+        held.set()
+        await asyncio.gather(*alone)
 
     def run(items):
-        time.sleep(0.1)
+        if items[0].line == "x":
+            begun.set()
+            held.wait(30)
         return upper(items)
 
-    seconds, _ = batches(work, run=run, wait=30.0)
-    assert seconds < 10
+    _, ran = batches(work, run=run, wait=600.0)
+    assert [len(batch) for batch in ran] == [1, 4]
 
 
 def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
@@ -103,15 +120,15 @@ def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
     def run(items):
         if items[0].line == "first":
             begun.set()
-            held.wait(10)
+            held.wait(30)
         return upper(items)
 
     async def work(batcher):
         await asyncio.gather(*batcher.submit("k", [(16, "before")] * 32))
         first = batcher.submit("k", [(16, "first")] * 2)
-        await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 60)
         few = batcher.submit("k", [(16, "a")] * 15)
-        await asyncio.sleep(0.1)
+        await turns_of_the_loop()
         assert batcher.waiting == 15
         last = batcher.submit("k", [(40, "b")])  # of another width, which still counts
         await asyncio.gather(*few)  # while the first is in progress
@@ -119,7 +136,7 @@ def test_a_second_batch_begins_with_half_of_the_lines_that_were_there_at_once():
         held.set()
         await asyncio.gather(*first, *last)
 
-    _, ran = batches(work, run=run, rows=64, wait=30.0)
+    _, ran = batches(work, run=run, rows=64, wait=600.0)
     assert sorted(map(len, ran[:2])) == [16, 16]
     assert [len(batch) for batch in ran[2:]] == [2, 15, 1]
 
@@ -142,15 +159,17 @@ def test_the_next_batch_waits_for_clients_that_return_one_by_one(monkeypatch):
 
 def test_a_batch_is_in_progress_from_the_moment_it_is_chosen():
     """The few lines that it left would otherwise be the next batch at once."""
-    held = threading.Event()
+    begun, held = threading.Event(), threading.Event()
 
     def run(items):
-        held.wait(10)
+        begun.set()
+        held.wait(30)
         return upper(items)
 
     async def work(batcher):
         answers = batcher.submit("k", [(16, "a")] * 12)
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(begun.wait, 60)
+        await turns_of_the_loop()
         waiting = batcher.waiting
         held.set()
         await asyncio.gather(*answers)
@@ -219,24 +238,25 @@ def test_a_line_that_fails_harms_no_other():
 @pytest.mark.parametrize("turns", range(5))
 def test_work_that_is_cancelled_while_a_line_arrives_ends(turns):
     """So that a server ends, which waits for it."""
-    blocked = threading.Event()
+    begun, blocked = threading.Event(), threading.Event()
 
     def run(items):
-        blocked.wait(10)
+        begun.set()
+        blocked.wait(60)
         return upper(items)
 
     async def main():
         batcher = Batcher(run, lambda _key: 4, 60.0, 100)
         working = asyncio.create_task(batcher.work())
         batcher.submit("k", [(16, "a")])
-        await asyncio.sleep(0.05)  # it runs, and work waits for lines of the next batch
+        assert await asyncio.to_thread(begun.wait, 60)  # it runs, and work waits for lines of the next batch
         batcher.submit("k", [(16, "b")])
-        await asyncio.sleep(0.05)
+        await turns_of_the_loop()
         batcher.submit("k", [(16, "c")])
         for _ in range(turns):
             await asyncio.sleep(0)
         working.cancel()
-        ended, _ = await asyncio.wait([working], timeout=1)
+        ended, _ = await asyncio.wait([working], timeout=10)
         blocked.set()
         return ended
 
@@ -255,15 +275,17 @@ def test_lines_that_nobody_awaits_are_not_run():
 
 
 def test_a_request_beyond_the_room_is_refused_as_a_whole():
-    blocked = threading.Event()
+    begun, blocked = threading.Semaphore(0), threading.Event()
 
     def run(items):
-        blocked.wait(10)
+        begun.release()
+        blocked.wait(60)
         return upper(items)
 
     async def work(batcher):
         running = [batcher.submit("k", [(16, line)])[0] for line in "ab"]
-        await asyncio.sleep(0.1)  # both threads are busy
+        for _ in running:
+            assert await asyncio.to_thread(begun.acquire, timeout=60)  # both threads are busy
         waiting = batcher.submit("k", [(16, "c"), (16, "d")])
         with pytest.raises(FullError):
             batcher.submit("k", [(16, "e"), (16, "f")])
