@@ -27,9 +27,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Which examples are tried, and whether they pass, does not depend on chance or on the machine's speed.
+settings.register_profile("here", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("here")
 # Tracing makes many objects; to look through all of them after every 700 new ones takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 

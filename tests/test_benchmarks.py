@@ -4,9 +4,11 @@ import argparse
 import gzip
 import hashlib
 import importlib
+import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,12 +130,14 @@ def test_products_of_integers_are_exact_and_all_types_get_a_rate(script, monkeyp
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 200), (200, 5)))
     np.testing.assert_array_equal(int8.integers(x, w), x.astype(np.int64) @ w)
     monkeypatch.setattr(int8, "SHAPES", ((4, 8, 16),))
-    monkeypatch.setattr(int8, "LEAST_FLOPS", 1)
+    flops, tick = 2 * 4 * 8 * 16, 2**-30
+    monkeypatch.setattr(int8, "LEAST_FLOPS", 3 * flops)  # so three products are a turn, which takes one tick
+    monkeypatch.setattr(int8, "time", SimpleNamespace(perf_counter=itertools.count(step=tick).__next__))
     monkeypatch.setattr(sys, "argv", ["int8.py", "--turns=1"])
     int8.main()
     cells = capsys.readouterr().out.splitlines()[-1].split("|")
     assert cells[1].strip() == "4, 8, 16"
-    assert [int(cell) >= 0 for cell in cells[2:5]] == [True] * 3
+    assert [int(cell) for cell in cells[2:5]] == [round(3 * flops / tick / 1e9)] * 3
 
 
 def test_fairseq_is_adapted_by_factories_and_names(script):

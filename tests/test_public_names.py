@@ -18,13 +18,10 @@ LIBRARY = (ROOT / "docs" / "library.md").read_text()
 
 
 def test_importing_the_package_imports_no_library():
-    """Half a second is allowed; without jax it takes a few milliseconds, on any machine."""
-    code = "import sys, time; t = time.perf_counter(); import convs2s_jax; t = time.perf_counter() - t;"
-    code += "print(t, *{'jax', 'numpy', 'flax', 'sacrebleu'} & set(sys.modules))"
+    """Without them it takes a few milliseconds."""
+    code = "import sys, convs2s_jax; print(*{'jax', 'numpy', 'flax', 'sacrebleu'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    seconds, *libraries = done.stdout.split()
-    assert libraries == []
-    assert float(seconds) < 0.5
+    assert done.stdout == "\n"
 
 
 @pytest.mark.parametrize("name", convs2s_jax.__all__)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
     made = []
     batches = load(plan_of(50), lambda planned: made.append(row(planned)))
     next(batches)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(made) < 1 + loader.AHEAD and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
@@ -89,17 +90,26 @@ def test_error_of_the_caller_ends_the_thread():
     assert not threads()
 
 
-def test_wait_for_a_batch_is_measured():
+def test_wait_for_a_batch_is_measured(monkeypatch):
+    """By a clock that only moves here: the first batch is made in a second after it is asked for; each use takes 5."""
+    clock, asked, waited = [0.0], threading.Event(), []
+
+    def now():
+        found = clock[0]
+        asked.set()
+        return found
+
     def make(planned):
-        time.sleep(0.1)
+        if row(planned) == 0:
+            assert asked.wait(60)
+            clock[0] += 1.0
         return row(planned)
 
-    slow = [prepared.waited for prepared in load(plan_of(3), make)]
-    assert 0.25 < sum(slow) < 5
-    ready = load(plan_of(3), row)
-    next(ready)
-    time.sleep(0.3)  # the others are made meanwhile
-    assert sum(prepared.waited for prepared in ready) < 0.1
+    monkeypatch.setattr(loader, "time", SimpleNamespace(perf_counter=now))
+    for prepared in load(plan_of(3), make):
+        waited.append(prepared.waited)
+        clock[0] += 5.0
+    assert waited == [1.0, 0.0, 0.0]
 
 
 SENTENCES = [np.array([5, 6, 7], np.uint16), np.array([], np.uint16), np.array([8, 9, 10, 11, 12], np.uint16)]
@@ -133,7 +143,7 @@ def test_the_plan_of_the_next_epoch_is_made_while_one_is_used():
     for epoch in (2, 3, 4):  # a resumed run begins anywhere
         assert len(plans.of(epoch).batches) == epoch
         if epoch < 4:
-            assert made[epoch + 1].wait(10)
+            assert made[epoch + 1].wait(60)
             assert by[epoch + 1] is not threading.current_thread()
     assert sorted(by) == [2, 3, 4]  # none beyond the last, none twice
 

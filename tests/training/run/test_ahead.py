@@ -70,7 +70,7 @@ def test_as_many_are_at_work_as_there_are_threads():
 @pytest.mark.parametrize("kind", [EndedAtOnceError, KeyboardInterrupt])
 def test_a_second_signal_waits_for_nothing_that_is_at_work(kind):
     go = threading.Event()
-    with contextlib.suppress(kind), Ahead(lambda _name: go.wait(5), threads=1) as one:
+    with contextlib.suppress(kind), Ahead(lambda _name: go.wait(60), threads=1) as one:
         one.request("a")
         raise kind
     assert list(one._running) == ["a"]
@@ -87,7 +87,7 @@ def test_shapes_are_compiled_at_once_and_traced_one_after_another():
     tracing, most, compiling, ended = [], [], threading.Barrier(3), threading.Event()
 
     def compiled():
-        compiling.wait(10)
+        compiling.wait(60)
         return SimpleNamespace(output_shardings=None)
 
     def lower(*_):
@@ -101,7 +101,7 @@ def test_shapes_are_compiled_at_once_and_traced_one_after_another():
     work = ahead.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
     with Ahead(work, threads=2, ended=ended) as both:
         both.request([Wanted(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
-        compiling.wait(10)
+        compiling.wait(60)
     assert most == [1, 1]
 
 
@@ -120,7 +120,7 @@ def test_what_waits_to_be_traced_at_the_end_is_left():
     with Ahead(work, threads=2, ended=ended) as both:
         both.request([Wanted(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
         assert begun.wait(60)
-        threading.Timer(0.2, go.set).start()  # when the end has begun
+        threading.Thread(target=lambda: (ended.wait(60), go.set())).start()
     assert len(traced) == 1
 
 

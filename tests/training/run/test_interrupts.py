@@ -91,7 +91,7 @@ def test_a_signal_is_not_lost_where_python_ignores_exceptions(somewhere, second)
 
     def signal_and_wait():
         somewhere()
-        time.sleep(5)
+        time.sleep(60)
 
     with Interrupts() as interrupts:
         if second:
@@ -102,12 +102,15 @@ def test_a_signal_is_not_lost_where_python_ignores_exceptions(somewhere, second)
     assert interrupts.received == "SIGTERM"
 
 
-def test_a_signal_that_comes_again_after_the_first_update_saves_and_says_nothing_else(capsys):
+def test_a_signal_that_comes_again_after_the_first_update_saves_and_says_nothing_else(capsys, monkeypatch):
+    to_send = []
+    monkeypatch.setattr("convs2s_jax.training.run.interrupts.send_again", to_send.append)
     with Interrupts() as interrupts:
         in_a_finaliser()
+        assert interrupts.received == ""
         interrupts.begin()
-        while not interrupts.received:
-            time.sleep(0.01)
+        os.kill(os.getpid(), to_send.pop())
+        assert interrupts.received == "SIGTERM"
     assert capsys.readouterr().err == "SIGTERM: saving before the end; once more to end at once\n"
 
 

@@ -13,13 +13,13 @@ import time
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import holder
+from convs2s_jax.training.run import holder, lease
 from convs2s_jax.training.run.lock import locked
 from tests import tiny
 from tests.locks import CLAIMS, FLOCK, go, hold, holders
 
 
-def test_another_process_is_refused_with_who_and_since_when_and_its_death_releases(tmp_path, mode):
+def test_another_process_is_refused_with_who_and_since_when_and_its_death_releases(tmp_path, mode, monkeypatch):
     with holders(tmp_path, mode) as (first,):
         assert go(first) == "held\n"
         names = sorted(os.listdir(tmp_path))
@@ -34,9 +34,10 @@ def test_another_process_is_refused_with_who_and_since_when_and_its_death_releas
         assert sorted(os.listdir(tmp_path)) == names
         first.send_signal(signal.SIGKILL)
         first.wait()
+        monkeypatch.setattr(lease, "SILENCE", 60.0)
         began = time.monotonic()
         hold(tmp_path)
-        assert time.monotonic() - began < 0.4  # not after a time of silence
+        assert time.monotonic() - began < 30  # not after a time of silence
 
 
 def test_it_is_free_after_its_holder_and_after_an_error(tmp_path, mode):
