@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "report": Entry("make a page of curves, translations and attention of runs", "report"),
         "attention": Entry("draw where each layer of the decoder looks", "attention"),
         "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
+        "average": Entry("make a workdir of the mean of several checkpoints", "average"),
         "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
         "export": Entry("make programs for other machines, or a checkpoint of fairseq", "export"),
         "scale": Entry("plan, sweep and check how training scales over devices", "scale"),

@@ -62,6 +62,18 @@ def merge(params: Tree) -> Tree:
     )
 
 
+def unsplit(params: Tree) -> Tree:
+    """Undo `split` of kernels that were not trained since:  w = v, and w = 0 where g = 0.
+
+    It gives their bits, where `merge` may round the last one.
+    """
+    return jax.tree.map(
+        lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v) if isinstance(x, Normed) else x,
+        params,
+        is_leaf=lambda x: isinstance(x, Normed),
+    )
+
+
 def kernel(normed: Normed) -> Array:
     """w = g v / ||v||, the norm over the axes where g has length 1."""
     v, g = normed.v, normed.g

@@ -20,8 +20,9 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.store import UnwritableError
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
+from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import prepare, restoring, run_folder, store_copy
+from convs2s_jax.training.run import made_workdir, prepare, restoring, run_folder, store_copy
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.task_table import task_of
@@ -44,6 +45,7 @@ class Trained:
       params: merged parameters.
       steps: steps of the checkpoints whose mean the parameters are.
       fingerprint: digest of model configuration, vocabularies and checkpoints.
+      positions: progress of training of each of these checkpoints, in the order of `steps`.
       splits: fingerprints of "train", "valid" and "test" that the checkpoints know (`dataset.check_unchanged`).
     """
 
@@ -52,6 +54,7 @@ class Trained:
     params: Tree
     steps: tuple[int, ...]
     fingerprint: str
+    positions: tuple[Mapping[str, Any], ...]
     splits: Mapping[str, Known]
 
 
@@ -83,14 +86,15 @@ def restore(
     if len(asked) > 1 and any("last" in str(item) for item in steps):
         tell(f"{workdir}: the mean of the checkpoints of steps {', '.join(map(str, asked))}")
     found = [one(step=step) for step in asked or (None,)]
-    params = jax.jit(average)([tree for tree, _ in found])
+    trees = [weight_norm.unsplit(tree) if made_workdir.AVERAGED in position else tree for tree, position in found]
+    params = jax.jit(average)(trees)
     positions = [position for _, position in found]
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]
     content += [position["digests"]["params"] for position in positions]
     fingerprint = checksum(json.dumps(content, sort_keys=True).encode())
     numbers = tuple(position["step"] for position in positions)
     splits = {"train": positions[-1].get("data"), **positions[-1].get("held_out", {})}
-    return Trained(cfg, vocabularies, params, numbers, fingerprint, splits)
+    return Trained(cfg, vocabularies, params, numbers, fingerprint, tuple(positions), splits)
 
 
 def steps_of(folder: Path, asked: Steps) -> tuple[int, ...]:

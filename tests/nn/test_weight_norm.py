@@ -29,6 +29,13 @@ def test_split_then_merge_is_the_identity(tree):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), there_and_back, tree)
 
 
+def test_unsplit_gives_the_kernels_to_the_last_bit():
+    w = jax.random.normal(jax.random.key(3), (3, 5, 64)).at[..., 7].set(0)
+    back = weight_norm.unsplit(weight_norm.split({"layer": Affine(w=w, b=w[0, 0])}))
+    np.testing.assert_array_equal(back["layer"].w, w)
+    np.testing.assert_array_equal(back["layer"].b, w[0, 0])
+
+
 def test_split_gives_one_length_an_output_channel_and_leaves_the_rest(tree):
     parts = weight_norm.split(tree)
     assert parts["table"] is tree["table"]

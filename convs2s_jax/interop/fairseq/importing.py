@@ -14,7 +14,6 @@ from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError, located
 from convs2s_jax.core.files import new_folder
-from convs2s_jax.data import vocabulary
 from convs2s_jax.data.bpe_codes import MARK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -26,7 +25,7 @@ from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
 from convs2s_jax.training import optimizer, schedule
-from convs2s_jax.training.run import checkpoint, run_folder
+from convs2s_jax.training.run import made_workdir, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
@@ -256,13 +255,6 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 def _write(folder: Path, made: _Made) -> None:
     """Write a workdir with one checkpoint."""
-    run_folder.write_config(folder, made.cfg)
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
-    vocabulary.save(made.vocabularies, run_folder.vocabulary(folder))
-    record = dataclasses.asdict(made.position) | {
-        "data": None,
-        "vocabularies": run_folder.fingerprints(made.vocabularies),
-    }
-    with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
-        checkpoint.save(checkpoints, made.state, record)
-        checkpoint.wait(checkpoints)
+    position = dataclasses.asdict(made.position) | {"data": None}
+    made_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)

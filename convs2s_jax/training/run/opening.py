@@ -26,6 +26,7 @@ from convs2s_jax.training.run import (
     checkpoint,
     distributed,
     finetuning,
+    made_workdir,
     restoring,
     run_folder,
     trackers,
@@ -85,7 +86,7 @@ def open_run(
     check_types(cfg, mesh, step)
     distributed.agree("configuration", digest_of_record(to_dict(cfg)))
     distributed.primary_only("locked", lambda: stack.enter_context(locked(workdir)))
-    distributed.primary_only("compared", lambda: run_folder.check_config(workdir, cfg))
+    distributed.primary_only("compared", lambda: _check_workdir(workdir, cfg))
     if place.shared:
         distributed.agree_on_folder(workdir)
     compiled = stack.enter_context(CompileCounter())
@@ -146,6 +147,12 @@ def open_run(
         place=place,
     )
     return session, state, position
+
+
+def _check_workdir(workdir: Path, cfg: Config) -> None:
+    """Refuse a workdir in which no run of this configuration can begin or go on."""
+    made_workdir.check_continues(workdir)
+    run_folder.check_config(workdir, cfg)
 
 
 def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, layout: TrainState, mesh: Mesh) -> Ahead[Wanted]:

@@ -1,0 +1,69 @@
+"""The command that makes a workdir of the mean of several checkpoints: `convs2s average`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convs2s_jax.commands.decode import tell
+from convs2s_jax.core import command_line
+from convs2s_jax.core.command_line import Command, Group, Overrides
+from convs2s_jax.core.config import check
+
+ABOUT = """
+Make a workdir whose one checkpoint is the mean of several checkpoints of a run:
+
+  {program} --workdir=DIR --checkpoint=last:5 --output=NEW
+
+Decoding, serving, exporting and reporting use it like any other workdir, and a new run begins with it by
+--config.training.finetune_from=NEW (docs/decoding.md).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageOptions:
+    """The flags of `convs2s average`.
+
+    Attributes:
+      workdir: folder of the run.
+      output: new folder, the workdir to make.
+      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
+        best on validation, alone.
+    """
+
+    workdir: str = ""
+    output: str = ""
+    checkpoint: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("workdir", "output"):
+            check(
+                getattr(self, name) != "",
+                f"--{name} is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean",
+            )
+
+
+def main(values: dict[str, Any], overrides: Overrides) -> None:
+    """Average the checkpoints and write the workdir."""
+    options = command_line.options_of(AverageOptions, values)
+    command_line.refuse_overrides(overrides, "an average")
+    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    from convs2s_jax.core import compiled_programs
+    from convs2s_jax.translation.averaging import write_average
+
+    compiled_programs.keep(os.environ)
+    write_average(options.workdir, options.output, options.checkpoint, tell)
+
+
+COMMAND = Command(
+    about=ABOUT,
+    groups=(Group("Options", AverageOptions),),
+    main=main,
+    stores=("workdir", "output"),
+    memory="average fewer checkpoints with --checkpoint",
+)
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """Run the sub-command. `arguments` are like `sys.argv`; None for those of this process."""
+    command_line.run(COMMAND, arguments=arguments)

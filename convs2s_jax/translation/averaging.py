@@ -1,0 +1,53 @@
+"""A workdir that holds the mean of several checkpoints of a run."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run import made_workdir, store_copy
+from convs2s_jax.training.run.configured import state_of
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.trained import Steps
+
+
+def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str], None]) -> None:
+    """Write a workdir with the mean of checkpoints, as decoding takes it of the same steps.
+
+    Its position is that of the newest of them, and names all of them. The optimiser is as before the first update.
+
+    Args:
+      workdir: path or address of the run.
+      output: path or address of the workdir to make.
+      steps: as of `trained.restore`; empty for the best checkpoint alone.
+      tell: receives sentences for the user.
+
+    Raises:
+      UserError: no run in `workdir`, no such checkpoints, or `output` is there already or cannot be written.
+    """
+    check(
+        _place(workdir) != _place(output),
+        f"--output={output} is the folder of --workdir: name a new folder; nothing was written",
+    )
+    with store_copy.opened(workdir) as folder, made_workdir.new("--output", output) as made:
+        found = trained.restore(folder, steps, None, tell)
+        cfg = found.cfg
+        state = jax.jit(partial(state_of, model=cfg.model, training=cfg.training))(found.params)
+        newest = max(found.positions, key=lambda position: position["step"])
+        state = dataclasses.replace(state, step=jnp.asarray(newest["step"], jnp.int32))
+        position = {name: value for name, value in newest.items() if name != "digests"}
+        origin = {"workdir": workdir, "steps": list(found.steps)}
+        made_workdir.write(made, cfg, found.vocabularies, state, position | {made_workdir.AVERAGED: origin})
+    what = "the mean of steps" if len(found.steps) > 1 else "step"
+    listed = ", ".join(map(str, found.steps))
+    tell(f"{output}: {what} {listed} of {workdir}; convs2s decode --workdir={output} uses it")
+
+
+def _place(given: str) -> str:
+    """A path or an address in its only form."""
+    return given.rstrip("/") if scheme_of(given) else str(Path(given).resolve())

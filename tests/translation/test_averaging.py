@@ -1,0 +1,142 @@
+"""`convs2s average`: its workdir decodes as the mean it was made of, begins a fine-tuning, and is exported."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import jax
+import pytest
+
+from convs2s_jax.commands import average as command
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.reporting.options import ReportOptions
+from convs2s_jax.reporting.report import report
+from convs2s_jax.training.run import finetuning, made_workdir, position_file, run_folder
+from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.translation.averaging import write_average
+from convs2s_jax.translation.translator import load
+from tests import stores, tiny
+from tests.helpers import close
+from tests.processes import called
+
+bucket, requests = stores.bucket, stores.requests
+
+
+def averaged(*arguments):
+    return called(lambda given: command.console(["convs2s average", *given]), *arguments)
+
+
+@pytest.fixture(scope="module")
+def mean(trained, tmp_path_factory) -> Path:
+    """The mean of the last two of three checkpoints."""
+    path = tmp_path_factory.mktemp("mean") / "new" / "run"
+    result = averaged(f"--workdir={trained}", "--checkpoint=last:2", f"--output={path}")
+    assert result.returncode == 0, result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == f"{path}: the mean of steps 2, 3 of {trained}; convs2s decode --workdir={path} uses it"
+    return path
+
+
+def test_it_decodes_and_scores_as_the_mean_of_the_checkpoints(desk, trained, mean):
+    for name, workdir, checkpoint in (("here", mean, ()), ("there", trained, ("last:2",)), ("best", trained, ())):
+        desk.workdir = workdir
+        desk.decode(output=name, checkpoint=checkpoint, format="json", reference=True)
+    assert desk.read("here") == desk.read("there") != desk.read("best")
+
+
+def test_its_position_is_that_of_the_newest_and_names_all(trained, mean):
+    places = [run_folder.finished(run_folder.checkpoints(workdir)) for workdir in (trained, mean)]
+    assert list(places[1]) == [3]
+    theirs, ours = (position_file.read(place[3]) for place in places)
+    assert ours["averaged"] == {"workdir": str(trained), "steps": [2, 3]}
+    assert theirs["scores"]
+    assert ours["scores"] == {}  # nobody has measured it
+    changed = {"averaged", "digests", "loss", "scores"}
+    assert all(ours[name] == theirs[name] for name in {*ours, *theirs} - changed)
+    assert run_folder.load_config(mean) == run_folder.load_config(trained)
+
+
+def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
+    cfg = run_folder.load_config(mean)
+    files = sorted(path for path in mean.rglob("*"))
+    for seed in (cfg.seed, 7):
+        with pytest.raises(UserError, match=r"holds the mean of several checkpoints, from which no .*finetune_from=/"):
+            train(dataclasses.replace(cfg, seed=seed), mean)
+    assert sorted(path for path in mean.rglob("*") if path.name != "lock") == files
+    tuned = dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, finetune_from=str(mean)))
+    known = finetuning.vocabularies(tuned)
+    sizes = {"source": known.src.size, "target": known.tgt.size}
+    state = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
+    told = []
+    finetuning.parameters(tuned, known, state.params, told.append)
+    assert told == [f"fine-tuning: parameters of step 3 of {mean}"]
+
+
+def test_it_is_exported_to_fairseq_and_reported(mean, tmp_path):
+    export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), print)
+    assert (tmp_path / "model.pt").stat().st_size > 0
+    page = report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print)
+    assert str(mean) in page.read_text()
+
+
+def test_the_best_is_the_default(trained, tmp_path):
+    told = []
+    write_average(str(trained), str(tmp_path / "best"), (), told.append)
+    close(load(tmp_path / "best", tell=print).params, load(trained, tell=print).params)
+    [[step]] = load(trained, tell=print).steps
+    assert told[-1].startswith(f"{tmp_path / 'best'}: step {step} of {trained}; ")
+
+
+def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
+    shutil.copytree(trained, bucket / "runs" / "a")
+    write_average("gs://bucket/runs/a", "gs://bucket/runs/mean/", ("2", "3"), print)
+    assert tiny.digests(bucket / "runs" / "mean", 3)["params"] == tiny.digests(mean, 3)["params"]
+    assert requests[-1] == ("write", "gs://bucket/runs/mean/checkpoints/3/position/metadata")
+    with pytest.raises(UserError, match=r"^--output=gs://bucket/runs/mean is there already: name a new folder"):
+        write_average("gs://bucket/runs/a", "gs://bucket/runs/mean", ("2", "3"), print)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--output=new"], "--workdir is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean"),
+        (["--workdir=RUN"], "--output is missing, as in --workdir=runs/demo"),
+        (["--workdir=no", "--output=new"], "--workdir=no: there is no such folder"),
+        (["--workdir=RUN", "--output=RUN/../run"], "is the folder of --workdir: name a new folder; nothing was writ"),
+        (
+            ["--workdir=RUN", "--output=there"],
+            "--output=there is there already: name a new folder; nothing was written",
+        ),
+        (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),
+        (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint has 'last:4', and "),
+        (["--workdir=RUN", "--output=a/new", "--checkpoint=2,9"], "has no checkpoint of step 9; it has 1, 2, 3"),
+        (["--workdir=RUN", "--output=new", "--config.seed=2"], "--config.seed: an average takes its configuration"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_mistakes_are_told_in_one_sentence_and_nothing_is_written(arguments, sentence, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    result = averaged(*(argument.replace("RUN", str(trained)) for argument in arguments))
+    assert result.returncode == 2
+    assert sentence in result.stderr.strip().splitlines()[-1]
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "file"]
+
+
+def test_an_empty_folder_is_filled_and_an_error_leaves_it(tmp_path):
+    (tmp_path / "empty").mkdir()
+
+    def fail():
+        with made_workdir.new("--output", str(tmp_path / "empty")) as folder:
+            (folder / "part").touch()
+            raise UserError("why")
+
+    with pytest.raises(UserError, match="why"):
+        fail()
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    with made_workdir.new("--output", str(tmp_path / "empty")) as folder:
+        (folder / "file").touch()
+    assert (tmp_path / "empty" / "file").exists()
