@@ -10,7 +10,7 @@ class Score(NamedTuple):
     Attributes:
       key: name in metrics.jsonl.
       title: name in reports.
-      value: from 0 to 100.
+      value: from 0 to 100; an error rate may be higher.
       note: how it was computed.
     """
 
@@ -28,8 +28,10 @@ class Metric(NamedTuple):
       score: (hypotheses, references, tokenize) -> scores. `references` are one list or several, each with a text for
         every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
       check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
+      less_is_better: whether its scores are error rates.
     """
 
     keys: tuple[str, ...]
     score: Callable[[Sequence[str], Sequence[Sequence[str]], str], list[Score]]
     check: Callable[[str], None] = lambda _: None
+    less_is_better: bool = False

@@ -1,8 +1,8 @@
-"""BLEU (Papineni et al. 2002) and chrF (Popović 2015) of a whole corpus, by sacrebleu.
+"""BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) of a whole corpus, by sacrebleu.
 
 The numbers are sacrebleu's and come with its signatures, so that they can be compared with published ones. With several
 references, BLEU clips the count of an n-gram at its largest count in any of them and takes the length closest to the
-hypothesis; chrF takes the best reference of each sentence.
+hypothesis; chrF takes the best reference of each sentence; TER takes the fewest edits to any and their mean length.
 """
 
 from collections.abc import Sequence
@@ -43,6 +43,18 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokeni
     return [Score("chrf", "chrF2", value, str(metric.get_signature()))]
 
 
+def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
+    """Translation edit rate: edits (words inserted, deleted or replaced, runs of words moved) per 100 reference words.
+
+    Words are what stands between spaces, in lower case.
+    """
+    from sacrebleu.metrics import TER
+
+    metric = TER()
+    value = metric.corpus_score(hypotheses, references).score
+    return [Score("ter", "TER", value, str(metric.get_signature()))]
+
+
 def _bleu(tokenize: str) -> "BLEU":
     from sacrebleu.metrics import BLEU
 
@@ -65,3 +77,4 @@ def _check(tokenize: str) -> None:
 
 BLEU_METRIC = Metric(("bleu",), bleu, _check)
 CHRF_METRIC = Metric(("chrf",), chrf)
+TER_METRIC = Metric(("ter",), ter, less_is_better=True)

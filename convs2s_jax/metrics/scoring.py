@@ -12,6 +12,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "bleu": sacre.BLEU_METRIC,
         "chrf": sacre.CHRF_METRIC,
+        "ter": sacre.TER_METRIC,
         "exact": exact.METRIC,
         "rouge": rouge.METRIC,
         "d2l_bleu": d2l_bleu.METRIC,

@@ -56,6 +56,7 @@ QUANTITIES = {
     "perplexity": Quantity("Perplexity", "per {item}"),
     "bleu": Quantity("BLEU", "points"),
     "chrf": Quantity("chrF", "points"),
+    "ter": Quantity("TER", "edits per 100 words; less is better"),
     "exact_match": Quantity("Exact match", "% of sentences"),
     "rouge1": Quantity("ROUGE-1", "points"),
     "rouge2": Quantity("ROUGE-2", "points"),

@@ -8,7 +8,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting import learning_rate
 from convs2s_jax.reporting.curves import QUANTITIES
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.training.run.selection import LOSS, best_of, counting
+from convs2s_jax.training.run.selection import LESS_IS_BETTER, LOSS, best_of, counting
 
 UNKNOWN = "not recorded"
 _SIGNAL = re.compile("SIG[A-Z]+")
@@ -27,7 +27,7 @@ def paragraph(run: Run) -> str:
     known, step = _validations(run), best_step(run)
     if step is not None:
         metric = counting(known.values(), run.cfg.training.best_metric)
-        most = "lowest" if metric == LOSS else "highest"
+        most = "lowest" if metric in LESS_IS_BETTER else "highest"
         sentences.append(
             f"The {most} validation {_title(metric)} is {known[step][metric]:.4g}, at step {step:,}"
             f"{_scores(known[step], metric)}."

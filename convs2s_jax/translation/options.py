@@ -84,7 +84,7 @@ class Options:
       interactive: translate each line as it is typed.
       reference: file of reference translations, or of correct labels; several (A,B) are alternatives. Scores are
         printed on standard error.
-      metrics: scores to compute, from bleu, chrf, exact, rouge and d2l_bleu; by default those of the run.
+      metrics: scores to compute, from bleu, chrf, ter, exact, rouge and d2l_bleu; by default those of the run.
       bleu_tokenize: sacreBLEU's tokeniser; by default the run's.
       split: translate and score this split of the run's corpus, instead of an input and a reference.
       show: print this many sources with translation and reference.

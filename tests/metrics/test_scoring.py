@@ -67,6 +67,21 @@ def test_chrf_is_popovics():
     assert chrf == pytest.approx(chrf_by_hand(HYPOTHESES, REFERENCES), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "edits", "words"),
+    [
+        (["a b c d"], [["a b c d"]], 0, 4),
+        (["c d a b e"], [["a b c d e"]], 1, 5),  # a run moves: without moves there would be 4 edits
+        (["x b"], [["a b c"]], 2, 3),  # one replaced, one missing
+        (["A b c d e", "u"], [["a b", "u v"]], 3 + 1, 2 + 2),  # of the corpus, in lower case
+        (["a b c d e f"], [["a"]], 5, 1),  # above 100
+        (["a b c"], [["a x y"], ["a b c d e"]], 2, 4),  # the fewest edits, over the mean length
+    ],
+)
+def test_ter_is_snovers(hypotheses, references, edits, words):
+    assert score(hypotheses, *references, metrics=["ter"]) == pytest.approx({"ter": 100 * edits / words})
+
+
 def test_exact_match_counts_whole_sentences():
     scores = score(HYPOTHESES, REFERENCES)
     assert scores["exact_match"] == 50

@@ -167,6 +167,16 @@ def test_the_log_says_devices_reasons_and_the_end(tmp_path):
         assert part in text
 
 
+def test_the_best_error_rate_is_the_lowest(tmp_path):
+    scored = {"best_metric": "ter", "metrics": ("ter",), "validate_bleu": True}
+    workdir = workdir_at(tmp_path / "a", **{f"training__{name}": value for name, value in scored.items()})
+    records = [
+        {"step": step, "epoch": 1, "split": "valid", "loss": 3.0, "ter": ter} for step, ter in ((4, 60), (8, 70))
+    ]
+    (workdir / "metrics.jsonl").write_text("".join(map(metrics_file.line, records)))
+    assert "The lowest validation TER is 60, at step 4, loss 3." in summary.paragraph(runs.read(workdir, "a"))
+
+
 def logged(*sentences):
     return log.read("".join(f"2026-11-23 10:00:00 {sentence}\n" for sentence in sentences))
 

@@ -51,11 +51,12 @@ class TrainingConfig:
       report_every: updates between two lines of metrics.
       validate_every: updates between validations; None validates after each epoch.
       validate_bleu: whether each validation also translates (or labels) the validation set and scores the result.
-      metrics: scores of the translations: names of bleu, chrf, exact, rouge, d2l_bleu. (Labels have accuracy and F1.)
+      metrics: scores of the translations: names of bleu, chrf, ter, exact, rouge, d2l_bleu. (Labels have accuracy and
+        F1.)
       bleu_tokenize: sacreBLEU's tokeniser; "none" for text that is tokenised already.
       best_metric: score of validations that tells which checkpoint is the best: the one that is kept, tested and
-        decoded with. "loss" (the lowest), or a score of `metrics` by its name in metrics.jsonl, such as bleu, chrf or
-        exact_match (the highest); of labels, accuracy or macro_f1.
+        decoded with. "loss" or "ter" (the lowest), or another score of `metrics` by its name in metrics.jsonl, such as
+        bleu, chrf or exact_match (the highest); of labels, accuracy or macro_f1.
       patience: validations in a row without a better `best_metric` after which training ends; None for no such bound.
       save_every: updates between checkpoints, in addition to one at each validation; None for validations only.
       save_every_minutes: minutes after which the next report also saves a checkpoint, counted from the last one; 0 for

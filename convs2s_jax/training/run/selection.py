@@ -4,11 +4,16 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
+from convs2s_jax.metrics.scoring import METRICS
+
 Scores = Mapping[str, float]
 """What a validation measured: "loss" (nats per token), and the scores of its outputs (in percent)."""
 
 LOSS = "loss"
-"""The one metric of which less is better."""
+LESS_IS_BETTER = frozenset(
+    {LOSS, *(key for metric in METRICS.values() if metric.less_is_better for key in metric.keys)}
+)
+"""Scores of which the lowest is the best."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +49,7 @@ def ended(best: Best, metric: str, patience: int | None) -> str:
         return ""
     if best.value is None:
         return f"training.patience is {patience}: no validation had a finite {metric}"
-    order = "lower" if metric == LOSS else "higher"
+    order = "lower" if metric in LESS_IS_BETTER else "higher"
     since = f"since step {best.step} had a {order} {metric} than its {best.value:.4f}"
     return f"training.patience is {patience}: no validation {since}"
 
@@ -67,4 +72,4 @@ def best_of(validations: Mapping[int, Scores], steps: Iterable[int], metric: str
 
 def _rank(metric: str, value: float) -> float:
     """More is better."""
-    return -value if metric == LOSS else value
+    return -value if metric in LESS_IS_BETTER else value

@@ -31,6 +31,13 @@ def test_a_lower_loss_and_a_higher_score_are_better():
     assert seen("loss", [nan, float("inf"), 4.0, nan]) == [(1, 0), (2, 0), (0, 3), (1, 3)]
 
 
+def test_a_lower_error_rate_is_better():
+    assert seen("ter", [60.0, 120.0, 45.5, 45.5]) == [(0, 1), (1, 1), (0, 3), (1, 3)]
+    assert "had a lower ter than its 45.5000" in selection.ended(Best("ter", 45.5, step=3, waiting=1), "ter", 1)
+    assert selection.best_of({1: {"loss": 1.0, "ter": 60.0}, 2: {"loss": 2.0, "ter": 45.5}}, [1, 2], "ter") == 2
+    assert frozenset({"loss", "ter"}) == selection.LESS_IS_BETTER
+
+
 def test_patience_ends_training_with_a_reason():
     best = Best("bleu", 31.25, step=40, waiting=3)
     assert selection.ended(best, "bleu", 4) == selection.ended(best, "bleu", None) == ""
