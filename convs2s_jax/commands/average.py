@@ -9,6 +9,7 @@ from convs2s_jax.commands.decode import tell
 from convs2s_jax.core import command_line
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
+from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
 Make a workdir whose one checkpoint is the mean of several checkpoints of a run:
@@ -41,6 +42,7 @@ class AverageOptions:
                 getattr(self, name) != "",
                 f"--{name} is missing, as in --workdir=runs/demo --checkpoint=last:5 --output=runs/mean",
             )
+        check_no_comma("--output", self.output)
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:

@@ -15,7 +15,7 @@ from convs2s_jax.core.allocator import keep_freed_memory
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import build, check
 from convs2s_jax.core.guard import SMALLER_BATCHES
-from convs2s_jax.core.places import scheme_of
+from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import expects_cpu
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.training.run import distributed, processes, staging
@@ -52,6 +52,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("config", "workdir"):
             check(getattr(self, name) != "", f"--{name} is missing, as in --config=cldr_en_de --workdir=runs/a")
+        check_no_comma("--workdir", self.workdir)
         path = str(Path(self.workdir).absolute())
         check(
             path.encode(errors="replace").decode() == path,

@@ -46,6 +46,23 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
             check_place(name, one, stores=stores)
 
 
+def check_no_comma(name: str, place: str) -> None:
+    """Refuse a new workdir that could not be named later, since commands split lists of workdirs at commas.
+
+    Args:
+      name: of the flag.
+      place: path or address of the workdir.
+
+    Raises:
+      UserError: there is a comma in it.
+    """
+    check(
+        "," not in place,
+        f"{name}={place} has a comma, at which decoding and other commands split several workdirs: give a path without "
+        "one",
+    )
+
+
 def joined(folder: str, name: str) -> str:
     """The path or address of a file in a folder."""
     return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)

@@ -2,7 +2,17 @@
 
 import pytest
 
-from convs2s_jax.commands import config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train
+from convs2s_jax.commands import (
+    average,
+    config,
+    decode,
+    scale_check,
+    scale_doctor,
+    scale_plan,
+    scale_sweep,
+    shortlist,
+    train,
+)
 from convs2s_jax.core import command_line
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
@@ -13,7 +23,7 @@ from tests.processes import called
 
 ALL = {
     module.__name__.rpartition(".")[2]: module.COMMAND
-    for module in (config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train)
+    for module in (average, config, decode, scale_check, scale_doctor, scale_plan, scale_sweep, shortlist, train)
 } | dict(FAIRSEQ)
 TEXTS = {str: "", str | None: "", tuple[str, ...]: "here,", tuple[str, ...] | None: "here,"}
 """The types of flags that name files, and what stands before the address."""
@@ -67,3 +77,20 @@ def test_no_field_takes_an_address_that_is_not_supported(field, values):
 def test_an_address_in_a_store_has_a_bucket(place):
     with pytest.raises(UserError, match=r"^--workdir is \S+: write (gs|s3)://BUCKET/NAME$"):
         check_place("--workdir", place, stores=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "flag"),
+    [
+        (train, ["--config=no", "--workdir=runs/a,b"], "--workdir=runs/a,b"),
+        (train, ["--config=no", "--workdir=gs://bucket/a,b"], "--workdir=gs://bucket/a,b"),
+        (average, ["--workdir=runs/a,b", "--output=runs/c,d"], "--output=runs/c,d"),
+    ],
+    ids=["train", "in a store", "average"],
+)
+def test_a_workdir_that_no_command_could_name_is_not_made(command, arguments, flag, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = called(lambda given: command.console(["p", *given]), *arguments)
+    assert result.returncode == 2
+    assert f"p: {flag} has a comma, at which decoding and other commands split several workdirs" in result.stderr
+    assert not any(tmp_path.iterdir())
