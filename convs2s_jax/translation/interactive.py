@@ -116,9 +116,8 @@ def typed() -> Iterator[str]:
             line = (_prompted() if sys.stdin.isatty() else sys.stdin.buffer.readline()).decode("utf-8")
         except UnicodeDecodeError as error:
             byte = f"0x{error.object[error.start]:02x}"
-            raise UserError(
-                f"standard input, line {number}: byte {byte} is not UTF-8; convert it, or set LANG"
-            ) from error
+            remedy = "convert it, or set LANG" if sys.stdin.isatty() else "convert it, for example with iconv -t utf-8"
+            raise UserError(f"standard input, line {number}: byte {byte} is not UTF-8; {remedy}") from error
         except OSError as error:  # nohup makes it unreadable, for example
             raise UserError(f"standard input cannot be read: {error.strerror}; redirect a file to it") from error
         if not line:

@@ -1,6 +1,8 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import gzip
+import io
 import itertools
 import json
 import random
@@ -19,6 +21,7 @@ from convs2s_jax.commands import export as command
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import bpe_codes, pieces, sentencepiece, words
 from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.interop.programs import runtime
 from convs2s_jax.interop.programs.exporting import Export, export_programs
 from convs2s_jax.nn.trees import paths
@@ -127,6 +130,48 @@ def test_the_runtime_cuts_text_as_the_vocabularies_do(kind, tmp_path):
     for ids in made.encode([*TEXTS, *lines]):
         assert read.decode(ids) == made.decode(ids)
     assert read.encode([*TEXTS, *lines]) == made.encode([*TEXTS, *lines])
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz", "-"])
+def test_the_runtime_reads_texts_as_decoding_does(name, tmp_path, monkeypatch):
+    text = "\ufeffa\u2028b\r\n\n\x85c\nd"
+    for content in (text, f"{text}\n", "", "\n"):
+        data = content.encode()
+        data = data if name == "text" else gzip.compress(data)
+        (tmp_path / "text.gz").write_bytes(data)
+        (tmp_path / "text").write_bytes(data)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        found = runtime._lines(name if name == "-" else str(tmp_path / name))
+        assert found == read_lines(tmp_path / "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("text", b"a\nb\xff\n"),
+        ("text", b"\xef\xbb\xbfa\n\nb\xc3"),
+        ("-", b"\xfe"),
+        ("text.gz", gzip.compress(b"\n\xff")),
+        ("text.gz", gzip.compress(b"abc")[:-9]),
+        ("text", gzip.compress(b"abc")[:-1] + b"\xff"),
+    ],
+)
+def test_the_runtime_refuses_what_is_no_text_in_the_words_of_decoding(name, data, tmp_path, monkeypatch, capsys):
+    path = name if name == "-" else str(tmp_path / name)
+    (tmp_path / name).write_bytes(data)
+
+    def stdin():
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    stdin()
+    with pytest.raises(UserError) as expected:
+        read_lines(path)
+    stdin()
+    monkeypatch.setattr("sys.argv", ["translate.py", f"--input={path}"])
+    monkeypatch.setattr(runtime, "Model", lambda: pytest.fail("the text was read too late"))
+    with pytest.raises(SystemExit) as ended:
+        runtime.main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"translate.py: {expected.value}\n")
 
 
 def test_a_line_that_no_program_holds_is_named(convs2s):

@@ -1,6 +1,7 @@
 """Translate with an exported model:  python translate.py [--input=FILE] [--output=FILE] [--nbest=N]
 
-Reads standard input and writes standard output unless told otherwise: one line in, one line out. With --nbest, N
+Reads standard input and writes standard output unless told otherwise: one line in, one line out, the input plain or
+gzipped. With --nbest, N
 hypotheses a line: number, score and text, separated by tabs. From Python:
 
     from translate import Model
@@ -12,11 +13,13 @@ This file and its folder need jax, numpy, sentencepiece and flatbuffers (require
 import argparse
 import base64
 import functools
+import gzip
 import hashlib
 import itertools
 import json
 import math
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ import numpy as np
 from jax import export
 
 FORMAT = 1
+GZIP = b"\x1f\x8b"
 FIELDS = {
     "made_by",
     "max_source",
@@ -300,6 +304,26 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _lines(path: str) -> list[str]:
+    """The lines of a UTF-8 text, plain or gzipped; "-" is standard input. Raises ExportError where it is none."""
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    name = "standard input" if path == "-" else path
+    try:
+        if data.startswith(GZIP) or path.endswith(".gz"):
+            data = gzip.decompress(data)
+        text = data.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ExportError(
+            f"{name} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
+        ) from error
+    except UnicodeDecodeError as error:
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        raise ExportError(
+            f"{name}, line {line}: byte 0x{byte:02x} is not UTF-8; convert the file, for example with iconv -t utf-8"
+        ) from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
 def main() -> None:
     """Translate a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -308,9 +332,8 @@ def main() -> None:
     parser.add_argument("--nbest", type=int, default=1)
     options = parser.parse_args()
     try:
-        data = sys.stdin.buffer.read() if options.input == "-" else Path(options.input).read_bytes()
-        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n") if data else []
-        results = Model().translate([line.removesuffix("\r") for line in lines], nbest=options.nbest)
+        lines = _lines(options.input)
+        results = Model().translate(lines, nbest=options.nbest)
         if options.nbest > 1:
             results = [f"{i}\t{score}\t{text}" for i, found in enumerate(results) for score, text in found]
         output = "".join(f"{result}\n" for result in results).encode("utf-8")
@@ -318,7 +341,7 @@ def main() -> None:
             sys.stdout.buffer.write(output)
         else:
             Path(options.output).write_bytes(output)
-    except (ExportError, OSError, UnicodeDecodeError) as error:
+    except (ExportError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
