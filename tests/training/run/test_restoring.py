@@ -227,8 +227,8 @@ def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
 
     with pytest.raises(UserError, match=rf"^{folder} has no checkpoint of step 25; it has 10, 20, 30$"):
         ask(folder, 25)
-    with pytest.raises(UserError, match=rf"none: there is no checkpoint here; .* train\.py --workdir={tmp_path}$"):
+    with pytest.raises(UserError, match=rf"none: there is no checkpoint here; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=rf"empty holds no checkpoint yet; .* train\.py --workdir={tmp_path}$"):
+    with pytest.raises(UserError, match=rf"empty holds no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
         ask(tmp_path / "empty")
