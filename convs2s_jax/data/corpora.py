@@ -174,7 +174,8 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
 def missing(cfg: DataConfig, split: str) -> str:
     """The first listed file of a split, or the folder, that is not on this machine; "" if all are there."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
-    from_train = listed["train"] if split == "valid" and not cfg.dir else ()
+    in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, split, cfg.tgt))))
+    from_train = listed["train"] if split == "valid" and not in_folder else ()
     places = [file for pair in listed[split] or from_train for file in (pair if cfg.src else pair[1:])] or [cfg.dir]
     return next((place for place in places if place and not scheme_of(place) and not Path(place).exists()), "")
 

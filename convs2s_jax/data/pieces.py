@@ -85,6 +85,10 @@ class ListedPieces:
         """Each piece of a text, with a space for U+2581."""
         return [piece.replace(_SPACE, " ") for piece in self._processor.encode(text, out_type=str)]
 
+    def is_piece(self, surface: str) -> bool:
+        """Whether the model has this piece, in the list or not; else it is a run of characters unknown to the model."""
+        return self._processor.piece_to_id(surface.replace(" ", _SPACE)) != self._processor.unk_id()
+
     def token(self, i: int) -> str:
         """Return the piece of an id, with U+2581 for a space."""
         return self.words.token(int(i))

@@ -25,7 +25,7 @@ def share(store: TokenStore) -> float:
 
 
 def commonest(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, *, count: int = 5) -> list[str]:
-    """The commonest unknown words in a sample of lines; with sub-words, the commonest unknown characters.
+    """The commonest unknown words in a sample of lines, or pieces of codes; with SentencePiece, unknown characters.
 
     Args:
       store: token ids of `texts`.
@@ -51,9 +51,9 @@ def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, si
 
 
 def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> bool:
-    """Whether more than half of a line's words, and at least 3, are unknown; with sub-words, of its characters.
+    """Whether more than half of a line's words, or pieces of codes, and at least 3 are unknown; or of its characters.
 
-    Tokens would not do: SentencePiece makes one of any number of unknown characters.
+    With SentencePiece characters count, since it makes one token of any number of unknown ones.
 
     Args:
       text: the line.
@@ -67,9 +67,16 @@ def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vo
 
 
 def _units(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> tuple[Sequence[str], int]:
-    """The unknown words of a line, or with sub-words its unknown characters, and the number of all."""
-    words = [surface.strip() for surface in vocabulary.surfaces(text)]
-    unknown = [word for word, token in zip(words, ids, strict=True) if token == UNK]
+    """The unknown words or pieces of a line, and the number of all; of SentencePiece the characters.
+
+    A piece of a model that is not in its list has known characters: it counts as one.
+    """
+    surfaces = vocabulary.surfaces(text)
+    unknown = [surface for surface, token in zip(surfaces, ids, strict=True) if token == UNK]
     if isinstance(vocabulary, SentencePiece | ListedPieces):
-        return "".join(unknown), len("".join(words))
-    return unknown, len(words)
+        units: list[str] = []
+        for one in unknown:
+            whole = isinstance(vocabulary, ListedPieces) and vocabulary.is_piece(one)
+            units += [one.strip()] if whole else one.strip()
+        return units, len("".join(surface.strip() for surface in surfaces))
+    return [surface.strip() for surface in unknown], len(surfaces)

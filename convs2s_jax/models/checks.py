@@ -31,7 +31,7 @@ def check_config(cfg: Any, record: type) -> None:
 
 def check_record(name: str, value: Any, made: Any, kind: str) -> None:
     """Refuse parameters or a cache of another kind than the config's: of another type than `made` returns."""
-    annotated = made.__annotations__.get("return", Any)
+    annotated = getattr(made, "__annotations__", {}).get("return", Any)
     record = typing.get_origin(annotated) or annotated
     if record is not Any and isinstance(record, type) and not isinstance(value, record):
         raise TypeError(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 _RATE = re.compile(r"(?:step|epoch) \d+: .*learning rate ([\d.e+-]+) -> ([\d.e+-]+)")
-_STOPPED = re.compile(r"stopped at (step \d+, epoch \d+): (.*)")
+_STOPPED = re.compile(r"stopped at (step \d+(?:, epoch \d+)?): (.*)")
 _CONTINUED = re.compile(r"continuing at step \d+, epoch \d+")
 _DEVICES = "devices: "
 """How the log of each start begins; the oldest logs have no such line."""

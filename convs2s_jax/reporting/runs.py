@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import content
 from convs2s_jax.reporting import log
 from convs2s_jax.reporting.log import Log
-from convs2s_jax.training.run import lock, metrics_file, run_folder
+from convs2s_jax.training.run import lock, made_workdir, metrics_file, position_file, run_folder
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.holder import Holder
 
@@ -38,6 +39,7 @@ class Run:
       samples: step -> samples of the validation there.
       problems: a sentence for each thing that could not be read.
       trainer: who trains there now; "" if nobody does.
+      mean_of: the steps and the workdir whose mean it is, as `convs2s average` makes it; "" for a run.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Run:
     samples: Mapping[int, tuple[Sample, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     trainer: str = ""
+    mean_of: str = ""
 
     def of(self, split: str) -> list[Mapping[str, Any]]:
         """The reports of a split."""
@@ -67,8 +70,10 @@ def read(workdir: Path, name: str) -> Run:
     """Read a run; errors as in `read_all`."""
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
-    records = _records(workdir, problems)
-    text = _text(workdir / "train.log", problems)
+    mean_of = _mean_of(workdir)
+    of_training = [] if mean_of else problems  # where nothing was trained, there is none
+    records = _records(workdir, of_training)
+    text = _text(workdir / "train.log", of_training)
     return Run(
         name=name,
         workdir=workdir,
@@ -78,7 +83,17 @@ def read(workdir: Path, name: str) -> Run:
         samples=_samples(workdir / "samples", problems),
         problems=tuple(problems),
         trainer=_trainer(workdir),
+        mean_of=mean_of,
     )
+
+
+def _mean_of(workdir: Path) -> str:
+    for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
+        with contextlib.suppress(DamagedError, ValueError, OSError):
+            if origin := position_file.read(place).get(made_workdir.AVERAGED):
+                steps = ", ".join(map(str, origin["steps"]))
+                return f"step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
+    return ""
 
 
 def names(workdirs: Sequence[str]) -> list[str]:

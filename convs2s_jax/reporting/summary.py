@@ -21,6 +21,8 @@ def paragraph(run: Run) -> str:
     size = f" of {log.parameters} parameters" if log.parameters else ""
     where, _, versions = log.devices.removesuffix(")").partition(" (")
     sentences = [f"A model{size}: {kind(run)}.", f"It was trained on {task(run)}" + (f", by {where}" if where else "")]
+    if run.mean_of:
+        return f"{sentences[0]} {ending(run)}"
     sentences[-1] += f" ({versions})." if versions else "; the log names no versions."
     if origin := began_with(run):
         sentences.append(f"It began with the parameters of {origin}.")
@@ -59,6 +61,8 @@ def tested(run: Run) -> Mapping[str, Any] | None:
 def ending(run: Run) -> str:
     """How the training ended, or that it goes on."""
     log = run.log
+    if run.mean_of:
+        return f"It is the mean of {run.mean_of}: nothing was trained here."
     if run.trainer:
         return f"Training goes on: {run.trainer} works there."
     if _SIGNAL.fullmatch(log.why):

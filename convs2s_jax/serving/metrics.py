@@ -16,7 +16,7 @@ class Metrics:
     Attributes:
       requests: answered requests to translate, by status.
       lines: translated lines.
-      seconds: time from the beginning of a request's arrival to its answer; of refusals none, which take no time.
+      seconds: time from the beginning of a request's arrival to its answer, without refusals.
       batch_lines: lines of each batch.
     """
 

@@ -13,6 +13,7 @@ from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run import made_workdir, store_copy
 from convs2s_jax.training.run.configured import state_of
 from convs2s_jax.translation import trained
+from convs2s_jax.translation.output import check_not_of_run
 from convs2s_jax.translation.trained import Steps
 
 
@@ -34,6 +35,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         _place(workdir) != _place(output),
         f"--output={output} is the folder of --workdir: name a new folder; nothing was written",
     )
+    check_not_of_run(output, workdir, "--workdir")
     with store_copy.opened(workdir) as folder, made_workdir.new("--output", output) as made:
         found = trained.restore(folder, steps, None, tell)
         cfg = found.cfg

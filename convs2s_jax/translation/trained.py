@@ -171,7 +171,11 @@ def moved(data: DataConfig, places: Places) -> DataConfig:
     values: Any = data
     for path, text in places:
         values = override(values, path.removeprefix("data."), text, "config.data")
-    return build(DataConfig, values, "config.data") if places else data
+    if not places:
+        return data
+    made = build(DataConfig, values, "config.data")
+    corpora.check_places(made)
+    return made
 
 
 def located_corpus(cfg: Config, split: str, workdir: str, places: Places | None, *, way_out: str) -> Config:

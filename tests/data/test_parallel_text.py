@@ -128,6 +128,7 @@ def test_what_of_a_corpus_is_not_there_is_found_before_it_is_read(folder):
     assert corpora.missing(files("", files=listed), "valid") == gone
     assert corpora.missing(files("", files=listed), "test") == ""
     assert corpora.missing(files(folder, files=listed), "valid") == ""
+    assert corpora.missing(files(folder, files=listed, hold_out=0.1), "valid") == gone
     assert corpora.missing(DataConfig(tgt="en", files=SplitFiles(train=((gone, here),))), "train") == ""
     assert corpora.missing(files("gs://bucket/none"), "train") == ""
 

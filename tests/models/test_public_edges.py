@@ -1,6 +1,7 @@
 """Wrong calls of the public functions of a model are one sentence; both kinds of key are taken alike."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -296,5 +297,5 @@ def test_a_kind_of_ones_own_needs_no_types():
     def loose(key) -> Any:
         return key
 
-    for made in (untyped, loose):
+    for made in (untyped, loose, functools.partial(loose)):
         check_record("params.encoder", 3, made, "own")

@@ -10,8 +10,10 @@ import pytest
 from convs2s_jax.commands import average as command
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
+from convs2s_jax.reporting import summary
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
+from convs2s_jax.reporting.runs import read
 from convs2s_jax.training.run import finetuning, made_workdir, position_file, run_folder
 from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.run.loop import train
@@ -66,7 +68,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
             train(dataclasses.replace(cfg, seed=seed), mean)
     assert sorted(path for path in mean.rglob("*") if path.name != "lock") == files
     tuned = dataclasses.replace(cfg, training=dataclasses.replace(cfg.training, finetune_from=str(mean)))
-    known = finetuning.vocabularies(tuned)
+    known = finetuning.vocabularies(tuned, pytest.fail)
     sizes = {"source": known.src.size, "target": known.tgt.size}
     state = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     told = []
@@ -74,10 +76,17 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
     assert told == [f"fine-tuning: parameters of step 3 of {mean}"]
 
 
-def test_it_is_exported_to_fairseq_and_reported(mean, tmp_path):
-    export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), print)
+def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(trained, mean, tmp_path):
+    told = []
+    export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
+    assert [line for line in told if "fairseq-train" in line] == [
+        f"{tmp_path}/model.pt: without a state of the optimiser; fairseq-train begins it afresh"
+    ]
     page = report(ReportOptions(workdir=(str(mean),), output=str(tmp_path / "page")), when="now", tell=print)
+    told = read(mean, "mean")
+    assert told.problems == ()
+    assert summary.paragraph(told).endswith(f"It is the mean of steps 2, 3 of {trained}: nothing was trained here.")
     assert str(mean) in page.read_text()
 
 
@@ -109,6 +118,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
             ["--workdir=RUN", "--output=there"],
             "--output=there is there already: name a new folder; nothing was written",
         ),
+        (["--workdir=RUN", "--output=RUN/checkpoints/9"], "/checkpoints/9 belongs to the run --workdir="),
         (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint has 'last:4', and "),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=2,9"], "has no checkpoint of step 9; it has 1, 2, 3"),

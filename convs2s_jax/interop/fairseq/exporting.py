@@ -16,7 +16,7 @@ from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import restoring, run_folder
+from convs2s_jax.training.run import made_workdir, restoring, run_folder
 from convs2s_jax.training.run.configured import fresh_state
 from convs2s_jax.training.schedule import ScheduleState
 
@@ -67,7 +67,8 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
         check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
         tell=tell,
     )
-    moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found else None
+    mean = made_workdir.AVERAGED in position  # its optimiser is as before the first update, its scores are of others
+    moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found and not mean else None
     if moments is None:
         tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")
     if cfg.training.optimizer.kind == "adamw":
@@ -75,7 +76,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
             f"{order.output}: fairseq-train continues with its Adam, which adds eps before the bias is corrected; "
             "AdamW here adds it afterwards"
         )
-    if position["batch"]:
+    if position["batch"] and not mean:
         tell(
             f"{order.output}: fairseq-train begins epoch {position['epoch']} anew, of which {order.workdir} saw a part"
         )
@@ -92,7 +93,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
                 updates=position["step"],
                 epoch=position["epoch"],
                 rate=schedule.rate(cfg.training.schedule, rates, step=max(1, position["step"]), epoch=last),
-                best=math.inf if cfg.training.label_smoothing else rates.best,  # fairseq's loss is the smoothed one
+                best=math.inf if mean or cfg.training.label_smoothing else rates.best,  # fairseq's loss is smoothed
                 momentum=moments,
             )
             dictionaries.write(vocabularies.src, folder, source)

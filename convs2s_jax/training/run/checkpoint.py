@@ -215,13 +215,14 @@ def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if distributed.is_loss(error):
+        room = _room(error)
+        if not room and distributed.is_loss(error):
             raise
         last = max((other for other in finished(Path(checkpoints.directory)) if other != step), default=None)
         good = "no earlier one exists" if last is None else f"the last good one is step {last}"
         raise UserError(
             f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
-            f"({_room(error) or first_line(error)}); {good}. Make room and run the same command again"
+            f"({room or first_line(error)}); {good}. Make room and run the same command again"
         ) from error
 
 
@@ -233,7 +234,10 @@ def wait(checkpoints: Checkpoints) -> None:
 
 
 def check(checkpoints: Checkpoints) -> None:
-    """Raise UserError if the last save has ended and could not be written; one in progress is not waited for."""
+    """Raise UserError if the last save has ended and could not be written; one in progress is not waited for.
+
+    Where one of several processes failed alone, Orbax waits for it, and the next save raises the error.
+    """
     if not isinstance(checkpoints, Elsewhere) and not checkpoints.is_saving_in_progress():
         wait(checkpoints)
 

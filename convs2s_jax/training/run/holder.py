@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import math
 import os
 import socket
 import sys
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -13,6 +16,10 @@ from convs2s_jax.core.errors import UserError
 
 LOST = 75
 """Exit status where another process was lost, or has taken the lock (EX_TEMPFAIL): the command may be given again."""
+
+
+LOOKS = 5
+"""How often a claim that is waited for is looked at in the time of a beat."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +63,17 @@ class Holder:
         if not (self.machine and self.started) or self.machine != _machine():
             return None
         return _started(self.process) == self.started
+
+
+def looks(silence: float, beat: float) -> Iterator[None]:
+    """Moments at which to look for a sign of life during `silence` seconds, `LOOKS` for each `beat` seconds.
+
+    They are counted: a process that was itself stopped for longer looks again as often as before.
+    """
+    count = math.ceil(LOOKS * max(silence / beat, 1))
+    for _ in range(count):
+        time.sleep(silence / count)
+        yield
 
 
 def in_use(workdir: Path | str, holder: Holder | None) -> UserError:

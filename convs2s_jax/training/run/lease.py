@@ -7,16 +7,14 @@ not compared. Then the next number can be claimed, and the file system lets only
 """
 
 import contextlib
-import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from convs2s_jax.training.run.holder import Holder, end_lost, in_use, this_process
+from convs2s_jax.training.run.holder import Holder, end_lost, in_use, looks, this_process
 
 BEAT = 5.0
 """Seconds between two beats of a holder."""
@@ -24,8 +22,6 @@ SILENCE = 60.0
 """Seconds without a beat after which a claim is over."""
 OVER = b"over\n"
 """Content of a claim that was given back."""
-LOOKS = 5
-"""How often a claim that is waited for is looked at in the time of a beat."""
 
 
 class Claim(NamedTuple):
@@ -107,17 +103,12 @@ def _holder(claim: Claim) -> Holder | None:
 
 
 def _watch(workdir: Path, name: str, claim: Claim) -> None:
-    """Wait until a claim has been silent for `SILENCE` seconds. Raises UserError at a sign of life.
-
-    Looks are counted, not seconds: a process that was itself stopped for longer looks again as often as before.
-    """
+    """Wait until a claim has been silent for `SILENCE` seconds. Raises UserError at a sign of life."""
     sys.stderr.write(
         f"--workdir={workdir}: {_holder(claim) or 'another process'} claims it; waiting {SILENCE:.0f} s for a sign of "
         "life, since this file system has no flock\n"
     )
-    looks = math.ceil(LOOKS * max(SILENCE / BEAT, 1))
-    for _ in range(looks):
-        time.sleep(SILENCE / looks)
+    for _ in looks(SILENCE, BEAT):
         now = _newest(workdir, name)
         if now.content == OVER:
             return

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from convs2s_jax.core.errors import first_line
+from convs2s_jax.core.errors import UserError, first_line, one_line
 from convs2s_jax.core.files import open_to_append
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.events import Events
@@ -99,7 +99,8 @@ class Reports:
             for file in (self._metrics, self._log, self._events):
                 files.callback(file.close)
             if isinstance(error, Exception):  # the user is told by whoever catches it
-                files.callback(self._logged, _stamped(f"stopped at {self._at}: {first_line(error)}"))
+                why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
+                files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
 
     def tell(self, sentence: str) -> None:
         """Show a sentence to the user and write it to the log."""

@@ -111,10 +111,11 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
-    if hypotheses and distributed.is_primary():
-        validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
     measured = {LOSS: loss, **scores}
-    session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured)
+    with session.clock.during("other"):
+        if hypotheses and distributed.is_primary():
+            validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
+        session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured)
     position = dataclasses.replace(position, validated=position.step)
     if scheduled:
         after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
@@ -245,13 +246,13 @@ def way_out(session: Session) -> str:
     """
     with contextlib.suppress(Exception):
         session.checkpoints.wait_until_finished()
-    place = session.place.address or session.run.workdir
+    workdir = session.run.workdir  # that of a store is copied there
     steps = run_folder.finished(run_folder.checkpoints(session.run.workdir))
     if not steps:
         return "Use a lower learning rate or clip, in another workdir"
     metric = session.run.cfg.training.best_metric
     best = selection.best_of(session.checkpoints.validations, steps, metric) or max(steps)
     return (
-        f"Use a lower learning rate or clip, in another workdir; --config.training.finetune_from={place} begins it "
+        f"Use a lower learning rate or clip, in another workdir; --config.training.finetune_from={workdir} begins it "
         f"with the parameters of step {best}"
     )

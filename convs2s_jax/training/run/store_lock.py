@@ -8,7 +8,6 @@ clocks are compared.
 
 import contextlib
 import json
-import math
 import sys
 import threading
 import time
@@ -17,15 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convs2s_jax.core import stores
-from convs2s_jax.training.run.holder import Holder, end_lost, in_use, this_process
+from convs2s_jax.training.run.holder import Holder, end_lost, in_use, looks, this_process
 from convs2s_jax.training.run.interrupts import EndedAtOnceError
 
 BEAT = 10.0
 """Seconds between two beats of a holder."""
 SILENCE = 60.0
 """Seconds without a beat after which a claim is over, unless its process is known to live or to have ended."""
-LOOKS = 5
-"""How often claims that are waited for are looked at in the time of a beat."""
 PREFIX = "lock-"
 
 
@@ -120,15 +117,10 @@ def _over(workdir: str) -> Mapping[str, bytes]:
 
 
 def _watch(workdir: str, silent: Mapping[str, bytes]) -> None:
-    """Wait until claims have been silent for `SILENCE` seconds. Raises UserError at a sign of life.
-
-    Looks are counted, not seconds: a process that was itself stopped for longer looks again as often as before.
-    """
+    """Wait until claims have been silent for `SILENCE` seconds. Raises UserError at a sign of life."""
     holders = ", ".join(str(_holder(text) or "another process") for text in silent.values())
     sys.stderr.write(f"--workdir={workdir}: {holders} claims it; waiting {SILENCE:.0f} s for a sign of life\n")
-    looks = math.ceil(LOOKS * max(SILENCE / BEAT, 1))
-    for _ in range(looks):
-        time.sleep(SILENCE / looks)
+    for _ in looks(SILENCE, BEAT):
         now = _claims(workdir)
         for name, text in now.items():
             if silent.get(name, text) != text:

@@ -67,7 +67,7 @@ def test_a_process_that_is_stopped_while_it_waits_still_hears_a_beat(tmp_path, m
     stale(tmp_path, elsewhere=True)
     claim = lease._newest(tmp_path, "lock")
     beat = {3: lambda: (tmp_path / "lock-4").write_bytes(claim.content + b"18\n")}
-    monkeypatch.setattr(lease, "time", StoppedClock(lease.SILENCE, beat))
+    monkeypatch.setattr(holder, "time", StoppedClock(lease.SILENCE, beat))
     with pytest.raises(UserError, match="is in use"):
         lease._watch(tmp_path, "lock", claim)
 

@@ -11,6 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.reporting import log
 from convs2s_jax.training.run import metrics_file
 from convs2s_jax.training.run.interrupts import StoppedBeforeUpdateError
 from convs2s_jax.training.run.reports import Reports, perplexity
@@ -233,6 +234,14 @@ def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(t
     assert ("epoch 1 loss 2.000]" in shown) == (columns > 0)
 
 
+def test_a_report_knows_why_a_run_ended_before_its_first_update_and_the_way_out(tmp_path):
+    why = f"the loss is nan{' and so on' * 40}: the way out"
+    with pytest.raises(UserError), Reports(tmp_path, step=0):
+        raise UserError(why)
+    found = log.read((tmp_path / "train.log").read_text())
+    assert (found.stopped, found.why) == ("step 0", why)
+
+
 def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):
     """The user is told by the command; a stop before the first update is no failure."""
 
@@ -244,6 +253,8 @@ def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):
     for step, error in enumerate((UserError("the disk is full"), StoppedBeforeUpdateError(), KeyboardInterrupt()), 7):
         with pytest.raises(type(error)):
             ended(step, error)
-    [line] = (tmp_path / "train.log").read_text().splitlines()
+    text = (tmp_path / "train.log").read_text()
+    [line] = text.splitlines()
     assert line.split(maxsplit=2)[2] == "stopped at step 7, epoch 2: the disk is full"
+    assert (log.read(text).stopped, log.read(text).why) == ("step 7, epoch 2", "the disk is full")
     assert "full" not in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_a_beating_claim_of_another_machine_is_respected(bucket, monkeypatch):  
 def test_a_process_that_is_stopped_while_it_waits_still_hears_a_beat(bucket, monkeypatch):  # noqa: F811
     claim(machine="another")
     beat = {3: lambda: claim(machine="another", beats=1)}
-    monkeypatch.setattr(store_lock, "time", StoppedClock(store_lock.SILENCE, beat))
+    monkeypatch.setattr(holder, "time", StoppedClock(store_lock.SILENCE, beat))
     with pytest.raises(UserError, match="is in use"):
         store_lock._watch(RUN, store_lock._claims(RUN))
 
