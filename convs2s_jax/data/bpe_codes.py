@@ -237,8 +237,15 @@ def of_list(path: Path) -> CodedWords | WordList:
       UserError: a file is damaged, or the codes are those of another list.
     """
     words, codes = WordList.load(path), path.with_suffix(".codes")
-    if not codes.exists():
-        return words
+    return with_codes(words, codes) if codes.exists() else words
+
+
+def with_codes(words: WordList, codes: Path) -> CodedWords:
+    """A list of words with the codes of a file.
+
+    Raises:
+      UserError: the file is damaged, or its codes are those of another list.
+    """
     made = CodedWords(Codes.load(codes), words)
     made.check(codes)
     return made

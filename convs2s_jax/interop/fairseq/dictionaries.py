@@ -7,19 +7,18 @@ from pathlib import Path
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import SPECIAL
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, is_marked
+from convs2s_jax.data.bpe_codes import CodedWords, is_marked, with_codes
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.data.words import WordList
 
 _MOST_BYTES, _MOST_ENTRIES = 2**28, 2_000_000
+Paths = tuple[Path | None, Path | None]
+"""A file for each side, or none."""
 
 
-Sides = tuple[Path | None, Path | None]
-
-
-def read(folder: Path, languages: Sequence[str], models: Sides, codes: Sides = (None, None)) -> Vocabularies:
+def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (None, None)) -> Vocabularies:
     """Vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
 
     Args:
@@ -29,7 +28,7 @@ def read(folder: Path, languages: Sequence[str], models: Sides, codes: Sides = (
       codes: for each side codes of subword-nmt, or None; those of a side without a model are used.
 
     Raises:
-      UserError: a missing or damaged file, or a model or codes that make none of the pieces in their dictionary.
+      UserError: a missing or damaged file, a model that makes none of the dictionary's pieces, or codes that make few.
     """
     sides: list[Vocabulary] = []
     for language, model, merges in zip(languages, models, codes, strict=True):
@@ -41,7 +40,7 @@ def read(folder: Path, languages: Sequence[str], models: Sides, codes: Sides = (
             )
         _check_length(path)
         words = WordList.load(path)
-        sides.append(_with_model(words, model) if model else _with_codes(words, merges) if merges else words)
+        sides.append(_with_model(words, model) if model else with_codes(words, merges) if merges else words)
     return Vocabularies(*sides)
 
 
@@ -114,10 +113,4 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
 def _with_model(words: WordList, model: Path) -> ListedPieces:
     made = ListedPieces(read_bytes(model, remedy="give a SentencePiece model"), words)
     made.check(model)
-    return made
-
-
-def _with_codes(words: WordList, codes: Path) -> CodedWords:
-    made = CodedWords(Codes.load(codes), words)
-    made.check(codes)
     return made

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build, override, to_dict
 from convs2s_jax.core.errors import UserError, located
-from convs2s_jax.core.files import new_folder
 from convs2s_jax.data.bpe_codes import MARK
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.vocabulary import Vocabularies
@@ -101,22 +100,18 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
       UserError: an unusable file, a model that does not fit it, or an existing workdir.
     """
     _check(order)
-    found = [load(path) for path in order.checkpoints]
-    if order.average:
-        alone = dataclasses.replace(order, momentum=False)
-        made = [_average([_convert(one, alone, tell) for one in found])]
-        tell(f"the average of {len(found)} checkpoints: its momentum starts afresh, since updates belong to one model")
-    else:
-        made = [_convert(one, order, tell) for one in found]
-    try:
-        with contextlib.ExitStack() as stack:
-            parts = [stack.enter_context(new_folder(path)) for path in order.workdirs]
-            for part, one in zip(parts, made, strict=True):
-                _write(part, one)
-            for part, path in zip(parts, order.workdirs, strict=True):
-                part.rename(path.absolute())
-    except OSError as error:
-        raise UserError(f"--workdir={order.workdirs[0]} cannot be written: {error.strerror}") from error
+    with contextlib.ExitStack() as stack:
+        parts = [stack.enter_context(made_workdir.new("--workdir", str(path))) for path in order.workdirs]
+        found = [load(path) for path in order.checkpoints]
+        if order.average:
+            alone = dataclasses.replace(order, momentum=False)
+            made = [_average([_convert(one, alone, tell) for one in found])]
+            what = f"the average of {len(found)} checkpoints"
+            tell(f"{what}: its momentum starts afresh, since updates belong to one model")
+        else:
+            made = [_convert(one, order, tell) for one in found]
+        for part, one in zip(parts, made, strict=True):
+            _write(part, one)
     for path, one in zip(order.workdirs, made, strict=True):
         at = f"step {one.position.step}, epoch {one.position.epoch}"
         tell(f"{path}: {at}; convs2s decode --workdir={path} translates")
@@ -137,10 +132,6 @@ def _check(order: Import) -> None:
     for i, path in enumerate(order.workdirs):
         if path in order.workdirs[:i]:
             raise UserError(f"--workdir={path} is named twice: each checkpoint needs a workdir of its own")
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise UserError(f"--workdir={path} is there already: name a new folder; nothing was written")
-        if not path.absolute().parent.is_dir():
-            raise UserError(f"--workdir={path}: there is no folder {path.absolute().parent}; make it first")
 
 
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:

@@ -134,8 +134,9 @@ def test_a_workdir_that_is_taken(file, tmp_path):
     before = sorted(str(path) for path in workdir.rglob("*"))
     refused(file, workdir, "run is there already: name a new folder; nothing was written")
     assert sorted(str(path) for path in workdir.rglob("*")) == before
-    with pytest.raises(UserError, match=r"there is no folder .*no; make it first"):
-        examples.bring_in(file, tmp_path / "no" / "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--workdir=.*file/run cannot be written: Not a directory"):
+        examples.bring_in(file, tmp_path / "file" / "run")
 
 
 def test_a_second_checkpoint_that_fails_leaves_none_of_the_first(file, values, tmp_path):

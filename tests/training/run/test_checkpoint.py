@@ -141,6 +141,7 @@ def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_doe
 def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch, nested):
     """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
     monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
+
     class Manager:
         directory, writing = tmp_path, 3
 
