@@ -20,7 +20,7 @@ OPTIONS = (
     *("jax_optimization_level", "jax_memory_fitting_level", "jax_exec_time_optimization_effort"),
     *("jax_memory_fitting_effort", "jax_default_matmul_precision"),
 )
-"""Settings of JAX by which programs differ, in the environment in capitals."""
+"""Settings of JAX by which programs differ, in the environment in capitals. Not every version has all of them."""
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 NO_MATTER = "--xla_force_host_platform_device_count"
 """A flag by which no program differs."""
@@ -69,7 +69,7 @@ def joined(known: Facts, about: Facts, folder: Path) -> Facts:
 
 def settings(environment: Mapping[str, str]) -> dict[str, str | None]:
     """The settings of JAX and of the compilers, None for those that are not set."""
-    options = {name.upper(): jax.config.values[name] for name in OPTIONS}
+    options = {name.upper(): jax.config.values.get(name) for name in OPTIONS}
     found = {name: None if value is None else str(value) for name, value in options.items()}
     for name in VARIABLES:
         flags = [flag for flag in environment.get(name, "").split() if not flag.startswith(NO_MATTER)]

@@ -36,6 +36,8 @@ def test_settings_of_compilers_are_compared():
     ("name", "value"), list(zip(provenance.OPTIONS, ["O1", "O1", -0.5, -0.5, "highest"], strict=True))
 )
 def test_settings_of_jax_are_compared(name, value):
+    if name not in jax.config.values:
+        pytest.skip("this version of JAX has no such setting")
     before, default = of_plans(), jax.config.values[name]
     jax.config.update(name, value)
     try:

@@ -77,6 +77,7 @@ def test_no_training_goes_on_there_and_another_begins_with_it(mean, trained):
 
 
 def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(trained, mean, tmp_path):
+    pytest.importorskip("torch")
     told = []
     export_checkpoint(Export(workdir=mean, output=tmp_path / "model.pt"), told.append)
     assert (tmp_path / "model.pt").stat().st_size > 0
