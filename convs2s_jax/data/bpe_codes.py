@@ -180,7 +180,7 @@ class CodedWords:
         values = {
             "version": self.codes.version,
             "merges": self.codes.merges,
-            "pieces": list(zip(self.words.words, self.words.counts, strict=True)),
+            "pieces": self.words.entries(),
         }
         return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
@@ -204,11 +204,10 @@ class CodedWords:
     @classmethod
     def _of(cls, values: Any) -> "CodedWords | None":
         """From the content of a file; None, ValueError, KeyError or TypeError if it is not what `save` writes."""
-        version, lines = values["version"], [(piece, count) for piece, count in values["pieces"]]
+        version, words = values["version"], WordList.of_entries(values["pieces"])
         merges = tuple((left, right) for left, right in values["merges"])
         whole = version in _VERSIONS and all(type(one) is str and one for pair in merges for one in pair)
-        whole = whole and all(type(piece) is str and type(n) is int and 0 <= n < 2**63 for piece, n in lines)
-        made = cls(Codes(merges, version), WordList(tuple(piece for piece, _ in lines), tuple(n for _, n in lines)))
+        made = cls(Codes(merges, version), words)
         return made if whole and made.fingerprint else None  # raises ValueError for half of a surrogate pair
 
     def check(self, where: Path) -> None:

@@ -98,8 +98,7 @@ class ListedPieces:
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
-        lines = [[word, count] for word, count in zip(self.words.words, self.words.counts, strict=True)]
-        values = {"model": base64.b64encode(self.model).decode(), "pieces": lines}
+        values = {"model": base64.b64encode(self.model).decode(), "pieces": self.words.entries()}
         return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
     @classmethod
@@ -111,11 +110,9 @@ class ListedPieces:
         """
         values = read_json(path, remedy="restore it")
         try:
-            lines = [(word, count) for word, count in values["pieces"]]
-            whole = all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines)
-            words = WordList(tuple(word for word, _ in lines), tuple(count for _, count in lines))
+            words = WordList.of_entries(values["pieces"])
             made = cls(base64.b64decode(values["model"], validate=True), words)
-            whole = whole and bool(made.fingerprint)  # raises ValueError for half of a surrogate pair
+            whole = bool(made.fingerprint)  # raises ValueError for half of a surrogate pair
         except (ValueError, KeyError, TypeError):
             whole = False
         if not whole:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
@@ -67,6 +68,18 @@ class WordList:
     def token(self, i: int) -> str:
         """Return the word of an id."""
         return SPECIAL[i] if i < len(SPECIAL) else self.words[i - len(SPECIAL)]
+
+    def entries(self) -> list[tuple[str, int]]:
+        """Each word with its count, for a file in JSON."""
+        return list(zip(self.words, self.counts, strict=True))
+
+    @classmethod
+    def of_entries(cls, values: Any) -> "WordList":
+        """From `entries` as JSON has them. ValueError or TypeError where they are no pairs of a word and a count."""
+        lines = [(word, count) for word, count in values]
+        if not all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines):
+            raise ValueError("an entry is no word with its count")
+        return cls(tuple(word for word, _ in lines), tuple(count for _, count in lines))
 
     def save(self, path: Path) -> None:
         """Write fairseq's dict.txt: a word and its count on each line, without the special symbols."""
