@@ -94,11 +94,11 @@ def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tup
     return _text(cfg, "train", parts["train"]), _text(cfg, "valid", parts["valid"], optional=cfg.hold_out == 0)
 
 
-def shared_pairs(text: ParallelText, train: ParallelText) -> int:
-    """Number of pairs of a split, each copy counted, that are also in the training text; without empty ones."""
-    pairs = set(zip(text.src, text.tgt, strict=True)) - {("", "")}
-    found = {pair for pair in zip(train.src, train.tgt, strict=True) if pair in pairs}
-    return sum(pair in found for pair in zip(text.src, text.tgt, strict=True))
+def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
+    """Number of pairs of each split, each copy counted, that are also in the training text; without empty ones."""
+    pairs = {pair for text in texts for pair in zip(text.src, text.tgt, strict=True)} - {("", "")}
+    found = {pair for pair in zip(train.src, train.tgt, strict=True) if pair in pairs}  # one pass for all splits
+    return [sum(pair in found for pair in zip(text.src, text.tgt, strict=True)) for text in texts]
 
 
 def _kind(cfg: DataConfig) -> Kind:

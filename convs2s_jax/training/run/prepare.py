@@ -97,8 +97,9 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     if valid_text.rows is not None:
         copies = f"; {valid_text.copies} copies of them are left out" if valid_text.copies else ""
         tell(f"held out for validation: {len(valid_text)} pairs{copies}")
-    for held in (valid_text, test_text):
-        if count := parallel_text.shared_pairs(held, text):
+    given = valid_text, test_text
+    for held, count in zip(given, parallel_text.shared_pairs(text, *given), strict=True):
+        if count:
             tell(
                 f"{held.name}: {count} of {len(held)} pairs are also in the training text, so the loss and the scores "
                 "are better than on new text"
