@@ -9,6 +9,7 @@ import hashlib
 import heapq
 import itertools
 import json
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,10 +49,18 @@ class Codes:
         return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._cut)
 
     def _cut(self, word: str) -> tuple[str, ...]:
+        return self._pieces(word, functools.partial(merged, ranks=self._ranks))
+
+    def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
+        """The pieces of a word where each merge is left out with the probability `rate`, each time anew."""
+        return self._pieces(word, functools.partial(merged_at_random, ranks=self._ranks, rate=rate, rng=rng))
+
+    def _pieces(self, word: str, merge: Callable[[Sequence[str]], list[str]]) -> tuple[str, ...]:
+        """The pieces that merges make of the letters of a word."""
         if len(word) < 2:
             return (word,)
         symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
-        *first, last = merged(symbols, self._ranks)
+        *first, last = merge(symbols)
         *first, last = [*first, last.removesuffix(_END)] if last != _END else first
         return (*(f"{piece}{MARK}" for piece in first), last)
 
@@ -121,6 +130,29 @@ def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list
     return [part for part in parts if part]
 
 
+def merged_at_random(
+    symbols: Sequence[str], ranks: Mapping[tuple[str, str], int], *, rate: float, rng: random.Random
+) -> list[str]:
+    """Merge neighbours as `merged` does, but before each step leave out every place with the probability `rate`.
+
+    It ends where all places are left out (Provilkov et al. 2020, algorithm 1).
+    """
+    parts = [*symbols]
+    while True:
+        pairs = itertools.pairwise(parts)
+        places = [(ranks[pair], i) for i, pair in enumerate(pairs) if pair in ranks and rng.random() >= rate]
+        if not places:
+            return parts
+        lowest = min(places)[0]
+        chosen = {i for rank, i in places if rank == lowest}
+        joined, i = list[str](), 0
+        while i < len(parts):
+            both = i in chosen
+            joined.append(parts[i] + parts[i + 1] if both else parts[i])
+            i += 1 + both
+        parts = joined
+
+
 @dataclasses.dataclass(frozen=True)
 class CodedWords:
     """A vocabulary of the pieces that codes cut words into; words are separated by white space.
@@ -155,6 +187,16 @@ class CodedWords:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS; an empty text has no tokens."""
         return self.words.encode([" ".join(self.pieces(text)) for text in texts])
+
+    def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
+        """Token ids of a random segmentation of each text; see `data.segmentation`."""
+        rng = random.Random(seed)
+        return self.words.encode(
+            [
+                " ".join(piece for word in text.split() for piece in self.codes.cut_at_random(word, rate, rng))
+                for text in texts
+            ]
+        )
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
         """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""

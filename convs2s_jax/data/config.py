@@ -149,6 +149,9 @@ class DataConfig:
       tfds_dir: folder of the data sets of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
       cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
       vocabulary: how the vocabularies are learned.
+      subword_sampling: above 0, the training text is cut into sub-words anew in each epoch, at random (docs/data.md).
+        With bpe, the probability that a merge is left out, such as 0.1; with unigram, the power to which probabilities
+        are raised: the lower, the more random. 0: the best segmentation always.
       batch: how batches are made.
     """
 
@@ -162,6 +165,7 @@ class DataConfig:
     tfds_dir: str = ""
     cache_dir: str = ""
     vocabulary: VocabularyConfig = dataclasses.field(default_factory=VocabularyConfig)
+    subword_sampling: float = 0.0
     batch: BatchConfig = dataclasses.field(default_factory=BatchConfig)
 
     def __post_init__(self) -> None:
@@ -177,6 +181,10 @@ class DataConfig:
         check(
             self.hold_out is None or 0 <= self.hold_out <= 0.5,
             f"hold_out is {self.hold_out}: a share of train, from 0 (no validation) to 0.5",
+        )
+        check(
+            0 <= self.subword_sampling <= 1,
+            f"subword_sampling is {self.subword_sampling}: from 0 (the best segmentation always) to 1",
         )
         for side in SIDES[kind][-1:]:
             check(getattr(self, side) != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")

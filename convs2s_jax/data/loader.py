@@ -1,6 +1,6 @@
 """Loading the batches of a plan: a background thread fills them and sends them to the device ahead of their use.
 
-The plan of the next epoch is made in the background as well.
+What the next epoch needs is made in the background as well.
 """
 
 import dataclasses
@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from convs2s_jax.core.rows import pad_rows
 from convs2s_jax.data.plan import Plan, PlannedBatch
+
+E = TypeVar("E")
 
 AHEAD = 4
 """Batches prepared before they are asked for."""
@@ -99,29 +101,29 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
         thread.join()
 
 
-class Plans:
-    """Plans of epochs. While one is in use, a background thread makes the next."""
+class Epochs(Generic[E]):
+    """What epochs are made of. While one is in use, a background thread makes the next."""
 
-    def __init__(self, make: Callable[[int], Plan], *, last: int | None = None) -> None:
+    def __init__(self, make: Callable[[int], E], *, last: int | None = None) -> None:
         """Make nothing yet.
 
         Args:
-          make: the plan of an epoch, numbered from 1.
+          make: what an epoch needs, such as its plan; epochs are numbered from 1.
           last: the last epoch that will be asked for; None if it is not known.
         """
         self._make, self._last = make, last
-        self._next: tuple[int, Future[Plan]] | None = None
+        self._next: tuple[int, Future[E]] | None = None
 
-    def of(self, epoch: int) -> Plan:
-        """The plan of an epoch; begins with that of the next. An error in `make` is raised here."""
+    def of(self, epoch: int) -> E:
+        """What an epoch needs; begins with the next one's. An error in `make` is raised here."""
         begun, self._next = self._next, None
         plan = begun[1].result() if begun and begun[0] == epoch else self._make(epoch)
         if self._last is None or epoch < self._last:
             self._next = (epoch + 1, self._begin(epoch + 1))
         return plan
 
-    def _begin(self, epoch: int) -> "Future[Plan]":
-        future: Future[Plan] = Future()
+    def _begin(self, epoch: int) -> "Future[E]":
+        future: Future[E] = Future()
 
         def work() -> None:
             try:
@@ -129,5 +131,5 @@ class Plans:
             except BaseException as error:  # raised again by `of`
                 future.set_exception(error)
 
-        threading.Thread(target=work, name=f"plan of epoch {epoch}", daemon=True).start()
+        threading.Thread(target=work, name=f"epoch {epoch}", daemon=True).start()
         return future

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import sentencepiece
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data.sentencepiece import SentencePiece
+from convs2s_jax.data.sentencepiece import SentencePiece, sampled
 from convs2s_jax.data.words import WordList
 
 _SPACE = "\u2581"
@@ -69,8 +69,16 @@ class ListedPieces:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without EOS; an empty text has no tokens."""
+        return self._numbered(self._processor.encode(text, out_type=str) for text in texts)
+
+    def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
+        """Token ids of a random segmentation of each text; see `data.segmentation`."""
+        return self._numbered(sampled(self._processor, texts, str, rate=rate, seed=seed))
+
+    def _numbered(self, segmented: Iterable[Sequence[str]]) -> list[list[int]]:
+        """The ids of the pieces of each text."""
         ids = self._ids
-        return [[ids.get(piece, UNK) for piece in self._processor.encode(text, out_type=str)] for text in texts]
+        return [[ids.get(piece, UNK) for piece in pieces] for pieces in segmented]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
         """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""

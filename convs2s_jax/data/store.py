@@ -1,12 +1,13 @@
 """Tokenised text on disk: encoded once, then read through a memory map and compared with its checksum."""
 
+import array
 import dataclasses
 import functools
 import hashlib
 import itertools
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -95,6 +96,20 @@ def tokenize(
     return _open(path, key)
 
 
+def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
+    """Token ids of sentences, not on disk.
+
+    Args:
+      sentences: token ids without EOS.
+      size: entries of the vocabulary.
+    """
+    ids, lengths = array.array(_width(size).char), array.array("q", [0])
+    for sentence in sentences:
+        ids.extend(sentence)
+        lengths.append(len(sentence))
+    return TokenStore(np.frombuffer(ids, _width(size)), np.cumsum(np.frombuffer(lengths, np.int64)))
+
+
 def peek(path: Path) -> TokenStore | None:
     """A file that `tokenize` wrote; None if it cannot be read.
 
@@ -154,13 +169,18 @@ def _open(path: Path, key: bytes | None) -> TokenStore:
     return TokenStore(tokens, data[start:].view("<i8"))
 
 
+def _width(size: int) -> np.dtype[Any]:
+    """The type of the ids of a vocabulary of this size."""
+    return np.dtype("<u2" if size <= 1 << 16 else "<u4")
+
+
 def _offsets_start(total: int, width: int) -> int:
     return _HEADER.size + -(-total * width // 8) * 8
 
 
 def _write(file: BinaryIO, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, bar: Any) -> None:
     """Write the content and then, at its front, the header that makes it valid."""
-    dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
+    dtype = _width(vocabulary.size)
     lengths = []
     content = stream()
 

@@ -54,8 +54,11 @@ class BatchPlan:
 def of_run(cfg: Config, workdir: Path) -> BatchPlan | None:
     """The plan of the tokenised text in the run's cache; None where that is gone. Nothing is tokenised.
 
-    Where the cache has texts of several runs, the checkpoints tell which is this run's.
+    Where the cache has texts of several runs, the checkpoints tell which is this run's. It has no segmentation of a
+    single epoch (`data.subword_sampling`).
     """
+    if cfg.data.subword_sampling:
+        return None
     folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
     sources, targets = (_stores(folder, side) for side in ("src", "tgt"))
     pairs = sorted(  # both sides of a run are written one after the other

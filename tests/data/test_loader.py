@@ -139,7 +139,7 @@ def test_the_plan_of_the_next_epoch_is_made_while_one_is_used():
         made[epoch].set()
         return plan_of(epoch)
 
-    plans = loader.Plans(make, last=4)
+    plans = loader.Epochs(make, last=4)
     for epoch in (2, 3, 4):  # a resumed run begins anywhere
         assert len(plans.of(epoch).batches) == epoch
         if epoch < 4:
@@ -154,7 +154,7 @@ def test_error_in_a_plan_is_raised_where_its_epoch_begins():
             raise Broken("plan")
         return plan_of(1)
 
-    plans = loader.Plans(make)
+    plans = loader.Epochs(make)
     plans.of(1)
     with pytest.raises(Broken, match="plan"):
         plans.of(2)

@@ -20,7 +20,7 @@ class Split:
     """One split: its text and its token ids, side by side.
 
     Attributes:
-      text: the lines; those of the training split are gone once it is prepared.
+      text: the lines; those of the training split are gone once it is prepared, unless each epoch segments them anew.
       src: token ids of the sources.
       tgt: token ids of the targets.
       longest: sources are cut to this number of tokens, end symbol included; None for no cut.

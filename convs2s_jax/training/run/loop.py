@@ -4,6 +4,7 @@ import dataclasses
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,10 +13,11 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, distributed, selection
+from convs2s_jax.training.run import checkpoint, distributed, segmenting, selection
 from convs2s_jax.training.run.ahead import Wanted, wanted
 from convs2s_jax.training.run.batches import batch_on
 from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.dataset import Split, fingerprint
 from convs2s_jax.training.run.device_memory import device_memory
 from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
 from convs2s_jax.training.run.opening import open_run
@@ -44,7 +46,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
         forget()  # an earlier run may have ended where some had compiled what others had not, and compiling is together
     with suppress(StoppedBeforeUpdateError), interrupts, ExitStack() as stack:
         session, state, position = open_run(cfg, stack.enter_context(opened(workdir)), interrupts, stack)
-        window, plans = _window(session, state, position), _plans(session)
+        window, epochs = _window(session, state, position), _epochs(session)
         session.profile.done(position.step, state)
         bounds = cfg.training
         if _due(bounds, position) and position.validated < position.step:  # a signal had prevented it
@@ -52,7 +54,7 @@ def train(cfg: Config, workdir: Path | str, interrupts: Interrupts | None = None
             position = validate(session, state, position, scheduled=True)
         while not (why := _ended(bounds, position)) and not interrupts.received:
             with session.clock.during("compute"):
-                state, position = _epoch(session, window, plans, state, position)
+                state, position = _epoch(session, window, epochs, state, position)
         interrupts.begin()  # also where an earlier start has done all updates
         if why and position.validated < position.step:
             position = validate(session, state, position, scheduled=False)
@@ -95,26 +97,40 @@ def _window(session: Session, state: TrainState, position: Position) -> Window:
     )
 
 
-def _plans(session: Session) -> loader.Plans:
-    """The plans of all epochs."""
+class _Epoch(NamedTuple):
+    """The training data in the segmentation of an epoch, and the plan of its batches."""
+
+    split: Split
+    plan: plan.Plan
+
+
+def _epochs(session: Session) -> loader.Epochs[_Epoch]:
+    """What all epochs are made of."""
     run = session.run
+    longest = max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
 
-    def of(epoch: int) -> plan.Plan:
-        return plan.plan_epoch(*run.train.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
+    def of(epoch: int) -> _Epoch:
+        split = segmenting.of_epoch(
+            run.cfg.data, run.train, run.vocabularies, seed=run.cfg.seed, epoch=epoch, longest=longest
+        )
+        planned = plan.plan_epoch(*split.lengths(), run.rows, run.shapes, seed=run.cfg.seed, epoch=epoch)
+        return _Epoch(split, planned)
 
-    return loader.Plans(of, last=run.cfg.training.max_epochs)
+    return loader.Epochs(of, last=run.cfg.training.max_epochs)
 
 
 def _epoch(
-    session: Session, window: Window, plans: loader.Plans, state: TrainState, position: Position
+    session: Session, window: Window, epochs: loader.Epochs[_Epoch], state: TrainState, position: Position
 ) -> tuple[TrainState, Position]:
     """Run the updates up to the end of the epoch or of training."""
     run, cfg = session.run, session.run.cfg.training
     with session.clock.during("input"):
-        epoch = plans.of(position.epoch)
+        split, epoch = epochs.of(position.epoch)
+        if run.cfg.data.subword_sampling:
+            distributed.agree(f"segmentation in epoch {position.epoch}", fingerprint(split.src, split.tgt))
 
     def make(planned: plan.PlannedBatch) -> Batch:
-        return batch_on(session.mesh, run.train, epoch, planned)
+        return batch_on(session.mesh, split, epoch, planned)
 
     if session.ahead.enabled:
         session.ahead.request(wanted(run, session.mesh, epoch.first_uses(position.batch)))

@@ -17,7 +17,7 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, position_file, run_folder, sides, validation
+from convs2s_jax.training.run import finetuning, position_file, run_folder, segmenting, sides, validation
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.selection import LOSS
@@ -105,6 +105,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
                 "are better than on new text"
             )
     vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
+    segmenting.check_vocabularies(cfg.data, vocabularies)
     check(
         vocabularies.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
         "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
@@ -115,7 +116,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     held_out = [split for split in (valid, test) if split is not None]
     for split in (train, *held_out):
         _tell_of_unknown(split, vocabularies, tell)
-    train = dataclasses.replace(train, text=text.without_lines())
+    if not cfg.data.subword_sampling:
+        train = dataclasses.replace(train, text=text.without_lines())
     for split in held_out:
         _tell_of_cuts(cfg, split, tell)
     max_source, max_target = longest(cfg)
@@ -136,7 +138,14 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
             f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; "
             f"raise {what}"
         )
-    tight, chosen = batch_shapes(cfg, src[rows], tgt[rows])
+    first = segmenting.of_epoch(cfg.data, train, vocabularies, seed=cfg.seed, epoch=1, longest=(max_source, max_target))
+    if cfg.data.subword_sampling:
+        tell(
+            f"data.subword_sampling is {cfg.data.subword_sampling}: the training text is segmented anew in each epoch; "
+            f"the first has {_tokens(first, rows)} tokens, the best segmentation {_tokens(train, rows)}"
+        )
+    tight, chosen = batch_shapes(cfg, *(side[rows] for side in segmenting.longest_of((src, tgt), first.lengths())))
+    src, tgt = first.lengths()
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
     without = ""
     if chosen != tight:
@@ -161,6 +170,11 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         fingerprint=fingerprint(train.src, train.tgt),
         held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
     )
+
+
+def _tokens(split: Split, rows: np.ndarray) -> int:
+    """Tokens of these pairs, both sides and end symbols."""
+    return sum(int(side[rows].sum()) for side in split.lengths())
 
 
 def _check_rate(schedule: object) -> None:

@@ -1,0 +1,174 @@
+"""Random segmentations: their probabilities are those of the papers, and the same arguments give the same."""
+
+import collections
+import itertools
+import math
+import random
+import threading
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.data import segmentation, store
+from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged, merged_at_random
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.segmentation import Segmenter
+from convs2s_jax.data.words import WordList
+from tests.data import vocabularies
+
+MERGES = (("l", "o"), ("lo", "w"), ("e", "r</w>"), ("low", "er</w>"), ("a", "a"))
+RANKS = {pair: rank for rank, pair in enumerate(MERGES)}
+
+
+@pytest.fixture(scope="module")
+def unigram():
+    parts = ("un", "re", "de", "over"), ("do", "real", "make", "load", "read"), ("", "ing", "er", "s")
+    words = ["".join(word) for word in itertools.product(*parts)]
+    lines = [" ".join(words[7 * i % 80 : 7 * i % 80 + 6]) for i in range(200)]
+    text = ParallelText(lines, lines, "train")
+    return vocabularies.build(VocabularyConfig(kind="unigram", src_size=60, tgt_size=60), text).src
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return vocabularies.build(VocabularyConfig(kind="bpe", src_size=160, tgt_size=120)).src
+
+
+@pytest.fixture(scope="module")
+def listed(bpe):
+    words = tuple(reversed(bpe.ordinary))
+    return ListedPieces(bpe.model, WordList(words, (1,) * len(words)))
+
+
+@pytest.fixture(scope="module")
+def coded():
+    words = ("low@@", "er", "lower", "l@@", "o@@", "w@@", "e@@", "r", "lo@@", "a@@", "a")
+    return CodedWords(Codes(MERGES), WordList(words, (1,) * len(words)))
+
+
+def frequencies(outcomes):
+    outcomes = [tuple(one) for one in outcomes]
+    return {one: count / len(outcomes) for one, count in collections.Counter(outcomes).items()}
+
+
+def agree(found, expected, draws):
+    """All frequencies lie within five standard errors of their probabilities."""
+    assert set(found) <= {one for one, p in expected.items() if p > 0}
+    for one, p in expected.items():
+        assert abs(found.get(one, 0) - p) <= 5 * math.sqrt(p * (1 - p) / draws) + 1e-12, one
+
+
+def by_merges(symbols, rate):
+    """The probability of each result, from all subsets of the places that are left out at each step."""
+    places = [(RANKS[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in RANKS]
+    found = collections.Counter()
+    for kept in itertools.product((False, True), repeat=len(places)):
+        p = math.prod(1 - rate if one else rate for one in kept)
+        left = [place for place, one in zip(places, kept, strict=True) if one]
+        if not left:
+            found[symbols] += p
+            continue
+        parts, i, lowest = [], 0, min(left)[0]
+        while i < len(symbols):
+            step = 2 if (lowest, i) in left else 1
+            parts.append("".join(symbols[i : i + step]))
+            i += step
+        for one, q in by_merges(tuple(parts), rate).items():
+            found[one] += p * q
+    return found
+
+
+@pytest.mark.parametrize("symbols", [("l", "o", "w", "e", "r</w>"), ("a", "a", "a", "l", "o")])
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_each_merge_is_left_out_with_the_given_probability(symbols, rate):
+    rng, draws = random.Random(1), 20_000
+    found = frequencies(merged_at_random(symbols, RANKS, rate=rate, rng=rng) for _ in range(draws))
+    agree(found, by_merges(symbols, rate), draws)
+
+
+def test_no_merge_and_all_merges_are_left_out():
+    symbols, rng = ("a", "a", "a", "l", "o", "w", "e", "r</w>"), random.Random(1)
+    assert merged_at_random(symbols, RANKS, rate=0, rng=rng) == merged(symbols, RANKS) == ["aa", "a", "lower</w>"]
+    assert merged_at_random(symbols, RANKS, rate=1, rng=rng) == list(symbols)
+
+
+def test_codes_are_read_and_marked_as_ever(coded):
+    drawn = coded.sample(["lower aa"] * 300, rate=0.5, seed=3)
+    assert len(set(map(tuple, drawn))) > 5
+    assert {coded.decode(ids) for ids in drawn} == {"lower aa"}
+    assert coded.sample(["lower aa"], rate=0, seed=3) == coded.encode(["lower aa"])
+
+
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+def test_a_unigram_model_draws_by_the_power_of_probabilities(unigram, rate):
+    """All segmentations of "redoing", which SentencePiece reads with a space before it."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=unigram.model)
+    text, draws = "\u2581redoing", 20_000
+    ids = {model.id_to_piece(i): i for i in range(len(SPECIAL), model.get_piece_size())}
+    weights = {}
+    for cuts in itertools.product((False, True), repeat=len(text) - 1):
+        bounds = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(text)]
+        parts = [text[a:b] for a, b in itertools.pairwise(bounds)]
+        if all(part in ids for part in parts):
+            numbers = tuple(ids[part] for part in parts)
+            weights[numbers] = math.exp(rate * sum(map(model.get_score, numbers)))
+    assert len(weights) > 2
+    total = sum(weights.values())
+    expected = {one: weight / total for one, weight in weights.items()}
+    agree(frequencies(unigram.sample(["redoing"] * draws, rate=rate, seed=5)), expected, draws)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "listed", "coded"])
+def test_a_seed_determines_the_draw_whoever_else_draws(request, kind):
+    vocabulary = request.getfixturevalue(kind)
+    assert isinstance(vocabulary, Segmenter)
+    texts = ["lower redoing", "lower lower", "unload", "overreading remakeing"] * 20
+    first = vocabulary.sample(texts, rate=0.3, seed=7)
+    others = [
+        threading.Thread(target=lambda seed=8 + i: vocabulary.sample(texts, rate=0.3, seed=seed)) for i in range(3)
+    ]
+    for other in others:
+        other.start()
+    again = vocabulary.sample(texts, rate=0.3, seed=7)
+    for other in others:
+        other.join()
+    assert again == first
+    assert vocabulary.sample(texts, rate=0.3, seed=8) != first
+    if kind != "coded":  # its list does not have all letters
+        assert [vocabulary.decode(ids) for ids in first] == [vocabulary.decode(ids) for ids in vocabulary.encode(texts)]
+
+
+def test_listed_pieces_are_those_of_their_model(bpe, listed):
+    texts = [f"Der {i}. Hund" for i in range(20)]
+    own, other = (one.sample(texts, rate=0.3, seed=7) for one in (bpe, listed))
+    assert [[bpe.token(i) for i in ids] for ids in own] == [[listed.token(i) for i in ids] for ids in other]
+
+
+def test_lines_of_all_chunks_are_drawn_with_seeds_of_their_own(monkeypatch, coded):
+    monkeypatch.setattr(segmentation, "_CHUNK", 40)
+    texts = ["lower " * 6] * 100
+    drawn = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
+    sentences = [drawn[i].tolist() for i in range(100)]
+    assert {coded.decode(ids) for ids in sentences} == {texts[0].strip()}
+    assert sentences[:40] != sentences[40:80]
+    again = segmentation.draw(texts, coded, rate=0.5, seed=(1, 2))
+    assert np.array_equal(again.tokens, drawn.tokens)
+    assert not np.array_equal(segmentation.draw(texts, coded, rate=0.5, seed=(1, 3)).tokens[:50], drawn.tokens[:50])
+
+
+def test_words_and_labels_have_one_segmentation():
+    assert not isinstance(WordList(("a",), (1,)), Segmenter)
+
+
+def test_a_sentence_that_is_too_long_keeps_its_best_segmentation():
+    best = store.in_memory([[5], [], [6, 7], [8, 9, 10]], size=100)
+    drawn = store.in_memory([[1, 2, 3], [], [4, 5, 6, 7], [8, 1, 1]], size=100)
+    found = segmentation.within(drawn, best, 4)  # with the end symbol
+    assert [found[i].tolist() for i in range(4)] == [[1, 2, 3], [], [6, 7], [8, 1, 1]]
+    assert found.lengths.tolist() == [3, 0, 2, 3]
+    assert segmentation.within(drawn, best, 5) is drawn
+    assert store.in_memory([], size=1 << 17).tokens.dtype == np.uint32
