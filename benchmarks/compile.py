@@ -36,10 +36,10 @@ from convs2s_jax.training import sharding
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.mesh import MeshConfig
 from convs2s_jax.training.optimizer import AdamConfig, AdamWConfig, NesterovConfig
-from convs2s_jax.training.run.abstract import placed
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.first_state import FirstState
+from convs2s_jax.training.run.programs.abstract_arrays import placed
+from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs.first_state import FirstState
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 PRESETS = ["iwslt_de_en", "wmt_en_ro", "wmt_en_de", "wmt_en_fr"]

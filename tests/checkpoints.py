@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.data import vocabulary
-from convs2s_jax.training.run import checkpoint, restoring, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import checkpoint, restoring
 from convs2s_jax.training.step import TrainState
 from tests.states import first_state
 

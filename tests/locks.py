@@ -5,15 +5,15 @@ import subprocess
 import sys
 import textwrap
 
-from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.locks.lock import locked
 from tests import tiny
 
 PROGRAM = """
     import errno, fcntl, os, sys, time
     from pathlib import Path
     from convs2s_jax.core.errors import UserError
-    from convs2s_jax.training.run import lease
-    from convs2s_jax.training.run.lock import locked
+    from convs2s_jax.training.run.locks import lease
+    from convs2s_jax.training.run.locks.lock import locked
 
     def unsupported(*_):
         raise OSError(errno.ENOTSUP, "Operation not supported")

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from convs2s_jax.core.config import build, override
-from convs2s_jax.training.run import position_file, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.translation.translator import load
 

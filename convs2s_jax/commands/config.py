@@ -16,7 +16,7 @@ from convs2s_jax.scaling.tables import table
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training import sharding_table
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.run_programs import abstract_state, check_rules
+from convs2s_jax.training.run.programs.run_programs import abstract_state, check_rules
 
 ABOUT = """
 Show configurations:

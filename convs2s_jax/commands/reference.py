@@ -9,7 +9,7 @@ from typing import Any
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes import Processes
+from convs2s_jax.training.run.processes.rendezvous import Processes
 from convs2s_jax.translation.options import Options
 
 OUTLINE = """

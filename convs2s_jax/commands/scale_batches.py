@@ -13,7 +13,7 @@ from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.scaling import plan
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import vocabularies
+from convs2s_jax.training.run.programs.configured import vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from convs2s_jax.core.guard import SMALLER_BATCHES
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.scaling import check as checking
 from convs2s_jax.scaling import plan, tables, topology
-from convs2s_jax.training.run import distributed, processes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes import Processes
+from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.rendezvous import Processes
 
 ABOUT = """
 Run updates on the devices at hand, and print what was planned beside what was measured:
@@ -57,10 +57,10 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     xla_flags.add(options.xla_flags, os.environ)
     batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
-    given = processes.from_environment(command_line.options_of(Processes, values), dict(os.environ))
+    given = rendezvous.from_environment(command_line.options_of(Processes, values), dict(os.environ))
     if options.devices and given.num_processes is None:
         topology.reserve(options.devices)
-    with processes.join(given) or contextlib.nullcontext():
+    with rendezvous.join(given) or contextlib.nullcontext():
         distributed.primary_only("checked", lambda: check_json(options.json))
         made, found = _measured(options, batches, cfg)
     if distributed.is_primary():

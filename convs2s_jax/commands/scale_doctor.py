@@ -15,9 +15,9 @@ from convs2s_jax.core.config import build, check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.xla_flags import Name as FlagSet
 from convs2s_jax.scaling import doctor
-from convs2s_jax.training.run import distributed, processes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.processes import Processes
+from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.rendezvous import Processes
 
 ABOUT = """
 Say what each process sees, before a long run: devices, versions, clock, workdir, data, bandwidth.
@@ -51,7 +51,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     check(bool(options.config) or not overrides, "--config.* without --config: name a configuration")
     cfg = build(Config, command_line.read_config(options.config, overrides)) if options.config else None
     given = command_line.options_of(Processes, values)
-    peers = processes.join(processes.from_environment(given, dict(os.environ)))
+    peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
     with peers or contextlib.nullcontext():
         mine = json.dumps(doctor.facts(cfg, options.workdir))
         seen = [json.loads(line) for line in distributed.collect([mine], jax.process_count(), name="facts")]

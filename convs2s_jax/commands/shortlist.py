@@ -9,7 +9,7 @@ from convs2s_jax.core import command_line, stores
 from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.core.config import check
 from convs2s_jax.core.places import joined
-from convs2s_jax.training.run import store_copy
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import shortlists
 
 ABOUT = """

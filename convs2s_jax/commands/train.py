@@ -18,11 +18,12 @@ from convs2s_jax.core.guard import SMALLER_BATCHES
 from convs2s_jax.core.places import check_no_comma, scheme_of
 from convs2s_jax.core.platforms import expects_cpu
 from convs2s_jax.core.xla_flags import Name as FlagSet
-from convs2s_jax.training.run import distributed, processes, staging
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.interrupts import Interrupts
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.processes import Processes
+from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+from convs2s_jax.training.run.processes.rendezvous import Processes
+from convs2s_jax.training.run.stores import staging
 
 ABOUT = """
 Train a model, or continue the run in --workdir:
@@ -69,7 +70,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     xla_flags.add(options.xla_flags, os.environ)
     cfg = build(Config, command_line.read_config(options.config, overrides))
     given = command_line.options_of(Processes, values)
-    peers = processes.join(processes.from_environment(given, dict(os.environ)))
+    peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
     if scheme_of(options.workdir):
         staging.keep_programs(options.workdir, os.environ)
     elif peers is None:  # of several processes only the first would write, and find what the others compile

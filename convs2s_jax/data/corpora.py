@@ -18,8 +18,8 @@ from convs2s_jax.data.text_files import read_lines
 SPLITS = ("train", "valid", "test")
 
 
-class Sides(NamedTuple):
-    """The two sides of a split.
+class LinePairs(NamedTuple):
+    """The lines of a split, side by side.
 
     Attributes:
       src: source lines.
@@ -36,7 +36,7 @@ class Sides(NamedTuple):
     copies: int = 0
 
 
-def _read_files(cfg: DataConfig, split: str) -> Sides | None:
+def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
     """Concatenate the pairs of files that `cfg.files` lists for the split, or else read the two files in `cfg.dir`."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
     pairs = listed[split] or _pair_in_folder(cfg, split)
@@ -57,7 +57,7 @@ def _read_files(cfg: DataConfig, split: str) -> Sides | None:
         files.append((tgt_file, len(tgt_lines)))
     if pairs and not src:
         raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
-    return Sides(src, tgt, tuple(files)) if pairs else None
+    return LinePairs(src, tgt, tuple(files)) if pairs else None
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
@@ -120,7 +120,7 @@ def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
     return plain, f"{plain}.gz"
 
 
-def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
+def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
     """DIR/SPLIT.tsv, plain or gzipped: a label, TAB and a text on each line."""
     if not _has_folder(cfg):
         return None
@@ -136,7 +136,7 @@ def _read_tsv(cfg: DataConfig, split: str) -> Sides | None:
             raise UserError(f"{path}, line {number}: the label before the TAB is empty; write one, or drop the line")
         texts.append(text)
         labels.append(label.strip())
-    return Sides(texts, labels, ((path, len(labels)),))
+    return LinePairs(texts, labels, ((path, len(labels)),))
 
 
 def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
@@ -184,12 +184,12 @@ _OTHER = "en"
 """Source language of the phrases in a target-only corpus: with it, no test phrase occurs in train."""
 
 
-def _read_cldr(cfg: DataConfig, split: str) -> Sides | None:
-    return Sides(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split])
+def _read_cldr(cfg: DataConfig, split: str) -> LinePairs | None:
+    return LinePairs(*_generate(cfg.src or _OTHER, cfg.tgt, cfg.cldr)[split])
 
 
-def _read_cldr_kinds(cfg: DataConfig, split: str) -> Sides | None:
-    return Sides(*_generate_kinds(cfg.src, cfg.cldr)[split])
+def _read_cldr_kinds(cfg: DataConfig, split: str) -> LinePairs | None:
+    return LinePairs(*_generate_kinds(cfg.src, cfg.cldr)[split])
 
 
 # one stream of phrases for all splits, which are read one at a time
@@ -197,12 +197,12 @@ _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
-def _read_tfds(cfg: DataConfig, split: str) -> Sides | None:
+def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
     from convs2s_jax.data import tfds  # half a second to import, and few runs need it
 
     _, _, name = cfg.corpus.partition(":")
     sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
-    return None if sides is None else Sides(*sides)
+    return None if sides is None else LinePairs(*sides)
 
 
 def _no_files(cfg: DataConfig, split: str) -> str:
@@ -233,7 +233,7 @@ class Kind(NamedTuple):
       places: fields of `DataConfig` that name its texts, from "dir" and "files".
     """
 
-    read: Callable[[DataConfig, str], Sides | None]
+    read: Callable[[DataConfig, str], LinePairs | None]
     missing: Callable[[DataConfig, str], str]
     places: tuple[str, ...] = ()
 

@@ -8,7 +8,7 @@ import numpy as np
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, Sides
+from convs2s_jax.data.corpora import KINDS, SPLITS, Kind, LinePairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _kind(cfg: DataConfig) -> Kind:
     return KINDS[cfg.corpus.partition(":")[0]]
 
 
-def _text(cfg: DataConfig, split: str, sides: Sides | None, *, optional: bool = False) -> ParallelText:
+def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: bool = False) -> ParallelText:
     """A split from what the corpus has of it, None for nothing. Raises UserError as `read`."""
     if sides is None:
         if optional:
@@ -123,8 +123,8 @@ def _text(cfg: DataConfig, split: str, sides: Sides | None, *, optional: bool = 
 
 
 def _held_out(
-    cfg: DataConfig, whole: Sides | None, own: Sides | None, recognise: Recognise
-) -> Mapping[str, Sides | None]:
+    cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None, recognise: Recognise
+) -> Mapping[str, LinePairs | None]:
     """The splits "train" and "valid" of a corpus; without its own "valid" that is a part of train, if `hold_out`."""
     if not cfg.hold_out or own is not None or whole is None:
         return {"train": whole, "valid": own}
@@ -135,7 +135,7 @@ def _held_out(
     return _cut(whole, cfg.hold_out, distinct=True)
 
 
-def _cut(whole: Sides, share: float, *, distinct: bool) -> Mapping[str, Sides]:
+def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, LinePairs]:
     """Split train into two parts at random; lines stay in their original order. UserError if one would be empty.
 
     Args:
@@ -152,14 +152,14 @@ def _cut(whole: Sides, share: float, *, distinct: bool) -> Mapping[str, Sides]:
         f"data.hold_out takes validation lines from train, whose {count} lines are all the same pair: set it to 0",
     )
 
-    def part(rows: np.ndarray, copies: int = 0) -> Sides:
+    def part(rows: np.ndarray, copies: int = 0) -> LinePairs:
         src, tgt = ([side[i] for i in rows] for side in (whole.src, whole.tgt))
-        return Sides(src, tgt, whole.files, rows.tolist(), copies)
+        return LinePairs(src, tgt, whole.files, rows.tolist(), copies)
 
     return {"train": part(np.flatnonzero(kept)), "valid": part(held, len(taken) - len(held))}
 
 
-def _distinct(whole: Sides, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(whole: LinePairs, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Drawn pairs whose lines, with all copies, are no more than were drawn; one pair if each has more.
 
     Args:

@@ -10,9 +10,10 @@ import numpy as np
 from convs2s_jax.data import plan, store
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.store import TokenStore
-from convs2s_jax.training.run import position_file, prepare
+from convs2s_jax.training.run import prepare
+from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import fingerprint
+from convs2s_jax.training.run.inputs.dataset import fingerprint
 
 CELLS = 60
 """Most cells of the picture of lengths on each side."""

@@ -12,9 +12,12 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import content
 from convs2s_jax.reporting import log
 from convs2s_jax.reporting.log import Log
-from convs2s_jax.training.run import lock, made_workdir, metrics_file, position_file, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.holder import Holder
+from convs2s_jax.training.run.locks import lock
+from convs2s_jax.training.run.processes.holder import Holder
+from convs2s_jax.training.run.reports import metrics_file
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def read(workdir: Path, name: str) -> Run:
 def _mean_of(workdir: Path) -> str:
     for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
         with contextlib.suppress(DamagedError, ValueError, OSError):
-            if origin := position_file.read(place).get(made_workdir.AVERAGED):
+            if origin := position_file.read(place).get(derived_workdir.AVERAGED):
                 steps = ", ".join(map(str, origin["steps"]))
                 return f"step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
     return ""

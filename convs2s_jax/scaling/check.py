@@ -23,10 +23,10 @@ from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run.abstract import abstract_batch
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import vocabularies
-from convs2s_jax.training.run.run_programs import program_key, state_program
+from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch
+from convs2s_jax.training.run.programs.configured import vocabularies
+from convs2s_jax.training.run.programs.run_programs import program_key, state_program
 from convs2s_jax.training.step import StepSums, TrainState
 
 WARM_UP = 2

@@ -2,7 +2,7 @@
 
 A rate is a bound that no program reaches. Links are counted in one direction: a ring sends to one neighbour while it
 receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products are
-those that training divides by (`training.run.arithmetic.PEAKS`).
+those that training divides by (`training.run.reports.utilisation.PEAKS`).
 
 To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`. A GPU also
 needs one in `gpus.CORES`.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from convs2s_jax.core.errors import UserError, did_you_mean
-from convs2s_jax.training.run.arithmetic import PEAKS, known_kind
+from convs2s_jax.training.run.reports.utilisation import PEAKS, known_kind
 
 GB = 1e9
 GIB = 2.0**30

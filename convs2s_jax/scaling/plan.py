@@ -18,8 +18,8 @@ from convs2s_jax.scaling.roofline import Work
 from convs2s_jax.scaling.topology import Topology
 from convs2s_jax.training import mesh as meshes
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import vocabularies
-from convs2s_jax.training.run.run_programs import check_rules, placed_state, program_key
+from convs2s_jax.training.run.programs.configured import vocabularies
+from convs2s_jax.training.run.programs.run_programs import check_rules, placed_state, program_key
 from convs2s_jax.training.run.shared_programs import forget
 
 

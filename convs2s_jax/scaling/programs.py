@@ -22,9 +22,9 @@ from convs2s_jax.training import flops, sharding
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.flops import Flops
 from convs2s_jax.training.mesh import row_shards, slice_numbers
-from convs2s_jax.training.run import run_programs
-from convs2s_jax.training.run.abstract import abstract_batch, abstract_key, placed
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.programs import run_programs
+from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
 from convs2s_jax.training.step import Step, TrainState
 
 RATE = jax.ShapeDtypeStruct((), jnp.float32)

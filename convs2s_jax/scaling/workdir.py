@@ -11,7 +11,9 @@ from typing import Any
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import distributed, run_folder, staging
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.stores import staging
 
 
 def tried(workdir: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import made_workdir, store_copy
-from convs2s_jax.training.run.configured import state_of
+from convs2s_jax.training.run.checkpoints import derived_workdir
+from convs2s_jax.training.run.programs.configured import state_of
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.output import check_not_of_run
 from convs2s_jax.translation.trained import Steps
@@ -36,7 +37,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         f"--output={output} is the folder of --workdir: name a new folder; nothing was written",
     )
     check_not_of_run(output, workdir, "--workdir")
-    with store_copy.opened(workdir) as folder, made_workdir.new("--output", output) as made:
+    with store_copy.opened(workdir) as folder, derived_workdir.new("--output", output) as made:
         found = trained.restore(folder, steps, None, tell)
         cfg = found.cfg
         state = jax.jit(partial(state_of, model=cfg.model, training=cfg.training))(found.params)
@@ -44,7 +45,7 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         state = dataclasses.replace(state, step=jnp.asarray(newest["step"], jnp.int32))
         position = {name: value for name, value in newest.items() if name != "digests"}
         origin = {"workdir": workdir, "steps": list(found.steps)}
-        made_workdir.write(made, cfg, found.vocabularies, state, position | {made_workdir.AVERAGED: origin})
+        derived_workdir.write(made, cfg, found.vocabularies, state, position | {derived_workdir.AVERAGED: origin})
     what = "the mean of steps" if len(found.steps) > 1 else "step"
     listed = ", ".join(map(str, found.steps))
     tell(f"{output}: {what} {listed} of {workdir}; convs2s decode --workdir={output} uses it")

@@ -13,7 +13,7 @@ from typing import Any
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import store_copy
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import output, resuming
 from convs2s_jax.translation.job import Tell
 from convs2s_jax.translation.options import Options

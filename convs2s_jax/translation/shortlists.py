@@ -21,7 +21,10 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.search.rules import SPECIAL
 from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run import dataset, position_file, run_folder, store_copy
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.inputs import dataset
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
 
 NAME = "shortlist"

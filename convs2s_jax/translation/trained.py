@@ -22,10 +22,19 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.models.average import average
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import made_workdir, prepare, restoring, run_folder, store_copy
+from convs2s_jax.training.run import prepare, run_folder
+from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Known, Split, check_unchanged, fingerprint, fingerprint_of_text, recogniser
-from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.run.inputs.dataset import (
+    Known,
+    Split,
+    check_unchanged,
+    fingerprint,
+    fingerprint_of_text,
+    recogniser,
+)
+from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.training.run.tasks.task_table import task_of
 
 Dtype = Literal["float32", "bfloat16"]
 Steps = Sequence[int | str]
@@ -86,7 +95,7 @@ def restore(
     if len(asked) > 1 and any("last" in str(item) for item in steps):
         tell(f"{workdir}: the mean of the checkpoints of steps {', '.join(map(str, asked))}")
     found = [one(step=step) for step in asked or (None,)]
-    trees = [weight_norm.unsplit(tree) if made_workdir.AVERAGED in position else tree for tree, position in found]
+    trees = [weight_norm.unsplit(tree) if derived_workdir.AVERAGED in position else tree for tree, position in found]
     params = jax.jit(average)(trees)
     positions = [position for _, position in found]
     content = [to_dict(cfg.model), vocabularies.src.fingerprint, vocabularies.tgt.fingerprint]

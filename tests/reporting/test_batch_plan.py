@@ -7,8 +7,9 @@ import pytest
 
 from convs2s_jax.data import plan, store
 from convs2s_jax.reporting import batch_plan
-from convs2s_jax.training.run import position_file, prepare
-from convs2s_jax.training.run.dataset import fingerprint
+from convs2s_jax.training.run import prepare
+from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.inputs.dataset import fingerprint
 from tests import tiny
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
-from convs2s_jax.training.run import metrics_file, run_folder
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.reports import metrics_file
 from tests import tiny
 
 pytestmark = [pytest.mark.drill, pytest.mark.filterwarnings("ignore")]

@@ -8,9 +8,10 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting import curves, document, learning_rate, log, runs, summary
-from convs2s_jax.training.run import metrics_file, run_folder, validation
-from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run import run_folder, validation
+from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.reports import metrics_file
 from tests import tiny
 
 LOG = """2026-11-23 10:00:00 devices: 4 x TPU v5 lite; jit over data 4 (jax 0.10.2, jaxlib 0.10.2, Python 3.11.7)

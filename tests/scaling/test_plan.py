@@ -14,11 +14,11 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.scaling import gpus, plan, programs, tables, topology
 from convs2s_jax.training import flops
 from convs2s_jax.training import mesh as meshes
-from convs2s_jax.training.run import abstract
-from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import vocabularies
-from convs2s_jax.training.run.run_programs import placed_state, program_key, state_program
+from convs2s_jax.training.run.programs import abstract_arrays
+from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.programs.configured import vocabularies
+from convs2s_jax.training.run.programs.run_programs import placed_state, program_key, state_program
 from convs2s_jax.training.run.shared_programs import forget
 from tests import tiny
 from tests.helpers import drills_but
@@ -68,7 +68,10 @@ def test_gradients_of_several_batches_wait_on_each_device(batches, leading):
     cfg = tiny.config(mesh={"data": 8}, data__batch={"tokens": 256, "accumulate": batches})
     mesh = meshes.make(cfg.mesh)
     params = placed_state(program_key(cfg), mesh, **SIZES).params
-    batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
+    batch, key = (
+        abstract_arrays.abstract_batch(mesh, rows=16, src=16, tgt=16),
+        jax.eval_shape(lambda: jax.random.key(0)),
+    )
     grads, _ = jax.eval_shape(programs.step_of(cfg, mesh).first, params, batch, key)
     table = params.encoder.embedding.table
     assert grads.encoder.embedding.table.shape == leading + table.shape
@@ -99,7 +102,10 @@ def test_virtual_devices_in_place_of_gpus_have_the_convolutions_of_gpus(made):
     """On CPUs gradients in float32 take fewer products (decision 0034)."""
     mesh = meshes.make(CFG.mesh)
     params = placed_state(program_key(CFG), mesh, **SIZES).params
-    batch, key = abstract.abstract_batch(mesh, rows=16, src=16, tgt=16), jax.eval_shape(lambda: jax.random.key(0))
+    batch, key = (
+        abstract_arrays.abstract_batch(mesh, rows=16, src=16, tgt=16),
+        jax.eval_shape(lambda: jax.random.key(0)),
+    )
     gpu, cpu = (
         flops.count(programs.step_of(CFG, mesh, platform).first, params, batch, key) for platform in ("gpu", None)
     )

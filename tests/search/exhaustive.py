@@ -40,7 +40,7 @@ ATTENTION = np.random.default_rng(7).dirichlet([0.5] * 3, 8).astype(np.float32)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompileRequest:
     """Demands on one sentence."""
 
     prefix: tuple[int, ...] = ()
@@ -106,7 +106,11 @@ def trigram_coverage(memory, cache):
 
 
 def symbol_scores(
-    table: np.ndarray, cfg: SearchConfig, prefix: tuple[int, ...], max_length: int, wanted: Wanted = Wanted()
+    table: np.ndarray,
+    cfg: SearchConfig,
+    prefix: tuple[int, ...],
+    max_length: int,
+    wanted: CompileRequest = CompileRequest(),
 ) -> np.ndarray:
     """What each next symbol adds to the score of `prefix` (without start symbol), in nats."""
     history = (EOS, EOS, *prefix)
@@ -159,7 +163,9 @@ def _found(cfg: SearchConfig, tokens: tuple[int, ...], token_scores: list[float]
     return Found(tokens, total + cfg.coverage_penalty * float(np.log(np.minimum(read, 1)).sum()), token_scores)
 
 
-def exhaustive(table: np.ndarray, cfg: SearchConfig, max_length: int, wanted: Wanted = Wanted()) -> list[Found]:
+def exhaustive(
+    table: np.ndarray, cfg: SearchConfig, max_length: int, wanted: CompileRequest = CompileRequest()
+) -> list[Found]:
     """Every hypothesis of at most `max_length` tokens before the end symbol, best first."""
     found = []
     symbols = [v for v in range(np.shape(table)[-1]) if v not in (PAD, EOS)]

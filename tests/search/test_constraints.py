@@ -12,7 +12,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import Sizes, request
 from convs2s_jax.search.strategies import constrained
 from tests.search.exhaustive import (
-    Wanted,
+    CompileRequest,
     _found,
     ngrams,
     rank,
@@ -113,7 +113,7 @@ def loops(table, cfg, longest, wanted):
 @pytest.mark.parametrize("seed", range(8))
 def test_search_equals_dynamic_beam_allocation_in_loops(seed, width):
     random = np.random.default_rng(seed)
-    wanted = Wanted(
+    wanted = CompileRequest(
         phrases=(tuple(random.integers(3, V, 2).tolist()), tuple(random.integers(3, V, 1 + seed % 3).tolist()))
     )
     table = trigram_table(seed, V)

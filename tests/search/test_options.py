@@ -14,7 +14,7 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import request
 from tests.helpers import drills_but
 from tests.search.exhaustive import (
-    Wanted,
+    CompileRequest,
     exhaustive,
     search,
     toy_search,
@@ -83,7 +83,7 @@ def test_widest_beam_equals_exhaustive_search(names):
     asked = {"prefixes": prefixes} if any(prefixes) else {}
     asked |= {"phrases": phrases} if any(phrases) else {}
     for b, ours in enumerate(found(cfg, **asked)):
-        wanted = Wanted(tuple(prefixes[b]), tuple(phrases[b]))
+        wanted = CompileRequest(tuple(prefixes[b]), tuple(phrases[b]))
         if len(wanted.prefix) + sum(len(phrase) for phrase in wanted.phrases) > LONGEST:
             continue  # refused before the search: there is no room for both one after the other
         expected = everything(b, cfg, wanted)[:WIDEST]

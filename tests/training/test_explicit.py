@@ -11,8 +11,8 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import embedding
 from convs2s_jax.training import explicit, sharding
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs.configured import compile_configured
 from tests import tiny
 from tests.helpers import drills_but
 from tests.meshes import assert_equal_each, batch, mesh_of

@@ -20,10 +20,10 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import rings, sharding
 from convs2s_jax.training.optimizer import AdamConfig
-from convs2s_jax.training.run.compilations import CompileCounter
 from convs2s_jax.training.run.config import TrainingConfig
-from convs2s_jax.training.run.configured import compile_configured, fresh_state
-from convs2s_jax.training.run.run_programs import compile_run, program_key
+from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.programs.configured import compile_configured, fresh_state
+from convs2s_jax.training.run.programs.run_programs import compile_run, program_key
 from convs2s_jax.training.step import update
 from tests import tiny
 from tests.helpers import drills_but

@@ -14,9 +14,9 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.training import sharding, sharding_table
 from convs2s_jax.training.mesh import MeshConfig, ShardingRule, abstract
 from convs2s_jax.training.parallel import compile_steps
-from convs2s_jax.training.run.configured import vocabularies
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.run_programs import abstract_state
+from convs2s_jax.training.run.programs.configured import vocabularies
+from convs2s_jax.training.run.programs.run_programs import abstract_state
 from convs2s_jax.training.step import init_state
 from tests import tiny
 from tests.meshes import assert_equal_each, mesh_of

@@ -14,9 +14,10 @@ from convs2s_jax.reporting import summary
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
 from convs2s_jax.reporting.runs import read
-from convs2s_jax.training.run import finetuning, made_workdir, position_file, run_folder
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs.configured import fresh_state
 from convs2s_jax.translation.averaging import write_average
 from convs2s_jax.translation.translator import load
 from tests import stores, tiny
@@ -141,13 +142,13 @@ def test_an_empty_folder_is_filled_and_an_error_leaves_it(tmp_path):
     (tmp_path / "empty").mkdir()
 
     def fail():
-        with made_workdir.new("--output", str(tmp_path / "empty")) as folder:
+        with derived_workdir.new("--output", str(tmp_path / "empty")) as folder:
             (folder / "part").touch()
             raise UserError("why")
 
     with pytest.raises(UserError, match="why"):
         fail()
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
-    with made_workdir.new("--output", str(tmp_path / "empty")) as folder:
+    with derived_workdir.new("--output", str(tmp_path / "empty")) as folder:
         (folder / "file").touch()
     assert (tmp_path / "empty" / "file").exists()

@@ -16,7 +16,8 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.training.run import restoring, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load, precomputed

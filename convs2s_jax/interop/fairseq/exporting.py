@@ -16,8 +16,9 @@ from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import made_workdir, restoring, run_folder
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
+from convs2s_jax.training.run.programs.configured import fresh_state
 from convs2s_jax.training.schedule import ScheduleState
 
 
@@ -67,7 +68,7 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
         check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
         tell=tell,
     )
-    mean = made_workdir.AVERAGED in position  # its optimiser is as before the first update, its scores are of others
+    mean = derived_workdir.AVERAGED in position  # its optimiser is as before the first update, its scores are of others
     moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found and not mean else None
     if moments is None:
         tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")

@@ -24,7 +24,8 @@ from convs2s_jax.interop.fairseq.recipe import Recipe, recipe
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.average import average
 from convs2s_jax.training import optimizer, schedule
-from convs2s_jax.training.run import made_workdir, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.session import Position
 from convs2s_jax.training.step import TrainState
@@ -101,7 +102,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
     """
     _check(order)
     with contextlib.ExitStack() as stack:
-        parts = [stack.enter_context(made_workdir.new("--workdir", str(path))) for path in order.workdirs]
+        parts = [stack.enter_context(derived_workdir.new("--workdir", str(path))) for path in order.workdirs]
         found = [load(path) for path in order.checkpoints]
         if order.average:
             alone = dataclasses.replace(order, momentum=False)
@@ -248,4 +249,4 @@ def _write(folder: Path, made: _Made) -> None:
     """Write a workdir with one checkpoint."""
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
     position = dataclasses.asdict(made.position) | {"data": None}
-    made_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)
+    derived_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)

@@ -15,12 +15,12 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.gathering import SumDtype
 from convs2s_jax.training.mesh import MeshConfig, Parallel
 from convs2s_jax.training.optimizer import AnyOptimizer, NesterovConfig
+from convs2s_jax.training.run.reports.trackers import TRACKERS
 from convs2s_jax.training.run.selection import LOSS
-from convs2s_jax.training.run.trackers import TRACKERS
 from convs2s_jax.training.schedule import CosineConfig, FixedConfig, InverseSqrtConfig, PlateauConfig
 
 AnyModel = ModelConfig | ClassifierConfig
-"""The config of any kind of model, told apart by `kind`, which also names its task (`training.run.task_table`)."""
+"""The config of any kind of model, told apart by `kind`, which also names its task (`run.tasks.task_table`)."""
 
 
 class Traced(NamedTuple):

@@ -8,9 +8,12 @@ from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.data import vocabulary
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.nn.types import Tree
-from convs2s_jax.training.run import distributed, restoring, run_folder, sides
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import restoring
+from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.digest import digest_of_record
+from convs2s_jax.training.run.inputs import sides
+from convs2s_jax.training.run.processes import distributed
 
 FIELD = "training.finetune_from"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")

@@ -13,18 +13,21 @@ from convs2s_jax.data import loader, plan
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import checkpoint, distributed, segmenting, selection
-from convs2s_jax.training.run.ahead import Wanted, wanted
-from convs2s_jax.training.run.batches import batch_on
+from convs2s_jax.training.run import selection
+from convs2s_jax.training.run.background_compiler import CompileRequest, requests
+from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.config import Config, TrainingConfig
-from convs2s_jax.training.run.dataset import Split, fingerprint
-from convs2s_jax.training.run.device_memory import device_memory
-from convs2s_jax.training.run.interrupts import Interrupts, StoppedBeforeUpdateError
+from convs2s_jax.training.run.inputs import segmenting
+from convs2s_jax.training.run.inputs.batches import batch_on
+from convs2s_jax.training.run.inputs.dataset import Split, fingerprint
 from convs2s_jax.training.run.opening import open_run
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import Interrupts, StoppedBeforeUpdateError
+from convs2s_jax.training.run.reports.device_memory import device_memory
+from convs2s_jax.training.run.reports.update_window import Window
 from convs2s_jax.training.run.session import Position, Session, save, score_test, validate, way_out
 from convs2s_jax.training.run.shared_programs import forget
-from convs2s_jax.training.run.staging import opened
-from convs2s_jax.training.run.window import Window
+from convs2s_jax.training.run.stores.staging import opened
 from convs2s_jax.training.step import TrainState, fold_in, update
 
 
@@ -133,7 +136,7 @@ def _epoch(
         return batch_on(session.mesh, split, epoch, planned)
 
     if session.ahead.enabled:
-        session.ahead.request(wanted(run, session.mesh, epoch.first_uses(position.batch)))
+        session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch)))
     _tell_rate(session, position)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
@@ -146,7 +149,7 @@ def _epoch(
         shapes = [batch.src.shape + batch.tgt.shape for batch in pending]
         with window.update_of(shapes):
             for shape in shapes:
-                session.ahead.wait_for(Wanted(gradients=True, shape=shape))
+                session.ahead.wait_for(CompileRequest(gradients=True, shape=shape))
             key = fold_in(root, position.step)  # a program of its own, at the first update
             state, sums = update(session.step, state, pending, np.float32(rate), key)
             flops = sum(map(session.flops, pending))

@@ -22,28 +22,24 @@ from convs2s_jax.nn import weight_norm
 from convs2s_jax.training import schedule, sharding_table
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.mesh import make
-from convs2s_jax.training.run import (
-    checkpoint,
-    distributed,
-    finetuning,
-    made_workdir,
-    restoring,
-    run_folder,
-    trackers,
-    validation,
+from convs2s_jax.training.run import finetuning, run_folder, validation
+from convs2s_jax.training.run.background_compiler import (
+    BackgroundCompiler,
+    CompileRequest,
+    compiler,
+    default_threads,
+    requests,
 )
-from convs2s_jax.training.run.ahead import Ahead, Wanted, compiler, default_threads, wanted
-from convs2s_jax.training.run.arithmetic import counter, peak_flops
-from convs2s_jax.training.run.compilations import CompileCounter
+from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, restoring
+from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import loss_of
-from convs2s_jax.training.run.digest import digest_of_record
-from convs2s_jax.training.run.interrupts import Interrupts
-from convs2s_jax.training.run.lock import locked
+from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.training.run.prepare import Run, prepare
-from convs2s_jax.training.run.profile import FOLDER, Profile
-from convs2s_jax.training.run.reports import Reports, Silence, show
-from convs2s_jax.training.run.run_programs import (
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.programs.configured import loss_of
+from convs2s_jax.training.run.programs.run_programs import (
     begin_program,
     check_rules,
     check_types,
@@ -52,12 +48,16 @@ from convs2s_jax.training.run.run_programs import (
     program_key,
     state_program,
 )
+from convs2s_jax.training.run.reports import trackers
+from convs2s_jax.training.run.reports.profile import FOLDER, Profile
+from convs2s_jax.training.run.reports.reports import Reports, Silence, show
+from convs2s_jax.training.run.reports.utilisation import counter, peak_flops
+from convs2s_jax.training.run.reports.wall_clock import WallClock
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.selection import LOSS, Best
 from convs2s_jax.training.run.session import Position, Session, check_data
-from convs2s_jax.training.run.staging import Workdir
-from convs2s_jax.training.run.task_table import task_of
-from convs2s_jax.training.run.wall_clock import WallClock
+from convs2s_jax.training.run.stores.staging import Workdir
+from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
@@ -151,17 +151,19 @@ def open_run(
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:
     """Refuse a workdir in which no run of this configuration can begin or go on."""
-    made_workdir.check_continues(workdir)
+    derived_workdir.check_continues(workdir)
     run_folder.check_config(workdir, cfg)
 
 
-def _ahead(cfg: Config, step: Step[Batch, LossSums], evaluate: Any, layout: TrainState, mesh: Mesh) -> Ahead[Wanted]:
+def _ahead(
+    cfg: Config, step: Step[Batch, LossSums], evaluate: Any, layout: TrainState, mesh: Mesh
+) -> BackgroundCompiler[CompileRequest]:
     """The threads that compile shapes before they are needed."""
     given = cfg.training.compile_ahead
     threads = default_threads(mesh) if given is None else given
     ended, accumulate = threading.Event(), cfg.data.batch.accumulate > 1
     work = compiler(step, evaluate, layout.params, mesh, accumulate=accumulate, ended=ended)
-    return Ahead(work, threads=threads, ended=ended)
+    return BackgroundCompiler(work, threads=threads, ended=ended)
 
 
 def _sizes(run: Run) -> dict[str, int]:
@@ -170,7 +172,7 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def _begin(
-    run: Run, mesh: Mesh, layout: TrainState, ahead: Ahead[Wanted], tell: Callable[[str], None]
+    run: Run, mesh: Mesh, layout: TrainState, ahead: BackgroundCompiler[CompileRequest], tell: Callable[[str], None]
 ) -> tuple[TrainState, Position, list[Path]]:
     """A new state, or that of the newest intact checkpoint; and the damaged checkpoints, which are newer."""
     sizes, programs = _sizes(run), program_key(run.cfg)
@@ -190,7 +192,7 @@ def _begin(
             key = jax.random.fold_in(jax.random.key(run.cfg.seed), 0)
             begin = partial(state_program(programs, mesh, **sizes), key)
         if ahead.enabled and not distributed.several():  # several GPU processes have to compile in one order
-            ahead.request(wanted(run, mesh, run.first_uses))
+            ahead.request(requests(run, mesh, run.first_uses))
         state = begin()
         position, damaged = Position(schedule=schedule.start(run.cfg.training.schedule)), list[Path]()
     else:

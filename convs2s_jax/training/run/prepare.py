@@ -17,11 +17,13 @@ from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
 from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, position_file, run_folder, segmenting, sides, validation
+from convs2s_jax.training.run import finetuning, run_folder, validation
+from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.dataset import Split, fingerprint, fingerprint_of_text, recogniser
+from convs2s_jax.training.run.inputs import segmenting, sides
+from convs2s_jax.training.run.inputs.dataset import Split, fingerprint, fingerprint_of_text, recogniser
 from convs2s_jax.training.run.selection import LOSS
-from convs2s_jax.training.run.task_table import task_of
+from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
 

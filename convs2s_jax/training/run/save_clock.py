@@ -2,7 +2,7 @@
 
 import time
 
-from convs2s_jax.training.run import distributed
+from convs2s_jax.training.run.processes import distributed
 
 
 class SaveClock:

@@ -12,19 +12,21 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import schedule
 from convs2s_jax.training.batch import Batch, LossSums
-from convs2s_jax.training.run import checkpoint, distributed, restoring, run_folder, selection, validation
-from convs2s_jax.training.run.ahead import Ahead, Wanted
-from convs2s_jax.training.run.compilations import CompileCounter
-from convs2s_jax.training.run.dataset import Split, check_unchanged
-from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run import run_folder, selection, validation
+from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest
+from convs2s_jax.training.run.checkpoints import checkpoint, restoring
+from convs2s_jax.training.run.inputs.dataset import Split, check_unchanged
 from convs2s_jax.training.run.prepare import Run
-from convs2s_jax.training.run.profile import Profile
-from convs2s_jax.training.run.reports import Reports
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.reports.profile import Profile
+from convs2s_jax.training.run.reports.reports import Reports
+from convs2s_jax.training.run.reports.wall_clock import WallClock
 from convs2s_jax.training.run.save_clock import SaveClock
 from convs2s_jax.training.run.selection import LOSS, Best, Scores
-from convs2s_jax.training.run.staging import Workdir
-from convs2s_jax.training.run.task_table import task_of
-from convs2s_jax.training.run.wall_clock import WallClock
+from convs2s_jax.training.run.stores.staging import Workdir
+from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import ScheduleState
 from convs2s_jax.training.step import Step, TrainState
 
@@ -89,7 +91,7 @@ class Session:
     save_clock: SaveClock
     compiled: CompileCounter
     clock: WallClock
-    ahead: Ahead[Wanted]
+    ahead: BackgroundCompiler[CompileRequest]
     profile: Profile
     peak: float | None
     flops: Callable[[Batch], float]
@@ -174,7 +176,7 @@ def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[f
     merged = validation.merged(params)
 
     def evaluate(params: Tree, batch: Batch) -> LossSums:
-        session.ahead.wait_for(Wanted(gradients=False, shape=batch.src.shape + batch.tgt.shape))
+        session.ahead.wait_for(CompileRequest(gradients=False, shape=batch.src.shape + batch.tgt.shape))
         return session.evaluate(params, batch)
 
     found = validation.evaluate(

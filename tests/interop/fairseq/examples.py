@@ -14,8 +14,9 @@ from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.interop.fairseq.importing import Import, import_checkpoints
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.training.run import restoring, run_folder
-from convs2s_jax.training.run.configured import fresh_state
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import restoring
+from convs2s_jax.training.run.programs.configured import fresh_state
 from convs2s_jax.training.step import TrainState
 from tests import golden
 

@@ -21,10 +21,11 @@ from convs2s_jax.interop.fairseq import files
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.batch import Batch
-from convs2s_jax.training.run import position_file, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.configured import compile_configured
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs.configured import compile_configured
 from convs2s_jax.training.step import update
 from tests import golden as cases
 from tests import tiny
@@ -363,7 +364,7 @@ def test_a_configuration_file_and_the_command_line_have_the_last_word(file, tmp_
 
 @pytest.mark.drill
 def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
-    from convs2s_jax.training.run import checkpoint
+    from convs2s_jax.training.run.checkpoints import checkpoint
 
     examples.bring_in(file, tmp_path / "run")
     _, _, state, position = examples.held(tmp_path / "run")

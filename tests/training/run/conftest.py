@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from convs2s_jax.training.run import lease, shared_programs
+from convs2s_jax.training.run import shared_programs
+from convs2s_jax.training.run.locks import lease
 from tests.checkpoints import save
 from tests.locks import CLAIMS, FLOCK
 

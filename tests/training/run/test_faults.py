@@ -12,7 +12,7 @@ import time
 import orbax.checkpoint as ocp
 import pytest
 
-from convs2s_jax.training.run import checkpoint
+from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.loop import train
 from tests import processes, tiny
 from tests.processes import saved

@@ -24,8 +24,10 @@ from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.command_line import read_config
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import loop, opening, reports, restoring, run_folder
+from convs2s_jax.training.run import loop, opening, run_folder
+from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.reports import reports
 from convs2s_jax.training.step import Step
 from convs2s_jax.translation.translator import load
 from tests import tiny

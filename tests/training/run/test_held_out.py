@@ -9,7 +9,8 @@ from convs2s_jax.commands import decode
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.report import report
-from convs2s_jax.training.run import digest, position_file, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import digest, position_file
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation import shortlists
 from tests import processes

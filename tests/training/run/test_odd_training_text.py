@@ -10,7 +10,8 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data import parallel_text
 from convs2s_jax.data.text_files import read_lines
-from convs2s_jax.training.run import position_file, run_folder
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import Run, prepare
 from tests import tiny

@@ -14,7 +14,9 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text, store, vocabulary
 from convs2s_jax.data.config import DataConfig
 from convs2s_jax.data.loader import fill
-from convs2s_jax.training.run import dataset, position_file, run_folder, validation
+from convs2s_jax.training.run import run_folder, validation
+from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.inputs import dataset
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.prepare import prepare
 from convs2s_jax.translation.translator import load

@@ -12,9 +12,10 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training import schedule
-from convs2s_jax.training.run import metrics_file, run_folder, validation
-from convs2s_jax.training.run import translation_task as translating
+from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.tasks import translation_task as translating
 from tests import tiny
 
 STEPS = 12

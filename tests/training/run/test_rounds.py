@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from convs2s_jax.training.run import classification_task, distributed, translation_task
-from convs2s_jax.training.run.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import InterruptedWorkError, Interrupts
+from convs2s_jax.training.run.tasks import classification_task, translation_task
 from tests import tiny
 
 

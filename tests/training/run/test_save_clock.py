@@ -3,8 +3,9 @@
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.training.run import distributed, save_clock
+from convs2s_jax.training.run import save_clock
 from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.save_clock import SaveClock
 from tests import tiny
 

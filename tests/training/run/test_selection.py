@@ -7,7 +7,8 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.reporting import runs, summary
-from convs2s_jax.training.run import checkpoint, finetuning, position_file, restoring, run_folder, selection
+from convs2s_jax.training.run import finetuning, run_folder, selection
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.selection import Best
 from convs2s_jax.translation.translator import load

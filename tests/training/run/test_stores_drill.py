@@ -11,7 +11,7 @@ import pytest
 
 from convs2s_jax.core import stores
 from convs2s_jax.data import corpora
-from convs2s_jax.training.run import mirror, store_copy
+from convs2s_jax.training.run.stores import mirror, store_copy
 from tests import emulators, tiny
 from tests.commands.test_kept_programs import run as counted
 from tests.processes import Process, free_port

@@ -1,0 +1,188 @@
+"""Programs of batch shapes are compiled in the background before they are needed (`training.compile_ahead`).
+
+These are the gradients of an epoch's batches and the loss of the validation set's. The optimiser's part is not compiled
+ahead: the first update needs it right after its gradient, whose compilation takes most of the time.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from convs2s_jax.core.rows import round_up
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.mesh import row_shards
+from convs2s_jax.training.run import validation
+from convs2s_jax.training.run.prepare import Run
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.programs.abstract_arrays import abstract_batch, abstract_key, placed
+from convs2s_jax.training.step import Step
+
+K = TypeVar("K", bound=Hashable)
+BatchShape = tuple[int, ...]
+"""Rows and length of the sources, rows and length of the targets."""
+
+
+class CompileRequest(NamedTuple):
+    """What is computed of a batch, and the shape of the batch.
+
+    Attributes:
+      gradients: True for the gradient program of an update, False for the validation loss.
+      shape: of the batch.
+    """
+
+    gradients: bool
+    shape: BatchShape
+
+
+class BackgroundCompiler(Generic[K]):
+    """Threads that do `work(name)` once for each requested name, in the order of the requests; a context manager."""
+
+    def __init__(self, work: Callable[[K], object], *, threads: int, ended: threading.Event | None = None) -> None:
+        """Nothing begins before `request`.
+
+        Args:
+          work: is done once for a name. Its errors are ignored: whoever needs the result meets them again, and may have
+            the memory that was missing beside other work.
+          threads: how many at a time; with 0 nothing is done.
+          ended: is set at the end, so that work can be left which has more steps.
+        """
+        self._work, self._threads, self._free = work, threads, threads
+        self._ended = ended or threading.Event()
+        self._waiting: list[K] = []
+        self._running: dict[K, threading.Event] = {}
+        self._seen: set[K] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "BackgroundCompiler[K]":
+        return self
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there are threads."""
+        return self._threads > 0
+
+    def request(self, names: Iterable[K]) -> None:
+        """Begin with those that were not asked for before."""
+        with self._lock:
+            for name in names:
+                if name not in self._seen:
+                    self._seen.add(name)
+                    self._waiting.append(name)
+            while self._free and len(self._waiting) > 0:
+                self._free -= 1
+                threading.Thread(target=self._run, name="compiler", args=(self._next(),), daemon=True).start()
+
+    def wait_for(self, name: K) -> None:
+        """Wait if a thread is at work for this name. If none has begun, none will: the caller does it."""
+        with self._lock:
+            self._seen.add(name)
+            if name in self._waiting:
+                self._waiting.remove(name)
+            running = self._running.get(name)
+        if running is not None:
+            running.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for what is being compiled, as Python may crash where it ends meanwhile; not after a second signal."""
+        self._ended.set()
+        with self._lock:
+            self._waiting = []
+            running = list(self._running.values())
+        for each in running if kind not in (KeyboardInterrupt, EndedAtOnceError) else ():
+            each.wait()
+
+    def _next(self) -> K:
+        name = self._waiting.pop(0)
+        self._running[name] = threading.Event()
+        return name
+
+    def _run(self, name: K) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                self._work(name)
+            with self._lock:
+                self._running.pop(name).set()
+                if not self._waiting:
+                    self._free += 1
+                    return
+                name = self._next()
+
+
+def default_threads(mesh: Mesh) -> int:
+    """Half of the cores, 2 to 8, on accelerators, whose hosts are idle meanwhile; none on CPUs, which updates use.
+
+    GPUs of several processes exchange what they measure while they compile, so there all compile in the same order.
+    """
+    platform = mesh.devices.flat[0].platform
+    if platform == "cpu" or (platform != "tpu" and distributed.several()):
+        return 0
+    return min(8, max(2, (os.cpu_count() or 1) // 2))
+
+
+def compiler(
+    step: Step[Batch, LossSums], evaluate: Any, params: Tree, mesh: Mesh, *, accumulate: bool, ended: threading.Event
+) -> Callable[[CompileRequest], object]:
+    """A function that compiles the programs of a batch shape, as the calls of an update or a validation would.
+
+    Threads trace one after another: that is Python, of which one thread runs at a time, and which takes longer where
+    several want to. So the first shape asked for is compiled while the second is traced.
+
+    Args:
+      step: the update. One of `parallel="pmap"` cannot be compiled without its arguments, and nothing is done.
+      evaluate: of `validation.evaluator`.
+      params: the trained parameters' shapes, placed as those of the state are.
+      mesh: the devices.
+      accumulate: whether updates have several batches.
+      ended: once it is set, nothing more is traced.
+    """
+    first: Any = step.first
+    add: Any = step.add
+    key, tracing = abstract_key(), threading.Lock()
+
+    def compiled(program: Any, *args: Any) -> Any:
+        with tracing:
+            if ended.is_set():
+                raise InterruptedError("no program is needed any more")
+            lowered = program.lower(*args)
+        return lowered.compile()
+
+    def compile_gradients(batch: Batch) -> None:
+        if not hasattr(first, "lower"):
+            return
+        where = compiled(first, params, batch, key).output_shardings
+        if accumulate:
+            compiled(add, placed(jax.eval_shape(step.first, params, batch, key), where), params, batch, key)
+
+    def compile_loss(batch: Batch) -> None:
+        merge: Any = validation.merged
+        where = compiled(merge, params).output_shardings
+        compiled(evaluate, placed(jax.eval_shape(merge, params), where), batch)
+
+    def compile_shape(request: CompileRequest) -> None:
+        rows, src, _, tgt = request.shape
+        batch = abstract_batch(mesh, rows=rows, src=src, tgt=tgt)
+        (compile_gradients if request.gradients else compile_loss)(batch)
+
+    return compile_shape
+
+
+def requests(run: Run, mesh: Mesh, shapes: Iterable[Shape]) -> list[CompileRequest]:
+    """The programs of training batches of these shapes, in their order, and then those of the run's validation."""
+    found = [CompileRequest(gradients=True, shape=_on(mesh, shape)) for shape in shapes]
+    if run.valid is not None:
+        held_out = validation.planned(run.cfg.model, run.valid, run.held_out_shapes)
+        found += [CompileRequest(gradients=False, shape=_on(mesh, shape)) for shape in held_out.first_uses()]
+    return found
+
+
+def _on(mesh: Mesh, shape: Shape) -> BatchShape:
+    rows = round_up(shape.rows, row_shards(mesh))
+    return rows, shape.src, rows, shape.tgt

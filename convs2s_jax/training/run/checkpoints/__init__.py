@@ -1,0 +1,1 @@
+"""Checkpoints: written, kept, chosen, verified and read."""

@@ -1,0 +1,270 @@
+"""Checkpoints with Orbax. They are written asynchronously and atomically; the last few and the best are kept.
+
+A checkpoint holds `params` and `optimizer` (arrays) and `position` (JSON: the progress of training, the scores of its
+validation, digests of all arrays, checksums of itself; see position_file.py).
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
+
+from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.guard import NO_ROOM
+from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.run_folder import BEFORE, finished
+from convs2s_jax.training.run.selection import LOSS, Scores, best_of
+from convs2s_jax.training.step import TrainState
+
+
+class Checkpoints(ocp.CheckpointManager):
+    """Orbax's manager, with the best checkpoint chosen by the scores in the positions.
+
+    Attributes:
+      metric: the score by which checkpoints are compared.
+      validations: step -> scores of its validation; empty if there was none.
+      unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
+      shared: whether all processes write their parts; otherwise the primary one writes all.
+      writing: step of the last save, which is perhaps still being written.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, metric: str, read_only: bool, shared: bool = True) -> None:
+        """Read the scores of the checkpoints in `folder`."""
+        self.metric = metric
+        self.validations, self.unreadable = validations_of(finished(folder))
+        self.shared = shared
+        self.writing = 0
+        processes = {} if shared else {"active_processes": {0}, "barrier_sync_key_prefix": "alone"}
+        if not shared:
+            folder.mkdir(exist_ok=True)  # Orbax makes none for some of the processes
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_LastAndBest(keep, metric, self.validations, self.unreadable),
+            create=not read_only and shared,
+            read_only=read_only,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=0, **processes),
+        )
+        super().__init__(folder.absolute(), options=options, item_names=("params", "optimizer", "position"))
+
+    def best_step(self) -> int | None:
+        """The best of the checkpoints; see `selection.best_of`."""
+        return best_of(self.validations, self.all_steps(), self.metric)
+
+    def __contextmanager__(self) -> Iterator["Checkpoints"]:
+        """Close at the end. Where another error ends the run, that of an unfinished save is not raised in its place.
+
+        On a full disk both have the same cause, and only ours says what to do. A second signal waits for no save: only
+        when all of it is written does its folder get the name of a checkpoint.
+        """
+        try:
+            yield self
+        except EndedAtOnceError:
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+        self.close()
+
+    def metrics(self, step: int) -> None:
+        """Nothing: Orbax keeps no metrics, which earlier versions of this program let it."""
+        del step
+
+    def reached_preemption(self, step: int) -> bool:
+        """Return False: JAX's preemption service is not used.
+
+        After a save, Orbax would ask the service about the saved step. The service would take that for the current
+        step, and the processes could agree to stop at a step that this one has passed.
+        """
+        del step
+        return False
+
+
+class Elsewhere(Checkpoints):
+    """In the place of the manager on a process that writes nothing: the primary one has all checkpoints."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.validations = {}
+
+    def wait_until_finished(self) -> None:
+        """Nothing: the primary process waits."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@dataclasses.dataclass
+class _LastAndBest(policies.PreservationPolicy):
+    """Preserves the last `keep` checkpoints, the best, and those whose scores cannot be read.
+
+    Attributes:
+      keep: how many of the last.
+      metric, validations, unreadable: as of `Checkpoints`.
+    """
+
+    keep: int
+    metric: str
+    validations: dict[int, Scores]
+    unreadable: dict[int, str]
+
+    def should_preserve(
+        self, checkpoints: Sequence[policies.PolicyCheckpointInfo], *, context: policies.PreservationContext
+    ) -> Sequence[bool]:
+        """Whether each of the checkpoints stays; they are in the order of their steps."""
+        del context
+        steps = [info.step for info in checkpoints]
+        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric), *self.unreadable}
+        return [step in kept for step in steps]
+
+
+def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Scores], dict[int, str]]:
+    """`validations` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
+    validations: dict[int, Scores] = {}
+    unreadable = {}
+    for step, place in places.items():
+        try:
+            validations[step] = position_file.scores_of(place)
+        except UserError:
+            continue  # of another version, which whoever reads the checkpoint is told
+        except (ValueError, OSError) as error:
+            unreadable[step] = first_line(error)
+    return validations, unreadable
+
+
+def manager(
+    folder: Path, *, keep: int, metric: str = LOSS, read_only: bool = False, shared: bool = True
+) -> Checkpoints:
+    """The manager of a folder: keeps the last `keep` checkpoints and the one that is best by `metric`.
+
+    Unless it is `read_only`, the folder is made, and earlier copies of incomplete checkpoints take their places again.
+    Where processes have no `shared` folder, only the primary one writes checkpoints.
+    """
+    if not (shared or distributed.is_primary()):
+        return Elsewhere()
+    if not read_only:
+        if distributed.is_primary():
+            _bring_back(folder)
+        if shared:
+            distributed.barrier("checkpoints are there")
+    return Checkpoints(folder, keep=keep, metric=metric, read_only=read_only, shared=shared)
+
+
+def save(
+    checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, scores: Scores | None = None
+) -> None:
+    """Start to save in the background; training may go on at once.
+
+    Args:
+      checkpoints: as `manager` returns it.
+      state: the checkpoint is named by its `step`. An existing one is kept, unless there are now scores for it.
+      position: the progress of training, as JSON.
+      scores: of the validation, for choosing the best; None where there was none.
+
+    Raises:
+      UserError: this or the previous checkpoint could not be written, for example because the disk is full.
+    """
+    if isinstance(checkpoints, Elsewhere):
+        return
+    wait(checkpoints)
+    step = int(state.step)
+    again = step in checkpoints.all_steps()
+    if again:
+        if scores is None:
+            return
+        if distributed.is_primary():  # saved before its validation: written again with its scores
+            put_aside(Path(checkpoints.directory) / str(step), f"{step}{BEFORE}")
+        if checkpoints.shared:
+            distributed.barrier(f"{step} is {step}{BEFORE}")
+        checkpoints.reload()
+    record = position_file.make(
+        position, step=step, scores=scores or {}, params=state.params, optimizer=state.optimizer
+    )
+    checkpoints.validations[step] = record["scores"]
+    checkpoints.unreadable.pop(step, None)
+    checkpoints.writing = step
+    with _writing(checkpoints, step):
+        checkpoints.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                optimizer=ocp.args.StandardSave(state.optimizer),
+                position=ocp.args.JsonSave(record),
+            ),
+        )
+    if again:
+        wait(checkpoints)
+        if distributed.is_primary():
+            shutil.rmtree(Path(checkpoints.directory) / f"{step}{BEFORE}", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(checkpoints: ocp.CheckpointManager, step: int) -> Iterator[None]:
+    """Turn an error in writing a checkpoint into a UserError that says which checkpoint is still good.
+
+    The loss of another process is left to `distributed.guarded`, which has its own message.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        room = _room(error)
+        if not room and distributed.is_loss(error):
+            raise
+        last = max((other for other in finished(Path(checkpoints.directory)) if other != step), default=None)
+        good = "no earlier one exists" if last is None else f"the last good one is step {last}"
+        raise UserError(
+            f"{checkpoints.directory}: the checkpoint of step {step} could not be written "
+            f"({room or first_line(error)}); {good}. Make room and run the same command again"
+        ) from error
+
+
+def wait(checkpoints: Checkpoints) -> None:
+    """Wait until everything is on disk. Raises UserError if it could not be written."""
+    if not isinstance(checkpoints, Elsewhere):
+        with _writing(checkpoints, checkpoints.writing):
+            checkpoints.wait_until_finished()
+
+
+def check(checkpoints: Checkpoints) -> None:
+    """Raise UserError if the last save has ended and could not be written; one in progress is not waited for.
+
+    Where one of several processes failed alone, Orbax waits for it, and the next save raises the error.
+    """
+    if not isinstance(checkpoints, Elsewhere) and not checkpoints.is_saving_in_progress():
+        wait(checkpoints)
+
+
+def _room(error: BaseException | None) -> str:
+    """The system's message for a full disk if it occurs anywhere in an error or its causes, else ""."""
+    while error is not None:
+        for said in map(os.strerror, NO_ROOM):
+            if said in str(error):
+                return said
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def put_aside(path: Path, name: str) -> None:
+    """Rename a checkpoint, in place of an earlier one of that name."""
+    aside = path.with_name(name)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+def _bring_back(folder: Path) -> None:
+    """If a run ended while it rewrote a checkpoint, restore the earlier copy."""
+    for aside in folder.glob(f"*{BEFORE}"):
+        whole = folder / aside.name.removesuffix(BEFORE)
+        if whole.is_dir():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(whole)

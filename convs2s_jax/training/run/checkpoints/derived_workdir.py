@@ -1,0 +1,108 @@
+"""A workdir that no training made: the configuration, the vocabularies, and one checkpoint of given parameters."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from convs2s_jax.core import stores
+from convs2s_jax.core.checksums import DamagedError
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import new_folder
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import checkpoint, position_file
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.stores import mirror
+from convs2s_jax.training.step import TrainState
+
+AVERAGED = "averaged"
+"""Field of the position of a checkpoint that is a mean: the workdir and the steps it was made of."""
+
+
+@contextlib.contextmanager
+def new(flag: str, place: str) -> Iterator[Path]:
+    """A folder to fill, which becomes the workdir at the end of the block. On an error in the block none is made.
+
+    Args:
+      flag: that names the workdir, for messages.
+      place: path or address of the workdir.
+
+    Raises:
+      UserError: something is there already, or it cannot be written.
+    """
+    if scheme_of(place):
+        with _in_store(flag, place.rstrip("/")) as folder:
+            yield folder
+        return
+    path = Path(place)
+    try:
+        there = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+        check(not there, f"{flag}={place} is there already: name a new folder; nothing was written")
+        with contextlib.ExitStack() as stack:
+            run_folder.provide(path.absolute().parent, stack)
+            part = stack.enter_context(new_folder(path, parents=False))
+            yield part
+            part.rename(path.absolute())
+    except OSError as error:
+        raise UserError(f"{flag}={place} cannot be written: {error.strerror}; name another folder") from error
+
+
+@contextlib.contextmanager
+def _in_store(flag: str, address: str) -> Iterator[Path]:
+    """As `new`, for a workdir in an object store. The position is written last: with it a checkpoint is complete."""
+    try:
+        check(not stores.names(address), f"{flag}={address} is there already: name a new folder; nothing was written")
+        with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name:
+            folder = Path(name)
+            yield folder
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            names = [path.relative_to(folder).as_posix() for path in files]
+            for is_mark in (False, True):
+                part = [name for name in names if name.endswith(mirror.MARK) == is_mark]
+                stores.in_parallel(
+                    lambda name: stores.write(stores.join(address, name), (folder / name).read_bytes()), part
+                )
+    except OSError as error:
+        raise stores.unusable(flag, address, error) from error
+
+
+def write(
+    folder: Path, cfg: Config, vocabularies: Vocabularies, state: TrainState, position: Mapping[str, Any]
+) -> None:
+    """Fill the folder of a workdir.
+
+    Args:
+      folder: is there, and empty.
+      cfg: the configuration.
+      vocabularies: of both sides.
+      state: parameters, split for training, state of the optimiser, and the step that names the checkpoint.
+      position: the progress of training, as JSON, with the fingerprint of the training data.
+    """
+    run_folder.write_config(folder, cfg)
+    vocabulary.save(vocabularies, run_folder.vocabulary(folder))
+    record = {**position, "vocabularies": run_folder.fingerprints(vocabularies)}
+    with checkpoint.manager(run_folder.checkpoints(folder), keep=1) as checkpoints:
+        checkpoint.save(checkpoints, state, record)
+        checkpoint.wait(checkpoints)
+
+
+def check_continues(workdir: Path) -> None:
+    """Refuse to train in a workdir whose newest checkpoint is a mean: it has no optimiser and was never validated.
+
+    A checkpoint that cannot be read is left to `restoring`.
+
+    Raises:
+      UserError: it is one.
+    """
+    for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
+        with contextlib.suppress(DamagedError, ValueError, OSError):
+            check(
+                AVERAGED not in position_file.read(place),
+                f"--workdir={workdir} holds the mean of several checkpoints, from which no training goes on: begin "
+                f"one in another workdir with --config.training.finetune_from={workdir}",
+            )

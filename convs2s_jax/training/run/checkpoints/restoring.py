@@ -1,0 +1,278 @@
+"""Reading checkpoints. Each is verified; a damaged one is skipped, one of another model is an error."""
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
+
+from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.checkpoints.checkpoint import validations_of
+from convs2s_jax.training.run.checkpoints.digest import digest
+from convs2s_jax.training.run.checkpoints.rotation import LISTINGS, ReplacedError, entries, is_replaced
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.event_loops import finishing
+from convs2s_jax.training.run.run_folder import finished
+from convs2s_jax.training.run.selection import best_of
+from convs2s_jax.training.run.stores import store_copy
+from convs2s_jax.training.step import TrainState
+
+T = TypeVar("T")
+
+RENAMED: tuple[tuple[str, str], ...] = (
+    ("conv/taps/w", "conv/depthwise/w"),
+    ("conv/taps/scores", "conv/taps"),
+    ("conv/taps/maker", "conv/maker"),
+    ("convolution/taps/scores", "convolution/kernel/scores"),
+    ("convolution/taps/maker", "convolution/kernel/maker"),
+)
+"""Parts of parameter paths: the current name, and the name in checkpoints from before 23 November 2026.
+
+The old names are tried when the paths in a checkpoint are not those of the model."""
+
+
+class Restored(NamedTuple):
+    """A training state from a checkpoint.
+
+    Attributes:
+      state: parameters, state of the optimiser and step.
+      position: progress of training.
+      damaged: newer checkpoints, which could not be read.
+    """
+
+    state: TrainState
+    position: dict[str, Any]
+    damaged: list[Path]
+
+
+def restore(
+    folder: Path,
+    abstract: TrainState,
+    *,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> Restored | None:
+    """Read the newest intact checkpoint; None if there are no checkpoints.
+
+    A damaged checkpoint is reported to `tell`, and the previous one is tried. Nothing in the folder is changed.
+
+    Args:
+      folder: folder of the checkpoints.
+      abstract: shapes and dtypes of the state (`jax.eval_shape`), with shardings where they matter.
+      check: is called with the position before any array is read; raises UserError if it does not belong to this run.
+      tell: is called with a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: there are checkpoints, but none is intact.
+    """
+    places, damaged = finished(folder), list[Path]()
+    for step, place in sorted(places.items(), reverse=True):
+        found, why = _attempt(lambda: _whole(place, step, abstract, check))  # noqa: B023
+        if found is not None:
+            return Restored(*found, damaged)
+        tell(f"the checkpoint of step {step} is damaged ({why}); trying the one before")
+        damaged.append(place)
+    if places:
+        raise UserError(f"{folder}: none of the checkpoints {list(places)} could be read")
+    return None
+
+
+def restore_params(
+    folder: Path,
+    abstract: Tree,
+    *,
+    step: int | None,
+    metric: str,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[Tree, dict[str, Any]]:
+    """Read parameters for decoding, and their position. `abstract` has their shapes; the rest is as in `restore_items`.
+
+    Raises:
+      UserError: as `restore_items`.
+    """
+    found, position = restore_items(folder, {"params": abstract}, step=step, metric=metric, check=check, tell=tell)
+    return found["params"], position
+
+
+def restore_items(
+    folder: Path,
+    items: Mapping[str, Tree],
+    *,
+    step: int | None,
+    metric: str,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Tree], dict[str, Any]]:
+    """Read items of one checkpoint, and its position, also while a training replaces its checkpoints.
+
+    Args:
+      folder: folder of the checkpoints.
+      items: shapes and dtypes of what to read: "params", and "optimizer" for the state of the optimiser.
+      step: which checkpoint to read; None for the best, or the newest intact one if the best is damaged.
+      metric: the score that tells the best (`training.best_metric`).
+      check: is called with the position before any array is read; raises UserError if it does not belong to this model.
+      tell: is called with a sentence for each damaged checkpoint.
+
+    Raises:
+      UserError: there is no checkpoint, no checkpoint of that step, or none that is intact.
+    """
+    store_copy.refresh(folder.parent)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no checkpoint here; train first: convs2s train --workdir={folder.parent}")
+    told: set[str] = set()
+
+    def tell_once(sentence: str) -> None:
+        if sentence not in told:
+            told.add(sentence)
+            tell(sentence)
+
+    for listing in range(LISTINGS):
+        if listing:
+            store_copy.refresh(folder.parent)
+        places = finished(folder)
+        if not places:
+            raise UserError(f"{folder} holds no checkpoint yet; train first: convs2s train --workdir={folder.parent}")
+        if step is not None and step not in places:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {', '.join(map(str, places))}")
+        asked = places if step is None else {step: places[step]}
+        with contextlib.suppress(ReplacedError):
+            found = _first_intact(asked, items, metric, check, tell_once)
+            if found is None:
+                raise UserError(f"{folder}: none of the checkpoints {list(asked)} could be read")
+            return found
+    raise UserError(
+        f"{folder}: training replaces the checkpoints faster than they can be read; decode from a copy of the workdir, "
+        "or train with a larger training.keep"
+    )
+
+
+def _first_intact(
+    places: Mapping[int, Path],
+    items: Mapping[str, Tree],
+    metric: str,
+    check: Callable[[dict[str, Any]], None],
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Tree], dict[str, Any]] | None:
+    """Items of the best checkpoint, or of the newest of the others that is intact; None if none is.
+
+    Raises:
+      ReplacedError: a checkpoint could not be read because it has just been replaced or removed.
+    """
+    before = {step: entries(place) for step, place in places.items()}
+    validations, unreadable = validations_of(places)
+    for step, why in sorted(unreadable.items(), reverse=True):
+        if is_replaced(places[step], before[step]):
+            raise ReplacedError
+        tell(
+            f"the checkpoint of step {step} is damaged ({why}): its scores are unknown, and it does not count "
+            "as the best"
+        )
+    best = best_of(validations, places, metric)
+    for step in sorted(places, key=lambda step: (step == best, step), reverse=True):
+        found, why = _attempt(lambda: _items(places[step], items, check))  # noqa: B023
+        if found is not None:
+            return found
+        if not distributed.all_of(not is_replaced(places[step], before[step])):
+            raise ReplacedError
+        tell(f"the checkpoint of step {step} is damaged ({why})")
+    return None
+
+
+def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
+    """The result of `read`, or None and the reason why the checkpoint is damaged."""
+    try:
+        return read(), ""
+    except (UserError, MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:
+        return None, first_line(error)
+
+
+def _everywhere(read: Callable[[], T]) -> T:
+    """Call `read` on each process. If one fails, all raise ValueError, since the next steps need all of them."""
+    found, why, refused = None, "", None
+    try:
+        found = read()
+    except UserError as error:
+        refused = error
+    except Exception as error:  # a damaged file; libraries raise all kinds of errors
+        why = first_line(error)
+    if not distributed.all_of(found is not None):
+        raise refused or ValueError(why or "another process cannot read its part")
+    assert found is not None
+    return found
+
+
+def _whole(
+    place: Path, step: int, abstract: TrainState, check: Callable[[dict[str, Any]], None]
+) -> tuple[TrainState, dict[str, Any]]:
+    """A training state and its position."""
+    found, position = _items(place, {"params": abstract.params, "optimizer": abstract.optimizer}, check)
+    # from NumPy: nothing is compiled for it, as an array of another kind would need a program for its conversion
+    number = jax.make_array_from_callback((), _placed(abstract.step).sharding, lambda _: np.asarray(step, np.int32))
+    return TrainState(params=found["params"], optimizer=found["optimizer"], step=number), position
+
+
+def _items(
+    place: Path, items: Mapping[str, Tree], check: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Tree], dict[str, Any]]:
+    """Items of a checkpoint, and its position."""
+    position = _everywhere(lambda: position_file.read(place))
+    check(position)
+    return {item: _arrays(place, item, abstract, position) for item, abstract in items.items()}, position
+
+
+def _arrays(place: Path, item: str, abstract: Tree, position: dict[str, Any]) -> Tree:
+    """One item of a checkpoint. Raises ValueError if a digest differs, UserError if it is of another model."""
+    expected = position["digests"][item]
+    leaves, structure = jax.tree.flatten_with_path(abstract)
+    names = [path_of(path) for path, _ in leaves]
+    if set(names) != set(expected):
+        names = [_old_name(name) for name in names]
+    if set(names) != set(expected):
+        odd = sorted(set(names) ^ set(expected))
+        raise UserError(f"{place} is of another model: {', '.join(odd[:5])} are not in both")
+    # not through the manager: it would wait for all processes even if one has failed to read its part
+    placed = {name: _placed(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    restored = _everywhere(lambda: _read_arrays(place / item, placed))
+    found = digest(restored)
+    wrong = [name for name in expected if expected[name] != found[name]]
+    if wrong:
+        raise ValueError(f"{item}/{wrong[0]} is not what was saved")
+    arrays = {path_of(path): leaf for path, leaf in jax.tree.leaves_with_path(restored)}
+    ours = (arrays[name] for name in names)
+    return jax.tree.unflatten(structure, [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in ours])
+
+
+def _read_arrays(folder: Path, placed: dict[str, jax.ShapeDtypeStruct]) -> Tree:
+    """An item in the structure it has on disk, dictionaries and lists. `placed` describes each array, by its path."""
+    store_copy.complete(folder)
+    handler = ocp.StandardCheckpointHandler()
+    with finishing():
+        folder = folder.absolute()  # Orbax reads no others
+        lies = handler.metadata(folder).tree
+        item = jax.tree_util.tree_map_with_path(lambda path, _: placed[path_of(path)], lies)
+        return handler.restore(folder, args=ocp.args.StandardRestore(item))
+
+
+def _old_name(name: str) -> str:
+    """The former path of a parameter or of an optimiser's state for it."""
+    for new, old in RENAMED:
+        name = re.sub(rf"(^|/){new}(/|$)", rf"\1{old}\2", name)
+    return name
+
+
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
+    """A description of an array with its sharding; without one, the first device instead of those it was saved from."""
+    where = leaf.sharding or SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

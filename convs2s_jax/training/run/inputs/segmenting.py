@@ -1,0 +1,60 @@
+"""The training text in the segmentation of an epoch (`data.subword_sampling`)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from convs2s_jax.core.config import check
+from convs2s_jax.data import segmentation
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.segmentation import Segmenter
+from convs2s_jax.data.store import TokenStore
+from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
+from convs2s_jax.training.run.inputs.dataset import Split
+
+
+def check_vocabularies(cfg: DataConfig, vocabularies: Vocabularies) -> None:
+    """Raise UserError if the segmentation is to be random and a text has only one."""
+    check(
+        not cfg.subword_sampling or any(isinstance(one, Segmenter) for one in (vocabularies.src, vocabularies.tgt)),
+        f"data.subword_sampling is {cfg.subword_sampling}, and the vocabularies have whole words: set it to 0, or "
+        "data.vocabulary.kind to bpe or unigram",
+    )
+
+
+def of_epoch(
+    cfg: DataConfig, train: Split, vocabularies: Vocabularies, *, seed: int, epoch: int, longest: tuple[int, int]
+) -> Split:
+    """The training data of an epoch: as they are, or in a random segmentation that the arguments determine.
+
+    A sentence whose random segmentation is too long keeps its best one. So do labels and lists of words.
+
+    Args:
+      cfg: `subword_sampling` is used.
+      train: in the best segmentation, with its lines.
+      vocabularies: of both sides.
+      seed: of the run.
+      epoch: from 1.
+      longest: most tokens of a source and a target, end symbols included.
+    """
+    if not cfg.subword_sampling:
+        return train
+
+    def drawn(side: int, texts: Sequence[str], vocabulary: Vocabulary, best: TokenStore) -> TokenStore:
+        if not isinstance(vocabulary, Segmenter):
+            return best
+        found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
+        return found if side == 0 and cut else segmentation.within(found, best, longest[side])
+
+    cut = train.longest is not None
+    return dataclasses.replace(
+        train,
+        src=drawn(0, train.text.src, vocabularies.src, train.src),
+        tgt=drawn(1, train.text.tgt, vocabularies.tgt, train.tgt),
+    )
+
+
+def longest_of(lengths: tuple[np.ndarray, np.ndarray], others: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+    """The larger of two lengths of each source and of each target: [n] each."""
+    return [np.maximum(*pair) for pair in zip(lengths, others, strict=True)]

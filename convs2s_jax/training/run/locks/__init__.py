@@ -1,0 +1,1 @@
+"""One trainer in a workdir: locks of files and of object stores."""

@@ -1,0 +1,251 @@
+"""Coordination of several processes: barriers, shared decisions, division of work, and a common end."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar, cast
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from convs2s_jax.core.config import check
+from convs2s_jax.core.errors import UserError, first_line
+from convs2s_jax.core.guard import INTERRUPTED, explained
+from convs2s_jax.nn.types import Tree
+from convs2s_jax.training import dispatch, sharding
+from convs2s_jax.training.run.processes.holder import LOST
+from convs2s_jax.training.run.shared_programs import shared
+
+T = TypeVar("T")
+
+PATIENCE = 24 * 3600
+"""Seconds to wait at a barrier while one process has long work to do. If a process dies, the wait ends much earlier."""
+ROUND = 512
+"""Lines that a process translates before it asks whether a signal arrived at another one: eight batches."""
+LINGER = 10
+"""Grace period before a failing process exits, in seconds: others may be failing for the same reason."""
+SIGNS = ("unavailable", "aborted", "deadline_exceeded", "gloo", "nccl", "connection", "heartbeat", "barrier")
+"""Words in the error messages of all network layers that mean another process was lost."""
+
+
+def several() -> bool:
+    """Whether this training has more than one process."""
+    return jax.process_count() > 1
+
+
+def is_primary() -> bool:
+    """Whether this is process 0, the only one that writes text files and prints messages."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str, *, patience: int = PATIENCE) -> None:
+    """Wait until all processes are here. Unlike collectives of arrays, this may take hours.
+
+    Args:
+      name: unique within a run.
+      patience: timeout in seconds.
+    """
+    if several():
+        everyone = set(range(jax.process_count()))
+        ocp.multihost.sync_global_processes(f"convs2s_jax: {name}", timeout=patience, processes=everyone)
+
+
+def primary_first(name: str, work: Callable[[], T]) -> T:
+    """Run `work` on process 0 first, then on the others, which find its files. `name` is as in `barrier`.
+
+    Raises:
+      UserError: on all processes, if process 0 raises it.
+    """
+    done = primary_only(name, work)
+    return cast(T, done) if is_primary() else work()
+
+
+def primary_only(name: str, work: Callable[[], T]) -> T | None:
+    """Run `work` on process 0 while the others wait; they get None. Errors are as in `primary_first`."""
+    done, refused = None, None
+    if is_primary():
+        try:
+            done = work()
+        except UserError as error:
+            refused = error
+    barrier(name)
+    if not from_primary(refused is None):
+        raise refused or UserError("process 0 says why this training cannot go on")
+    return done
+
+
+def is_one_folder(folder: Path) -> bool:
+    """Whether all processes see the same folder."""
+    if not several():
+        return True
+    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
+    path = folder / f".met-{token}"
+    primary_only(f"{path.name} written", lambda: path.write_text(""))
+    same = all_of(path.exists())
+    if is_primary():
+        path.unlink()
+    return same
+
+
+def sharing(folder: Path) -> list[int]:
+    """The processes that see the same folder as this one, itself among them; others may have another of that name.
+
+    Raises:
+      OSError: the folder cannot be written or read. It has to be there.
+    """
+    if not several():
+        return [0]
+    token = int(multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32))))
+    own = folder / f".met-{token}-{jax.process_index()}"
+    own.touch()
+    try:
+        barrier(f"met {token}")
+        found = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f".met-{token}-*"))
+        barrier(f"seen {token}")
+    finally:
+        own.unlink()
+    return found
+
+
+def agree_on_folder(folder: Path) -> None:
+    """Raise UserError on all processes unless all see the same folder."""
+    check(
+        is_one_folder(folder),
+        f"--workdir={folder} is not one folder for all processes: it has to lie on a file system they share",
+    )
+
+
+def agree(what: str, value: int) -> None:
+    """Raise UserError on all processes unless all have the same value, in [0, 2^32)."""
+    if several():
+        values = multihost_utils.process_allgather(np.uint32(value))
+        odd = [i for i, other in enumerate(values) if other != values[0]]
+        check(not odd, f"process {odd[0] if odd else 0} has another {what} than process 0: give all the same")
+
+
+def all_of(flag: bool) -> bool:
+    """Whether the flag is True on all processes."""
+    return bool(np.all(multihost_utils.process_allgather(np.array(flag)))) if several() else flag
+
+
+def from_primary(flag: bool) -> bool:
+    """The flag of process 0."""
+    return bool(multihost_utils.broadcast_one_to_all(np.array(flag))) if several() else flag
+
+
+def local(mesh: Mesh, tree: Tree) -> Tree:
+    """Copy arrays that are sharded over the whole mesh to one device of this process: [...] -> [...]."""
+    return jax.tree.map(lambda x: x.addressable_data(0), _whole_on(mesh)(tree))
+
+
+@shared
+def _whole_on(mesh: Mesh) -> Callable[[Tree], Tree]:
+    """A function that gathers a tree on every device, compiled once per mesh."""
+    return dispatch.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
+
+
+def own_devices(mesh: Mesh) -> list[jax.Device] | None:
+    """The devices of a mesh that belong to this process; None if these are all devices of the process."""
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    return None if set(devices) == set(jax.local_devices()) else devices
+
+
+def local_share(count: int) -> range:
+    """The indices of `count` pieces of work that this process does: every n-th, n the number of processes."""
+    return range(jax.process_index(), count, jax.process_count())
+
+
+def local_rounds(count: int) -> list[range]:
+    """`local_share` in pieces of at most `ROUND`, equally many on all processes; whole where there is only one process.
+
+    Between two pieces, processes can ask whether a signal arrived.
+    """
+    share, largest = local_share(count), -(-count // jax.process_count())
+    size = ROUND if several() else max(count, 1)
+    return [share[begin : begin + size] for begin in range(0, largest, size)]
+
+
+def collect(lines: Sequence[str], count: int, *, name: str) -> list[str]:
+    """All `count` lines, in order, from the lines of each process's `local_share`. `name` is as in `barrier`."""
+    if not several():
+        return list(lines)
+    barrier(name)
+    text = np.frombuffer(json.dumps(list(lines)).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(text)))
+    padded = np.zeros(max(sizes), np.uint8)
+    padded[: len(text)] = text
+    parts = multihost_utils.process_allgather(padded)
+    found = [json.loads(bytes(part[:size])) for part, size in zip(parts, sizes, strict=True)]
+    return [found[i % len(found)][i // len(found)] for i in range(count)]
+
+
+def reached_signal(call: int) -> bool:
+    """Whether a signal arrived at any process; all learn it at the same call.
+
+    Args:
+      call: number of this call, from 1. No number may be left out: the service compares it with the one agreed on.
+    """
+    return several() and multihost_utils.reached_preemption_sync_point(call)
+
+
+def pass_on() -> None:
+    """Send SIGTERM to this process; JAX's preemption service passes it on to all processes."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process, without waiting for processes that are still at work: they notice, and end as well.
+
+    If other processes fail for the same reason, all first meet at a barrier and disconnect in order. They are connected
+    through process 0, and if that ended first, it would abort the others.
+
+    After an interrupt, threads that save or compile are not awaited either: Python would wait for a save to finish, and
+    may crash during a compilation.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if jax.distributed.is_initialized() and status != 0:
+        with contextlib.suppress(Exception):
+            barrier(f"leaving with {status}", patience=LINGER)
+            jax.distributed.shutdown()
+    elif status != INTERRUPTED:
+        sys.exit(status)
+    os._exit(status)
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error means that another process was lost."""
+    text = str(error).lower()
+    return several() and isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
+
+
+def tell_loss(how: str) -> None:
+    """Say that another process was lost, and what to do."""
+    sys.stderr.write(
+        f"another process of this training was lost ({how}): run the same command again on all of them to continue "
+        "from the last checkpoint\n"
+    )
+    sys.stderr.flush()
+
+
+def guarded(work: Callable[[], None]) -> None:
+    """Run a training. If another process is lost, say so and exit with status `LOST`."""
+    try:
+        work()
+    except Exception as error:
+        if explained(error) is not None or not jax.distributed.is_initialized():
+            raise
+        if is_loss(error):
+            tell_loss(first_line(error))
+            os._exit(LOST)
+        traceback.print_exc()
+        leave(1)

@@ -1,0 +1,218 @@
+"""Connections between the processes of a training, by which all notice that one is lost, or is to stop.
+
+JAX has a service for this, but nothing can be said through it: where a process is lost, it aborts the others (SIGABRT,
+134). Its callback for that moment cannot be used from Python (jax 0.10.2 fails to convert its argument), and
+`jax_enable_recoverability` does not help those who lose process 0. So process 0 has a connection of ours to each other
+process. A killed process closes it, and a stopped one falls silent; either way the others end with status `LOST`.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn, TextIO
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.distributed import LINGER
+from convs2s_jax.training.run.processes.holder import LOST
+
+PULSE = 1.0
+"""Seconds between two signs of life."""
+PAUSE = 5.0
+"""Seconds after which a process that was itself stopped, or kept from running, gives the others time to be heard."""
+FAREWELL = 1.0
+"""Seconds in which the others close their connections once process 0 has told them of a loss; twice after a signal."""
+GREETING = 30.0
+"""Seconds in which a new connection has to show the token of this training, and to be answered."""
+ROOM = 1024
+"""Bytes of the record by which process 0 says where it listens."""
+
+
+class Peers:
+    """Context manager: inside, the loss of another process ends this one with a sentence and status `LOST`.
+
+    Lines that are sent: `alive`; `stop NAME`, after a signal; `lost K`, from process 0; `bye done` and `bye failed`, at
+    the end. Whoever fails is given `LINGER` seconds in which the others may fail for the same reason.
+    """
+
+    def __init__(self, silence: float) -> None:
+        """Nobody is watched before `add` and the context.
+
+        Args:
+          silence: seconds after which a silent process counts as lost.
+        """
+        self._silence = silence
+        self._links: dict[int, socket.socket] = {}
+        self._heard: dict[int, float] = {}
+        self._stop: Callable[[str], None] = lambda _: None
+        self._over, self._stopping = threading.Event(), threading.Event()
+        self._once = threading.Lock()
+
+    def add(self, process: int, link: socket.socket, lines: TextIO) -> None:
+        """Watch a process through a connection and the lines that it sends."""
+        link.settimeout(None)
+        self._heard[process] = time.monotonic()
+        self._links[process] = link
+        threading.Thread(target=self._listen, args=(process, lines), name=f"process {process}", daemon=True).start()
+
+    def on_stop(self, action: Callable[[str], None]) -> None:
+        """What a thread calls with the name of the signal that one of the processes got."""
+        self._stop = action
+
+    def stop(self, name: str) -> None:
+        """Tell all processes, this one included, that a signal of this name arrived."""
+        if not distributed.is_primary() and self._links:
+            return self._say(f"stop {name}")  # process 0 tells all
+        threading.Thread(target=self._stop_all, args=(name,), name="stop", daemon=True).start()
+
+    def __enter__(self) -> "Peers":
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        self._say("bye done" if kind is None else "bye failed")
+
+    def _say(self, line: str) -> None:
+        """Send a line to all; one that does not read is left out, since its silence is noticed elsewhere."""
+        for link in list(self._links.values()):
+            with contextlib.suppress(OSError):
+                link.send(f"{line}\n".encode(), socket.MSG_DONTWAIT)
+
+    def _beat(self) -> None:
+        """Give a sign of life from time to time, and look for processes that give none."""
+        pulse = min(PULSE, self._silence / 5)
+        awake = before = time.monotonic()
+        while not self._over.wait(pulse):
+            self._say("alive")
+            now = time.monotonic()
+            if now - before > PAUSE:  # they may have spoken while this process could not listen
+                awake = now
+            before = now
+            for process, heard in list(self._heard.items()):
+                if now - max(heard, awake) > self._silence:
+                    self._lost(process, f"silent for {self._silence:g} s")
+
+    def _listen(self, process: int, lines: TextIO) -> None:
+        """Read the lines of one process until its connection ends."""
+        parting = ""
+        try:
+            for line in lines:
+                self._heard[process] = time.monotonic()
+                word, _, rest = line.strip().partition(" ")
+                if word == "stop":
+                    self._stop_all(rest)
+                elif word == "lost":
+                    self._lost(int(rest), "as process 0 says")
+                elif word == "bye":
+                    parting = rest
+                    if rest == "done":  # it is silent from here on, until all have left
+                        self._heard.pop(process, None)
+        except (OSError, ValueError):  # as where it closed with lines unread, which one that is done may do
+            parting = parting if parting == "done" else ""
+        self._heard.pop(process, None)
+        self._links.pop(process).close()
+        lines.close()
+        if parting == "failed":
+            self._over.wait(LINGER + PAUSE)
+        if parting != "done" and not self._stopping.is_set() and not self._over.is_set():
+            self._lost(process, "its connection closed")
+
+    def _stop_all(self, name: str) -> None:
+        self._stopping.set()
+        if distributed.is_primary():
+            self._say(f"stop {name}")
+            self._await_end(2 * FAREWELL)
+        self._stop(name)
+
+    def _await_end(self, seconds: float) -> None:
+        """Wait until the others have gone: JAX aborts them where process 0 goes first."""
+        deadline = time.monotonic() + seconds
+        while self._links and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _lost(self, process: int, how: str) -> NoReturn:
+        """End this process, and at process 0 all others before it."""
+        with self._once:
+            if distributed.is_primary():
+                self._stopping.set()
+                self._say(f"lost {process}")
+                self._await_end(FAREWELL)
+            distributed.tell_loss(f"process {process}: {how}")
+            os._exit(LOST)
+
+
+def connect(silence: float, host: str | None) -> Peers:
+    """Connect process 0 to each other process; all call this at the same time.
+
+    Args:
+      silence: seconds after which a silent process counts as lost.
+      host: of process 0, where the command line names it.
+    """
+    peers = Peers(silence)
+    listener = None
+    record = b""
+    if distributed.is_primary():
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        listener = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
+        hosts = [host] if host else [socket.gethostname(), socket.getfqdn()]
+        where = {"hosts": hosts, "port": listener.getsockname()[1], "token": secrets.token_hex(16)}
+        record = json.dumps(where).encode()
+    padded = np.frombuffer(record.ljust(ROOM), np.uint8)
+    told = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))))
+    if listener is not None:
+        threading.Thread(target=_accept, args=(peers, listener, told["token"]), name="peers", daemon=True).start()
+    elif not _greet(peers, told["hosts"], told["port"], told["token"]):
+        sys.stderr.write(
+            f"process {jax.process_index()} does not reach process 0 at port {told['port']} of {told['hosts'][0]}: "
+            "where a process is lost, JAX ends this one, with status 134\n"
+        )
+    return peers
+
+
+def _accept(peers: Peers, listener: socket.socket, token: str) -> None:
+    """Let the other processes in, and nobody else. Each greeting has a thread: a silent stranger delays no one."""
+    with listener:
+        for _ in range(100 * jax.process_count()):  # strangers are turned away, but not for ever
+            link, _ = listener.accept()
+            threading.Thread(target=_admit, args=(peers, link, token), name="greeting", daemon=True).start()
+
+
+def _admit(peers: Peers, link: socket.socket, token: str) -> None:
+    """Watch a new connection if it shows the token, else close it."""
+    link.settimeout(GREETING)
+    lines = link.makefile(encoding="ascii")
+    try:
+        said, _, number = lines.readline(100).strip().partition(" ")
+        if not secrets.compare_digest(said, token):
+            raise ValueError("another token")
+        peers.add(int(number), link, lines)
+        link.sendall(b"alive\n")
+    except (OSError, ValueError):
+        link.close()
+        lines.close()
+
+
+def _greet(peers: Peers, hosts: list[str], port: int, token: str) -> bool:
+    """Connect to process 0 and wait until it has noted this process; whether it could be reached."""
+    for host in hosts:
+        try:
+            link = socket.create_connection((host.strip("[]"), port), timeout=GREETING)
+            link.sendall(f"{token} {jax.process_index()}\n".encode())
+            lines = link.makefile(encoding="ascii")
+            if lines.readline():
+                peers.add(0, link, lines)
+                return True
+        except (OSError, UnicodeError):
+            continue
+    return False

@@ -1,0 +1,196 @@
+"""The reports of a run: metrics.jsonl, TensorBoard events, a log and a progress bar."""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from convs2s_jax.core.errors import UserError, first_line, one_line
+from convs2s_jax.core.files import open_to_append
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports.events import Events
+from convs2s_jax.training.run.reports.trackers import Trackers
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), or infinity where that would overflow; NaN of NaN."""
+    return math.inf if loss >= 700 else math.exp(loss)
+
+
+def show(sentence: str) -> str:
+    """Show a sentence to the user on standard error; returns its line for the log."""
+    tqdm.write(sentence, file=sys.stderr)
+    return _stamped(sentence)
+
+
+def _has_width(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with columns, as a bar needs; some of continuous integration have none."""
+    try:
+        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+    except OSError:
+        return False
+
+
+def _stamped(sentence: str) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n"
+
+
+class Reports:
+    """Writes the metrics of one run into its workdir and shows progress on standard error.
+
+    metrics.jsonl has one line per report. When a run resumes from a step, the lines of later steps are dropped, and
+    damaged ones are put aside.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        step: int,
+        validated: bool = True,
+        told: Sequence[str] = (),
+        trackers: Sequence[str] = (),
+        address: str = "",
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Begin after `step` updates.
+
+        Args:
+          workdir: of the run.
+          step: updates done.
+          validated: whether the validation of this step is done; see `metrics_file.keep_up_to`.
+          told: lines for the log, of what the user has been told before.
+          trackers: names of trackers that get the metrics too.
+          address: of a workdir in an object store, for the trackers; "" for a folder.
+          config: the configuration as nested dictionaries, for the trackers.
+        """
+        self._workdir = workdir
+        damaged = metrics_file.keep_up_to(workdir, step, validated=validated)
+        self._metrics = open_to_append(workdir / metrics_file.NAME)
+        self._log = open_to_append(workdir / "train.log")
+        self._log.writelines(told)
+        self._log.flush()
+        self._events = Events(workdir / "tensorboard", step=step)
+        self._bar = tqdm(initial=step, unit="step", dynamic_ncols=True, disable=not _has_width(sys.stderr))
+        self._at = f"step {step}"
+        for sentence in damaged:
+            self.tell(sentence)
+        self._trackers = Trackers(trackers, workdir, address or str(workdir.absolute()), config, self.tell, step=step)
+
+    def __enter__(self) -> "Reports":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: Any) -> None:
+        self._bar.close()
+        failed = isinstance(error, Exception)  # signals are none
+        if kind is not EndedAtOnceError:  # a tracker may wait for its server
+            self._trackers.close(failed=failed)
+        with contextlib.ExitStack() as files:
+            if kind is not None:  # a full disk is told once, by the sentence that says what was lost
+                files.enter_context(contextlib.suppress(OSError))
+            for file in (self._metrics, self._log, self._events):
+                files.callback(file.close)
+            if isinstance(error, Exception):  # the user is told by whoever catches it
+                why = one_line(str(error)) if isinstance(error, UserError) else first_line(error)
+                files.callback(self._logged, _stamped(f"stopped at {self._at}: {why}"))
+
+    def tell(self, sentence: str) -> None:
+        """Show a sentence to the user and write it to the log."""
+        self._logged(show(sentence))
+
+    def _logged(self, line: str) -> None:
+        """Write a line to the log."""
+        with self._located():
+            self._log.write(line)
+            self._log.flush()
+
+    @contextlib.contextmanager
+    def _located(self) -> Iterator[None]:
+        """Say in the error of a full disk where it is."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._workdir)
+            raise
+
+    def has(self, *, split: str, step: int) -> bool:
+        """Whether metrics.jsonl has an intact line of this split and step."""
+        intact, _ = metrics_file.read(self._workdir)
+        return any((record["split"], record["step"]) == (split, step) for _, record in intact)
+
+    def expect(self, total: int | None) -> None:
+        """Set the total number of updates, from which the bar estimates the time left; None if unknown."""
+        self._bar.total = total
+        self._bar.refresh()
+
+    def advance(self, step: int, epoch: int) -> None:
+        """Move the progress bar."""
+        self._at = f"step {step}, epoch {epoch}"
+        self._bar.update(step - self._bar.n)
+
+    def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
+        """Write one line of metrics.
+
+        Args:
+          step, epoch: current step and epoch.
+          split: train, valid or test.
+          loss: nats per target token.
+          others: further metrics, such as bleu, learning_rate, grad_norm, tokens_per_second, input_wait (seconds since
+            the last report), padding (as a share) or compilations; docs/training.md lists all.
+        """
+        values = {"loss": loss, "perplexity": perplexity(loss), **others}
+        record = {"step": step, "epoch": epoch, "split": split, **{k: _finite(v) for k, v in values.items()}}
+        with self._located():
+            self._metrics.write(metrics_file.line(record))
+            self._metrics.flush()
+            for name, value in values.items():
+                self._events.write(f"{split}/{name}", value, step=step)
+        self._trackers.log({f"{split}/{name}": value for name, value in values.items()}, step)
+        if split == "train":
+            speed = f" {others['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in others else ""
+            self._bar.set_postfix_str(f"epoch {epoch} loss {loss:.3f}{speed}")
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        sentence = f"step {step} epoch {epoch} {split}: {shown}"
+        if split != "train" or self._bar.disable:
+            self.tell(sentence)
+        else:  # the bar shows it
+            self._logged(_stamped(sentence))
+
+
+class Silence(Reports):
+    """The reports of all processes but the primary one: nothing is written or shown."""
+
+    def __init__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def tell(self, sentence: str) -> None:
+        """Nothing."""
+
+    def has(self, **_: object) -> bool:
+        """Return False: only the primary process knows."""
+        return False
+
+    def expect(self, total: int | None) -> None:
+        """Nothing."""
+
+    def advance(self, step: int, epoch: int) -> None:
+        """Nothing."""
+
+    def metrics(self, *, step: int, epoch: int, split: str, loss: float, **others: float | int) -> None:
+        """Nothing."""
+
+
+def _finite(value: float | int) -> float | int | None:
+    """A number as JSON can hold it: None for infinity and NaN."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Workdirs in object stores: local copies, and what is written back."""

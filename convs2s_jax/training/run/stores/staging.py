@@ -1,0 +1,175 @@
+"""A workdir as a folder of this machine: the folder itself, or the local copy of one in an object store."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.core import compiled_programs, stores
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run.locks import store_lock
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.stores import mirror, stored_programs
+from convs2s_jax.training.run.stores.mirror import Mirror
+from convs2s_jax.training.run.stores.store_copy import named
+from convs2s_jax.training.step import TrainState
+
+
+class Workdir:
+    """A workdir that is open for a training.
+
+    Attributes:
+      folder: where its files are on this machine.
+      mirror: writes them back into an object store; None where the folder is the workdir, and on all processes but
+        the primary one.
+      shared: whether all processes have one folder. Otherwise there are several copies, and the primary process saves.
+      fetches: whether this process fetches the copy that it and others of its machine have. That of the primary
+        process is fetched as the run is opened.
+      address: of the workdir in an object store; "" where the folder is the workdir.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        address: str = "",
+        mirror: Mirror | None = None,
+        shared: bool = True,
+        fetches: bool = False,
+    ) -> None:
+        self.folder, self.mirror, self.shared, self.address = folder, mirror, shared, address
+        self.fetches, self._settled = fetches, 0
+
+    def settle(self) -> None:
+        """Wait until the checkpoints before are where the workdir is. Raises UserError as `Mirror.settle`."""
+        if self.address:
+            self._settled += 1
+            distributed.primary_only(f"settled {self._settled}", self.mirror.settle if self.mirror else lambda: None)
+
+    def refresh(self) -> None:
+        """Let all processes have the checkpoints that are finished, to read them."""
+        self.settle()
+        if not self.shared:
+            _fetched_everywhere(self.address, self.folder, fetches=self.fetches)
+
+    def to_save(self, mesh: Mesh, state: TrainState) -> TrainState:
+        """A state as it is saved: with one folder each process writes its part; otherwise all of it, on the host."""
+        if self.shared:
+            return state
+        return jax.tree.map(lambda x: np.asarray(jax.device_get(distributed.local(mesh, x))), state)
+
+
+@contextlib.contextmanager
+def opened(workdir: Path | str) -> Iterator[Workdir]:
+    """Open a workdir for training. One in an object store is locked and copied; `Mirror.start` begins to write back.
+
+    At the end the other processes wait until the primary one has written everything, which may take longer than a
+    silent process is waited for.
+
+    Raises:
+      UserError: the store cannot be used, or another process trains there.
+    """
+    address = str(workdir)
+    if not scheme_of(address):
+        yield Workdir(Path(workdir))
+        distributed.barrier("done")
+        return
+    address = address.rstrip("/")
+    folder = folder_of(address, os.environ)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named(folder, address))
+        found = distributed.primary_only("fetched", lambda: stack.enter_context(_held(address, folder)))
+        _made_everywhere(address, folder)
+        together = distributed.sharing(folder)
+        shared = distributed.all_of(len(together) == jax.process_count())
+        first = together[0] == jax.process_index()
+        fetches = first and not distributed.is_primary()
+        if not shared:
+            _fetched_everywhere(address, folder, fetches=fetches)
+        if first:
+            stored_programs.fetch(address, folder)
+        yield Workdir(folder, address=address, mirror=found, shared=shared, fetches=fetches)
+        distributed.primary_only("written back", found.close if found else lambda: None)
+
+
+def folder_of(address: str, environment: Mapping[str, str]) -> Path:
+    """The folder of the local copy of a workdir: in the user's folder of caches, which XDG_CACHE_HOME names."""
+    try:
+        caches = compiled_programs.folder_of(environment).with_name("convs2s_jax-stores")
+    except RuntimeError as error:
+        raise UserError(f"--workdir={address}: there is no home folder for a copy of it; set XDG_CACHE_HOME") from error
+    return caches / f"{address.rpartition('/')[2][:100]}-{checksum(address.encode())}"
+
+
+def keep_programs(workdir: str, environment: Mapping[str, str]) -> None:
+    """Keep what this process compiles in the local copy of a workdir in a store, from where it is written back.
+
+    Call it before the first program. JAX's own settings have priority, as in `compiled_programs.keep`.
+    """
+    folder = folder_of(workdir.rstrip("/"), environment)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = compiled_programs.keep(environment, folder / stored_programs.FOLDER)
+    # else the path of the copy, which differs between machines, would be part of a program's key
+    if kept is not None and "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES" not in environment:
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+
+@contextlib.contextmanager
+def _held(address: str, folder: Path) -> Iterator[Mirror]:
+    """Hold the lock of a workdir in a store, copy the workdir, and write back what has changed at the end."""
+    try:
+        with contextlib.ExitStack() as stack:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stores.names(address)  # says of a bucket that is not there
+            is_fresh = stack.enter_context(store_lock.held(address))
+            found = Mirror(address, folder, mirror.fetch(address, folder), is_fresh)
+            stack.enter_context(found)
+            entered = stack.pop_all()
+    except OSError as error:
+        raise stores.unusable("--workdir", address, error) from error
+    with entered:
+        yield found
+
+
+def _made_everywhere(address: str, folder: Path) -> None:
+    """Make the folder of the copy on all processes. All raise UserError if one cannot write there."""
+    refused = None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        refused = UserError(
+            f"the copy of --workdir={address} in {folder} cannot be written: {error.strerror}; make room, or set "
+            "XDG_CACHE_HOME to another folder"
+        )
+    _agree(refused, address)
+
+
+def _agree(refused: UserError | None, address: str) -> None:
+    """Raise UserError on all processes if one has refused."""
+    if not distributed.all_of(refused is None):
+        raise refused or UserError(f"--workdir={address} cannot be copied by another process, which says why")
+
+
+def _fetched_everywhere(address: str, folder: Path, *, fetches: bool) -> None:
+    """Copy a workdir into each folder but that of the primary process, which has it: one process of each `fetches`.
+
+    Raises:
+      UserError: on all processes, if one cannot.
+    """
+    refused = None
+    if fetches:
+        try:
+            mirror.fetch(address, folder)
+        except OSError as error:
+            refused = stores.unusable("--workdir", address, error)
+    _agree(refused, address)

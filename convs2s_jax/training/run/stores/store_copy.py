@@ -1,0 +1,119 @@
+"""A copy of a workdir in an object store, for reading. Arrays of a checkpoint are fetched when they are read."""
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from convs2s_jax.core import files, stores
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run.run_folder import DAMAGED
+from convs2s_jax.training.run.stores import mirror
+
+ORIGIN = ".origin"
+"""File in a copy that holds the address of its workdir."""
+
+
+@contextlib.contextmanager
+def opened(workdir: str, *, flag: str = "--workdir") -> Iterator[Path]:
+    """A workdir for reading: its folder, or a temporary copy of one in an object store.
+
+    Args:
+      workdir: path or address.
+      flag: that names it, for messages.
+
+    Raises:
+      UserError: the store cannot be used.
+    """
+    if not scheme_of(workdir):
+        yield Path(workdir)
+        return
+    address = workdir.rstrip("/")
+    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name, named(Path(name), address):
+        folder = Path(name)
+        try:
+            wanted = [name for name in stores.names(address) if name == "config.json" or name.startswith("vocab/")]
+            stores.in_parallel(lambda name: mirror.copy(address, folder, name), wanted)
+        except OSError as error:
+            raise stores.unusable(flag, address, error) from error
+        if not wanted:
+            raise UserError(f"{flag}={address}: there is no such folder")
+        (folder / ORIGIN).write_text(address, encoding="utf-8")
+        yield folder
+
+
+@contextlib.contextmanager
+def named(folder: Path, address: str) -> Iterator[None]:
+    """Name the address in messages of errors where they name the local copy of it."""
+    try:
+        yield
+    except UserError as error:
+        if str(folder) not in str(error):
+            raise
+        raise UserError(str(error).replace(str(folder), address)) from error
+
+
+def refresh(workdir: Path) -> None:
+    """List the checkpoints in the store again, and fetch their positions; does nothing for a workdir that is no copy.
+
+    Raises:
+      UserError: the store cannot be used.
+    """
+    address = _origin(workdir)
+    if not address:
+        return
+    try:
+        there = {
+            step: position
+            for step, names in mirror.steps_of(stores.names(address)).items()
+            if mirror.MARK in names and not step.endswith(DAMAGED)
+            if (position := mirror.read_position(address, step)) is not None
+        }
+    except OSError as error:
+        raise stores.unusable("--workdir", address, error) from error
+    local = workdir / mirror.CHECKPOINTS
+    for place in local.iterdir() if local.is_dir() else ():
+        if there.get(place.name) != mirror.position_of(place):
+            shutil.rmtree(place)
+    for step, position in there.items():
+        mark = local / step / mirror.MARK
+        if not mark.exists():
+            mark.parent.mkdir(parents=True)
+            mark.write_bytes(position)
+
+
+def complete(item: Path) -> None:
+    """Fetch an item of a checkpoint, its folder, unless it is there, or belongs to a workdir that is no copy.
+
+    Raises:
+      FileNotFoundError: the checkpoint was deleted in the store; the copy of it is deleted too.
+      UserError: the store cannot be used.
+    """
+    place = item.parent
+    address = _origin(place.parents[1])
+    if not address or item.exists():
+        return
+    base = stores.join(address, mirror.CHECKPOINTS, place.name, item.name)
+    try:
+        with files.new_folder(item) as new:
+            names = stores.names(base)
+            stores.in_parallel(lambda name: mirror.copy(base, new, name), names)
+            if mirror.read_position(address, place.name) != mirror.position_of(place):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), base)
+            new.rename(item)
+    except FileNotFoundError:
+        shutil.rmtree(place)
+        raise
+    except OSError as error:
+        raise stores.unusable("--workdir", address, error) from error
+
+
+def _origin(workdir: Path) -> str:
+    """The address of the workdir that a folder is a copy of; "" where it is none."""
+    with contextlib.suppress(OSError):
+        return (workdir / ORIGIN).read_text(encoding="utf-8")
+    return ""

@@ -1,0 +1,121 @@
+"""The classification task: a classifier is trained on labelled texts and evaluated by the labels it predicts.
+
+A label is a target of one token: `Batch.tgt` is [B, 2], the label's id and the end symbol, PAD in rows of padding. Ids
+of labels begin after the special symbols; the softmax layer covers the labels only.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import PAD, SPECIAL, UNK
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.labels import Labels
+from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics.labels import accuracy, f1, macro_f1
+from convs2s_jax.models.classifier import model as classifier
+from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.classify import classify
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.loss import cross_entropy
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+
+
+def init(key: Key, cfg: ClassifierConfig, *, source: int, target: int) -> ClassifierParams:
+    """New parameters for vocabularies of these sizes, special symbols included."""
+    return classifier.init(key, cfg, vocabulary=source, labels=target - len(SPECIAL))
+
+
+def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
+    """The trained parameters; see `classifier.split`."""
+    return classifier.split(params, cfg)
+
+
+def batch_loss(
+    params: ClassifierParams,
+    cfg: ClassifierConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    key: Key | None = None,
+    **_: object,
+) -> LossSums:
+    """Cross entropy of the labels, summed over texts; arguments as of `training.loss.loss`. `tokens` counts texts."""
+    labels = batch.tgt[:, 0]
+    real = labels != PAD
+    ids = jnp.where(real, labels - len(SPECIAL), 0)
+    total, nll = cross_entropy(classifier.logits(params, cfg, batch.src, key=key), ids, smoothing, real=real)
+    return LossSums(loss=total, nll=nll, tokens=jnp.sum(real))
+
+
+def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Learn the vocabulary of the texts, and list the labels."""
+    return vocabulary.build_labelled(cfg.vocabulary, text, seed)
+
+
+def check_search(_params: ClassifierParams, _cfg: Config, _vocabularies: Vocabularies) -> None:
+    """Nothing: labels need no search."""
+
+
+def check_targets(split: Split, vocabularies: Vocabularies) -> None:
+    """Refuse a translator's vocabulary, and lines whose label is empty or does not occur in training."""
+    if not isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is no list of labels: leave data.vocabulary.dir out, or name that of a classifier"
+        )
+    empty = np.flatnonzero(split.tgt.lengths == 0)
+    if len(empty):
+        raise UserError(f"{split.text.where(int(empty[0]))}: there is no label; write one, or drop the line")
+    unknown = np.flatnonzero(split.tgt.tokens == UNK)  # one token a line
+    if len(unknown):
+        i = int(unknown[0])
+        raise UserError(
+            f"{split.text.where(i)}: the label '{split.text.tgt[i].strip()}' is not in the list of labels, that of the "
+            "training text or of the run that data.vocabulary.dir or training.finetune_from names: correct it, or drop "
+            "the line"
+        )
+
+
+def predict(
+    params: ClassifierParams,
+    model: ClassifierConfig,
+    _cfg: Config,
+    mesh: Mesh,
+    split: Split,
+    vocabularies: Vocabularies,
+    *,
+    name: str,
+    interrupts: Interrupts,
+) -> list[str]:
+    """The most probable label of every line; arguments as of `translation_task.predict`."""
+    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
+    lines: list[str] = []
+    for part in distributed.local_rounds(len(split.src)):
+        sources = [split.src[i] for i in part]
+        found = classify(whole, model, sources, devices=devices, progress=interrupts.check)
+        lines += [vocabularies.tgt.token(int(np.argmax(p)) + len(SPECIAL)) for p in found]
+        interrupts.check_together()
+    return distributed.collect(lines, len(split.src), name=name)
+
+
+def scores(_cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+    """Accuracy and macro F1, in percent."""
+    right = _labels(split)
+    return {"accuracy": accuracy(outputs, right), "macro_f1": macro_f1(outputs, right)}
+
+
+def details(split: Split, outputs: list[str]) -> dict[str, float]:
+    """F1 of each label, in percent."""
+    return {f"f1/{label}": value for label, value in f1(outputs, _labels(split)).items()}
+
+
+def _labels(split: Split) -> list[str]:
+    """The right labels, as `Labels` names them: without white space around them."""
+    return [text.strip() for text in split.text.tgt]

@@ -1,0 +1,61 @@
+"""The task interface: what a run needs of a kind of model. Each task is a module with these functions."""
+
+from typing import Protocol, TypeVar
+
+from jax.sharding import Mesh
+
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.nn.types import Key, Tree
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+
+M = TypeVar("M", contravariant=True)
+"""Config of the model: `kind` names its task, `max_source` and `max_target` are the longest sides in tokens."""
+
+
+class Task(Protocol[M]):
+    """How models of one kind are initialised, trained and evaluated."""
+
+    def init(self, key: Key, cfg: M, *, source: int, target: int) -> Tree:
+        """New parameters for vocabularies of `source` and `target` entries."""
+
+    def split(self, params: Tree, cfg: M) -> Tree:
+        """The trained parameters: with weight normalisation, kernels are split into direction and length."""
+
+    def batch_loss(
+        self, params: Tree, cfg: M, batch: Batch, *, smoothing: float = ..., shards: int = ..., key: Key | None = ...
+    ) -> LossSums:
+        """The loss of a batch, summed; arguments as of `training.loss.loss`."""
+
+    def build_vocabularies(self, cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+        """Learn the vocabularies from the training text."""
+
+    def check_targets(self, split: Split, vocabularies: Vocabularies) -> None:
+        """Raise UserError if a line of a split cannot be a target."""
+
+    def check_search(self, params: Tree, cfg: Config, vocabularies: Vocabularies) -> None:
+        """Raise UserError if validations cannot compute outputs. Of the merged parameters, shapes are enough."""
+
+    def predict(
+        self,
+        params: Tree,
+        model: M,
+        cfg: Config,
+        mesh: Mesh,
+        split: Split,
+        vocabularies: Vocabularies,
+        *,
+        name: str,
+        interrupts: Interrupts,
+    ) -> list[str]:
+        """The model's output for each line of a split, as text. Each process computes its share, and all get all."""
+
+    def scores(self, cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+        """The scores of a validation, by name."""
+
+    def details(self, split: Split, outputs: list[str]) -> dict[str, float]:
+        """Further scores, for the final test."""

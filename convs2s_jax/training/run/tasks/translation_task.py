@@ -1,0 +1,114 @@
+"""The translation task: an encoder-decoder is trained on sentence pairs and evaluated by its translations."""
+
+from jax.sharding import Mesh
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.data.labels import Labels
+from convs2s_jax.data.parallel_text import ParallelText
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.metrics.scoring import score
+from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.memory import check_beam
+from convs2s_jax.search.translate import translate
+from convs2s_jax.training.batch import Batch, LossSums
+from convs2s_jax.training.loss import training_loss
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.inputs.dataset import Split
+from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+
+
+def init(key: Key, cfg: ModelConfig, *, source: int, target: int) -> Params:
+    """New parameters for vocabularies of these sizes."""
+    return encoder_decoder.init(key, cfg, source_vocabulary=source, target_vocabulary=target)
+
+
+def split(params: Params, cfg: ModelConfig) -> Params:
+    """The trained parameters; see `encoder_decoder.split`."""
+    return encoder_decoder.split(params, cfg)
+
+
+def batch_loss(
+    params: Params,
+    cfg: ModelConfig,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    shards: int = 1,
+    key: Key | None = None,
+) -> LossSums:
+    """Cross entropy of the target tokens, summed; see `training.loss.training_loss`."""
+    return training_loss(params, cfg, batch, smoothing=smoothing, shards=shards, key=key)
+
+
+def build_vocabularies(cfg: DataConfig, text: ParallelText, seed: int) -> Vocabularies:
+    """Learn the vocabularies of both sides; in a corpus of targets alone, that of the target serves both."""
+    return vocabulary.build(cfg.vocabulary, text, seed, one_sided=cfg.one_sided)
+
+
+def check_targets(_split: Split, vocabularies: Vocabularies) -> None:
+    """Refuse a classifier's vocabulary; any line can be a target."""
+    if isinstance(vocabularies.tgt, Labels):
+        raise UserError(
+            "the target vocabulary is a classifier's list of labels: leave data.vocabulary.dir out, or name that of a "
+            "translator"
+        )
+
+
+def check_search(params: Params, cfg: Config, vocabularies: Vocabularies) -> None:
+    """Refuse a beam that memory cannot hold at the start: the first validation may be days later."""
+    if cfg.training.validate_bleu:
+        check_beam((params,), (cfg.translator,), cfg.search, vocab_size=vocabularies.tgt.size, rows=64)
+
+
+def predict(
+    params: Params,
+    model: ModelConfig,
+    cfg: Config,
+    mesh: Mesh,
+    split: Split,
+    vocabularies: Vocabularies,
+    *,
+    name: str,
+    interrupts: Interrupts,
+) -> list[str]:
+    """The best translation of every line. Each process translates its share, and all get all.
+
+    Args:
+      params: merged kernels.
+      model: config of the model.
+      cfg: config of the run, with the search.
+      mesh: the devices to use.
+      split: the lines to translate.
+      vocabularies: vocabularies of both sides.
+      name: unique name of this call; see `distributed.barrier`.
+      interrupts: are asked after each batch, and with several processes after each of `distributed.local_rounds`.
+
+    Raises:
+      InterruptedWorkError: a signal arrived.
+    """
+    whole, devices = distributed.local(mesh, params), distributed.own_devices(mesh)
+    lines: list[str] = []
+    for part in distributed.local_rounds(len(split.src)):
+        sources = [split.src[i] for i in part]
+        found = translate(whole, model, cfg.search, sources, devices=devices, progress=interrupts.check)
+        lines += [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
+        interrupts.check_together()
+    return distributed.collect(lines, len(split.src), name=name)
+
+
+def scores(cfg: Config, split: Split, outputs: list[str]) -> dict[str, float]:
+    """The scores that the configuration asks for, with the split's targets as references."""
+    asked = cfg.training
+    found = score(outputs, [split.text.tgt], metrics=asked.metrics, bleu_tokenize=asked.bleu_tokenize)
+    return {key: s.value for key, s in found.items()}
+
+
+def details(_split: Split, _outputs: list[str]) -> dict[str, float]:
+    """No further scores."""
+    return {}

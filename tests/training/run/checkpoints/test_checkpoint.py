@@ -1,0 +1,182 @@
+"""Checkpoints as they are written: which stay, how arrays are laid out, what happens on a full disk."""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import run_folder
+from convs2s_jax.training.run.checkpoints import checkpoint, digest, restoring
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.step import TrainState
+from tests import tiny
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
+
+
+def test_last_and_best_are_kept_also_by_a_later_run(tmp_path):
+    assert save(tmp_path, {10: 1.0, 20: 3.0, 30: None, 40: 2.0}, keep=2) == [10, 30, 40]
+    assert save(tmp_path, {50: None}, keep=2) == [10, 40, 50]
+    assert save(tmp_path, {60: 0.5, 70: None, 80: 4.0}, keep=2) == [60, 70, 80]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path, loss):
+    assert save(tmp_path / "a", {10: loss, 20: 5.0, 30: None, 40: None}, keep=1) == [20, 40]
+    assert save(tmp_path / "b", {10: 5.0, 20: loss, 30: None, 40: None}, keep=1) == [10, 40]
+    assert save(tmp_path / "c", {10: loss, 20: None, 30: None}, keep=1) == [30]
+
+
+def test_a_step_that_is_there_already_is_not_written_again(folder):
+    before = largest(folder, 30).read_bytes()
+    save(folder, {30: None})
+    assert largest(folder, 30).read_bytes() == before
+
+
+def test_a_step_saved_before_its_validation_is_written_again_with_its_loss(folder):
+    save(folder, {40: None})
+    save(folder, {40: 0.5})
+    with checkpoint.manager(folder, keep=3) as checkpoints:
+        assert checkpoints.best_step() == 40
+    (found, _), _, _ = restore(folder)
+    assert_bitwise(found, state(40))
+
+
+@pytest.mark.parametrize("axes", [("d", None), (None, "d")])
+def test_arrays_laid_out_over_eight_devices_have_the_same_digest_and_come_back_so(tmp_path, axes):
+    assert len(jax.devices()) == 8
+    layout = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec(*axes))
+    one = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(16, 24)), jnp.float32)}
+    spread = jax.device_put(one, layout)
+    assert digest.digest(spread) == digest.digest(one)
+
+    with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+        checkpoint.save(checkpoints, TrainState(params=one, optimizer=one, step=jnp.int32(1)), {})
+        checkpoint.wait(checkpoints)
+        target = {"w": jax.ShapeDtypeStruct((16, 24), jnp.float32, sharding=layout)}
+        abstract = TrainState(params=target, optimizer=target, step=ABSTRACT.step)
+    found = restoring.restore(tmp_path, abstract, check=ACCEPT, tell=pytest.fail)
+    assert found[0].params["w"].sharding.is_equivalent_to(layout, 2)
+    assert_bitwise(found[0].params, one)
+
+
+FULL_DISK = """
+    import resource, signal, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from convs2s_jax.core.guard import guard
+    from convs2s_jax.training.run.checkpoints import checkpoint
+    from tests.checkpoints import position, state
+
+    def train():
+        with checkpoint.manager(Path(sys.argv_folder), keep=1) as checkpoints:
+            # a write beyond the limit fails, as on a full disk
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 0.5})
+            checkpoint.wait(checkpoints)
+            print("not reached")
+
+    sys.argv_folder = sys.argv[2]
+    guard(train, program="train.py")
+"""
+
+
+@pytest.mark.parametrize("steps", [(10, 20, 30), pytest.param((), marks=pytest.mark.drill)])
+def test_a_save_that_cannot_be_written_is_one_sentence_and_leaves_the_last_one_whole(folder, steps):
+    if not steps:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tiny.ROOT), str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == ""
+    assert ended.returncode == 2, ended.stderr
+    good = "the last good one is step 30" if steps else "no earlier one exists"
+    # Orbax's threads log their own errors at the same time: before it, after it, or between it and its line's end
+    sentence = rf"train\.py: {folder}: the checkpoint of step 40 could not be written \(.*\); {good}\. Make room"
+    assert len(re.findall(sentence, ended.stderr)) == 1
+    assert ended.stderr.count("train.py: ") == 1
+    found, left, told = restore(folder)
+    assert left == list(steps)
+    assert told == []
+    if steps:
+        assert_bitwise(found[0], state(30))
+
+
+@pytest.mark.parametrize(("kind", "waits"), [(EndedAtOnceError, False), (KeyboardInterrupt, True), (OSError, True)])
+def test_only_a_second_signal_does_not_wait_for_a_save_and_an_unfinished_one_does_not_count(
+    folder, monkeypatch, kind, waits
+):
+    go, finalize = threading.Event(), ocp.StandardCheckpointHandler.finalize
+
+    def slow(*args):
+        go.wait(0.3 if waits else 5)
+        finalize(*args)
+
+    monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", slow)
+    with contextlib.suppress(kind), checkpoint.manager(folder, keep=9) as checkpoints:
+        checkpoint.save(checkpoints, state(40), position(40), scores={"loss": 2.0})
+        raise kind
+    step = 40 if waits else 30
+    assert max(run_folder.finished(folder)) == step
+    found = restoring.restore(folder, ABSTRACT, check=ACCEPT, tell=pytest.fail)
+    assert_bitwise(found.state, state(step))
+    go.set()
+    checkpoints.wait_until_finished()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_full_disk_is_named_wherever_a_library_puts_it(tmp_path, monkeypatch, nested):
+    """Also where the other processes of a training have waited for this one in vain, which looks like a loss."""
+    monkeypatch.setattr(checkpoint.distributed, "is_loss", lambda _: True)
+
+    class Manager:
+        directory, writing = tmp_path, 3
+
+        def wait_until_finished(self):
+            long = RuntimeError("a path " * 60 + "\nNo space left on device")
+            if not nested:
+                raise long
+            raise ValueError("not written") from long
+
+    with pytest.raises(UserError, match=r"step 3 could not be written \(No space left on device\); no earlier one"):
+        checkpoint.wait(Manager())
+
+
+def test_a_save_that_failed_is_known_at_the_next_report_by_its_own_step(folder, monkeypatch):
+    go, failed = threading.Event(), threading.Event()
+
+    def fail(*_):
+        go.wait(60)
+        failed.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def look_until_it_failed(checkpoints):
+        for _ in range(2000):  # 20 s and more
+            checkpoint.check(checkpoints)
+            time.sleep(0.01)
+
+    with contextlib.suppress(OSError), checkpoint.manager(folder, keep=9) as checkpoints:
+        monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", fail)
+        checkpoint.save(checkpoints, state(40), position(40))
+        checkpoint.check(checkpoints)  # it does not wait
+        assert not failed.is_set()
+        go.set()
+        with pytest.raises(UserError, match=r"step 40 could not be written \(No space .*the last good one is step 30"):
+            look_until_it_failed(checkpoints)
+        checkpoint.save(checkpoints, state(50), position(50))
+        with pytest.raises(UserError, match="the checkpoint of step 50 could not be written"):
+            checkpoint.save(checkpoints, state(60), position(60))

@@ -1,0 +1,234 @@
+"""Checkpoints as they are read: what was saved comes back bit by bit, and what is damaged is never used."""
+
+import json
+import shutil
+
+import jax
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run.checkpoints import checkpoint, digest, position_file, restoring
+from tests.checkpoints import ABSTRACT, ACCEPT, assert_bitwise, largest, position, restore, save, state
+
+
+def test_newest_comes_back_bit_by_bit(folder):
+    (found, where), _, told = restore(folder)
+    assert_bitwise(found, state(30))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(found))
+    assert {name: where[name] for name in position(30)} == position(30)
+    assert where["step"] == 30
+    assert told == []
+
+
+@pytest.mark.parametrize("new_is_whole", [False, True])
+def test_a_run_that_ends_while_a_checkpoint_is_written_again_has_one_of_the_two(folder, new_is_whole):
+    (folder / "30").rename(folder / f"30{checkpoint.BEFORE}")
+    if new_is_whole:
+        shutil.copytree(folder / f"30{checkpoint.BEFORE}", folder / "30")
+    found, left, told = restore(folder)
+    assert_bitwise(found[0], state(30))
+    assert left == [10, 20, 30]
+    assert told == []
+    assert not any(folder.glob(f"*{checkpoint.BEFORE}"))
+
+
+def test_an_empty_folder_has_nothing_to_restore(tmp_path):
+    assert restore(tmp_path) == (None, [], [])
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "a bit flipped": flip_a_bit,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_told_deleted_and_the_one_before_is_used(folder, kind):
+    files = [path for path in (folder / "30").rglob("*") if path.is_file() and path.stat().st_size > 4000]
+    assert len(files) == 2  # parameters and moments
+    intact = {path: path.read_bytes() for path in files}
+    copy = folder.with_name("copy")
+    for path, data in intact.items():
+        DAMAGES[kind](path)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        path.write_bytes(data)
+        (found, where), steps, told = restore(copy)
+        assert_bitwise(found, state(20))
+        assert where["epoch"] == 2
+        assert steps == [10, 20]
+        assert not (copy / "30").exists()
+        assert len(told) == 1
+        assert told[0].startswith("the checkpoint of step 30 is damaged (")
+        assert told[0].endswith("); trying the one before")
+        assert save(copy, {30: 2.0}) == [10, 20, 30]  # written anew
+        assert_bitwise(restore(copy)[0][0], state(30))
+
+
+def test_position_is_verified_too(folder):
+    path = folder / "30" / "position" / "metadata"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("0.25") == 1
+    path.write_text(text.replace("0.25", "0.75"), encoding="utf-8")
+    (found, _), steps, told = restore(folder)
+    assert int(found.step) == 20
+    assert steps == [10, 20]
+    assert told == ["the checkpoint of step 30 is damaged (position is not what was saved); trying the one before"]
+
+
+def test_a_value_that_the_files_own_checks_accept_is_found_by_its_digest(folder, monkeypatch):
+    monkeypatch.setattr(restoring, "digest", lambda tree, **_: dict.fromkeys(digest.digest(tree), 1))
+    with pytest.raises(UserError, match=r"none of the checkpoints \[10, 20, 30\] could be read"):
+        restore(folder)
+
+
+def test_where_all_are_damaged_none_is_deleted(folder):
+    for step in (10, 20, 30):
+        DAMAGES["cut"](largest(folder, step))
+    with pytest.raises(UserError, match=rf"^{folder}: none of the checkpoints \[10, 20, 30\] could be read$"):
+        restore(folder)
+    assert all((folder / str(step)).is_dir() for step in (10, 20, 30))
+
+
+def best_of(folder):
+    """(step that decoding reads, sentences told)."""
+    told = []
+    _, where = restoring.restore_params(
+        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
+    )
+    return where["step"], told
+
+
+def test_the_best_is_chosen_by_the_losses_in_the_positions(folder):
+    (folder / "30" / "metrics").mkdir()
+    (folder / "30" / "metrics" / "metrics").write_text('{"loss": 0.0}', encoding="utf-8")  # as earlier versions had it
+    assert best_of(folder) == (20, [])
+
+
+@pytest.mark.parametrize("text", ['"params"', '"optimizer"', '"w"', '"checksum"', '"digests"', '"loss"'])
+def test_a_damaged_name_in_the_position_is_a_damaged_checkpoint(folder, text):
+    for step in (20, 30):
+        path = folder / str(step) / "position" / "metadata"
+        data = path.read_text(encoding="utf-8")
+        assert text in data
+        path.write_text(data.replace(text, text.upper()), encoding="utf-8")
+    (found, _), left, told = restore(folder)
+    assert_bitwise(found, state(10))
+    assert left == [10]
+    assert told == [
+        f"the checkpoint of step {step} is damaged (position is not what was saved); trying the one before"
+        for step in (30, 20)
+    ]
+
+
+def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
+    path = folder / "20" / "position" / "metadata"
+    path.write_bytes(path.read_bytes()[:100])
+    step, told = best_of(folder)
+    assert step == 30  # the best of the others
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
+    assert told[0].endswith("): its scores are unknown, and it does not count as the best")
+    assert save(folder, {40: 5.0, 50: 4.0}, keep=1) == [20, 30, 50]
+
+
+def test_a_position_that_is_nested_too_deeply_to_be_read_is_damaged(folder):
+    (folder / "20" / "position" / "metadata").write_text("[" * 100_000)
+    validations, unreadable = checkpoint.validations_of({20: folder / "20", 30: folder / "30"})
+    assert (list(validations), unreadable) == ([30], {20: "it is no JSON"})
+
+
+def of_an_earlier_version(folder):
+    """Checkpoints as they were written when Orbax kept the loss in a file of its own and digests had no checksum."""
+    for path in folder.glob("*/position/metadata"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        loss, digests = record.pop("loss"), record.pop("digests")
+        record.pop("scores")
+        del digests["checksum"]
+        digests["position"] = digest.digest_of_record(record)
+        path.write_text(json.dumps({**record, "digests": digests}), encoding="utf-8")
+        metrics = path.parents[1] / "metrics" / "metrics"
+        metrics.parent.mkdir()
+        metrics.write_text(json.dumps({"loss": loss}), encoding="utf-8")
+
+
+def test_checkpoints_of_earlier_versions_have_their_loss_in_a_file(folder):
+    of_an_earlier_version(folder)
+    assert best_of(folder) == (20, [])
+    assert_bitwise(restore(folder)[0][0], state(30))
+    shutil.rmtree(folder / "20" / "metrics")
+    assert best_of(folder) == (30, [])
+
+
+@pytest.mark.parametrize("text", ["", '{"los', '{"lost": 1.0}', "3"])
+def test_a_damaged_loss_of_an_earlier_version_is_named(folder, text):
+    of_an_earlier_version(folder)
+    (folder / "20" / "metrics" / "metrics").write_text(text, encoding="utf-8")
+    step, told = best_of(folder)
+    assert step == 30
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
+    assert restore(folder)[1:] == ([10, 20, 30], [])
+
+
+def test_another_model_is_named_by_its_paths(folder):
+    other = ABSTRACT.replace(params={**ABSTRACT.params, "extra": {"b": ABSTRACT.params["w"]}})
+    message = rf"^{folder}/30 is of another model: extra/b are not in both$"
+    with pytest.raises(UserError, match=message):
+        restore(folder, other)
+    with pytest.raises(UserError, match=message):
+        restoring.restore_params(folder, other.params, step=30, metric="loss", check=ACCEPT, tell=pytest.fail)
+    assert (folder / "30").is_dir()
+
+
+def test_another_format_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(position_file, "FORMAT", position_file.FORMAT + 1)
+    save(folder, {40: None})
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"/40 has checkpoint format 2, this version reads 1; see CHANGELOG.md$"):
+        restore(folder)
+
+
+def test_decoding_takes_the_best_or_the_step_asked_for(folder):
+    for step, expected in ((None, 20), (10, 10), (30, 30)):
+        params, where = restoring.restore_params(
+            folder, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail
+        )
+        assert_bitwise(params, state(expected).params)
+        assert where["step"] == expected
+
+
+def test_decoding_passes_over_damage_and_deletes_nothing(folder):
+    DAMAGES["cut"](largest(folder, 20))
+    told = []
+    params, where = restoring.restore_params(
+        folder, ABSTRACT.params, step=None, metric="loss", check=ACCEPT, tell=told.append
+    )
+    assert where["step"] == 30  # the newest of the others
+    assert_bitwise(params, state(30).params)
+    assert len(told) == 1
+    assert told[0].startswith("the checkpoint of step 20 is damaged (")
+    assert (folder / "20").is_dir()
+    with pytest.raises(UserError, match=r"none of the checkpoints \[20\] could be read"):
+        restoring.restore_params(folder, ABSTRACT.params, step=20, metric="loss", check=ACCEPT, tell=told.append)
+
+
+def test_decoding_without_a_checkpoint_says_what_there_is(folder, tmp_path):
+    def ask(where, step=None):
+        restoring.restore_params(where, ABSTRACT.params, step=step, metric="loss", check=ACCEPT, tell=pytest.fail)
+
+    with pytest.raises(UserError, match=rf"^{folder} has no checkpoint of step 25; it has 10, 20, 30$"):
+        ask(folder, 25)
+    with pytest.raises(UserError, match=rf"none: there is no checkpoint here; .* convs2s train --workdir={tmp_path}$"):
+        ask(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=rf"empty holds no checkpoint yet; .* convs2s train --workdir={tmp_path}$"):
+        ask(tmp_path / "empty")

@@ -1,0 +1,25 @@
+"""Batches on a mesh: each side has its own length, and all devices have as many rows."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.data.plan import Plan, PlannedBatch
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run.inputs.batches import batch_on
+from convs2s_jax.training.run.inputs.dataset import Split
+
+SPLIT = Split(
+    text=None, src=[np.array([5, 6, 7]), np.array([], int), np.array([8])], tgt=[np.array([20 + i]) for i in range(3)]
+)
+PLAN = Plan(shapes=(Shape(9, 9, 9), Shape(4, 2, 3)), batches=(), padding=0.0)
+
+
+@pytest.mark.parametrize(("devices", "rows"), [(1, 3), (2, 4), (8, 8)])
+def test_source_and_target_have_their_own_lengths_and_rows_are_padded_for_all_devices(devices, rows):
+    mesh = make(MeshConfig(data=devices))
+    batch = batch_on(mesh, SPLIT, PLAN, PlannedBatch(1, np.array([1, 0])))
+    assert batch.src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS]] + [[PAD] * 4] * (rows - 2)
+    assert batch.tgt.tolist() == [[21, EOS], [20, EOS]] + [[PAD] * 2] * (rows - 2)
+    assert {shard.data.shape for shard in batch.src.addressable_shards} == {(rows // devices, 4)}

@@ -1,0 +1,91 @@
+"""The training text is segmented anew in each epoch, and the run knows how."""
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run import loop
+from convs2s_jax.training.run.inputs import segmenting
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.prepare import prepare
+from tests import tiny
+
+SAMPLED = {"data__subword_sampling": 0.2}
+
+
+def segmented(run, epoch, **values):
+    longest = values.pop("longest", (64, 64))
+    data = tiny.config(**{"data__subword_sampling": 0.2, **values}).data
+    return segmenting.of_epoch(data, run.train, run.vocabularies, seed=1, epoch=epoch, longest=longest)
+
+
+def largest(run):
+    return max(shape.src for shape in run.shapes), max(shape.tgt for shape in run.shapes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return prepare(tiny.config(**SAMPLED), tmp_path_factory.mktemp("run"), lambda _: None)
+
+
+def test_the_text_stays_and_its_tokens_change_with_the_epoch(run):
+    first, second = (segmented(run, epoch) for epoch in (1, 2))
+    for name in ("src", "tgt"):
+        best, texts = getattr(run.train, name), getattr(run.train.text, name)
+        vocabulary, found = getattr(run.vocabularies, name), getattr(first, name)
+        plain = [vocabulary.decode(best[i]) for i in range(len(texts))]
+        assert [vocabulary.decode(found[i]) for i in range(len(texts))] == plain
+        assert len(found.tokens) > len(best.tokens)
+        assert not np.array_equal(found.tokens[:200], getattr(second, name).tokens[:200])
+        assert np.array_equal(found.tokens, getattr(segmented(run, 1), name).tokens)
+    assert not np.array_equal(first.src.tokens[:99], first.tgt.tokens[:99])
+
+
+def test_what_is_too_long_keeps_its_best_segmentation(run):
+    most = int(run.train.src.lengths.max()) + 1, int(run.train.tgt.lengths.max()) + 1
+    free, bounded = segmented(run, 1), segmented(run, 1, longest=most)
+    long = free.tgt.lengths >= most[1]
+    assert 0 < long.sum() < len(long)
+    assert np.array_equal(bounded.tgt.lengths, np.where(long, run.train.tgt.lengths, free.tgt.lengths))
+
+
+def test_all_epochs_fit_the_shapes_of_the_run(run):
+    longest = largest(run)
+    for side, most in zip(run.train.lengths(), longest, strict=True):
+        assert side.max() <= most
+    for epoch in (1, 2, 3):
+        lengths = segmented(run, epoch, longest=longest).lengths()
+        assert all(side.max() <= most for side, most in zip(lengths, longest, strict=True))
+
+
+def test_without_sampling_nothing_is_drawn(run):
+    assert segmented(run, 1, data__subword_sampling=0.0) is run.train
+
+
+def test_whole_words_are_refused(tmp_path):
+    words = {"data__vocabulary": {"kind": "words", "min_count": 1}}
+    with pytest.raises(
+        UserError, match=r"data\.subword_sampling is 0.2, and the vocabularies have whole words: set it"
+    ):
+        prepare(tiny.config(**SAMPLED, **words), tmp_path, lambda _: None)
+
+
+def test_two_halves_equal_the_whole(tmp_path, run, monkeypatch):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    given = []
+    original = loop.batch_on
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "batch_on", lambda mesh, split, *rest: given.append(split) or original(mesh, split, *rest))
+        train(tiny.config(**SAMPLED, training__max_steps=16), whole)
+    longest = largest(run)
+    for split, epoch in ((given[0], 1), (given[-1], 2)):
+        assert np.array_equal(split.tgt.tokens, segmented(run, epoch, longest=longest).tgt.tokens)
+    said = (whole / "train.log").read_text()
+    assert "data.subword_sampling is 0.2: the training text is segmented anew in each epoch; the first has " in said
+    train(tiny.config(**SAMPLED, training__max_steps=13), halves)  # within the second epoch
+    epochs = [line["epoch"] for line in tiny.metrics(halves) if line["split"] == "train"]
+    assert epochs[-1] == 2
+    train(tiny.config(**SAMPLED, training__max_steps=16), halves)
+    assert tiny.digests(halves, 16) == tiny.digests(whole, 16)
+    first, later = ([m["loss"] for m in tiny.metrics(one) if m["split"] == "train"] for one in (whole, halves))
+    assert later[-1] == first[-1]

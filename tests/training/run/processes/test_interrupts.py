@@ -1,0 +1,190 @@
+"""Signals: the first is noted, the second ends the program, and afterwards all is as it was."""
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+
+import pytest
+
+from convs2s_jax.training.run.processes.interrupts import (
+    SIGNALS,
+    EndedAtOnceError,
+    Interrupts,
+    StoppedBeforeUpdateError,
+)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_first_signal_is_only_noted(number):
+    with Interrupts() as interrupts:
+        interrupts.begin()
+        assert interrupts.received == ""
+        os.kill(os.getpid(), number)
+        assert interrupts.received == number.name
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+@pytest.mark.parametrize("second", SIGNALS)
+@pytest.mark.parametrize(("own_process", "kind"), [(True, EndedAtOnceError), (False, KeyboardInterrupt)])
+def test_second_signal_ends_the_program(first, second, own_process, kind):
+    with Interrupts(own_process=own_process) as interrupts:
+        interrupts.begin()
+        os.kill(os.getpid(), first)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            os.kill(os.getpid(), second)
+        assert raised.type is kind
+        assert interrupts.received == first.name
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_before_the_first_update_a_signal_ends_the_work_at_once(number, capsys):
+    with pytest.raises(StoppedBeforeUpdateError), Interrupts() as interrupts:
+        os.kill(os.getpid(), number)
+    assert interrupts.received == number.name
+    assert capsys.readouterr().err == f"{number.name}: stopped before the first update; there was nothing to save\n"
+
+
+class Dying:
+    def __del__(self):
+        signal_here()
+
+
+class Loop:
+    """Only the garbage collector finds that nothing refers to it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def signal_here(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    sum(range(1000))  # the handler is called here
+
+
+def in_a_finaliser():
+    Dying()
+
+
+def in_a_callback_of_the_collector():
+    def callback(*_):
+        gc.callbacks.remove(callback)
+        signal_here()
+
+    gc.callbacks.append(callback)
+    gc.collect()
+
+
+def in_a_callback_of_a_weak_reference():
+    loop = Loop()
+    reference = weakref.ref(loop, signal_here)
+    del loop
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize(
+    "somewhere", [in_a_finaliser, in_a_callback_of_a_weak_reference, in_a_callback_of_the_collector]
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_a_signal_is_not_lost_where_python_ignores_exceptions(somewhere, second):
+    """JAX has callbacks of the collector and of weak references."""
+
+    def signal_and_wait():
+        somewhere()
+        time.sleep(60)
+
+    with Interrupts() as interrupts:
+        if second:
+            interrupts.begin()
+            signal_here()
+        with pytest.raises(KeyboardInterrupt if second else StoppedBeforeUpdateError):
+            signal_and_wait()
+    assert interrupts.received == "SIGTERM"
+
+
+def test_a_signal_that_comes_again_after_the_first_update_saves_and_says_nothing_else(capsys, monkeypatch):
+    to_send = []
+    monkeypatch.setattr("convs2s_jax.training.run.processes.interrupts.send_again", to_send.append)
+    with Interrupts() as interrupts:
+        in_a_finaliser()
+        assert interrupts.received == ""
+        interrupts.begin()
+        os.kill(os.getpid(), to_send.pop())
+        assert interrupts.received == "SIGTERM"
+    assert capsys.readouterr().err == "SIGTERM: saving before the end; once more to end at once\n"
+
+
+def test_other_exceptions_that_python_ignores_are_told_as_before(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Failing:
+        def __del__(self):
+            raise ValueError
+
+    with Interrupts():
+        Failing()
+    assert [each.exc_type for each in told] == [ValueError]
+    assert sys.unraisablehook == told.append
+
+
+STUCK = """
+import contextlib, ctypes
+from convs2s_jax.training.run.processes import interrupts
+
+interrupts.PATIENCE = 0.5
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+with contextlib.suppress(interrupts.StoppedBeforeUpdateError), interrupts.Interrupts(own_process=True):
+    print("begun", flush=True)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # for ever, whatever signal arrives
+"""
+
+
+def test_a_process_within_a_library_is_ended_from_outside():
+    """The handler waits until the main thread returns to Python, which learning and compiling do not."""
+    process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.5)  # it is locked by then
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert told == "SIGTERM: stopped before the first update; there was nothing to save\n"
+
+
+def test_handlers_are_restored_after_an_error_too():
+    class Broken(Exception):
+        pass
+
+    def handler(number, frame):
+        raise AssertionError("not to be called")
+
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        with contextlib.suppress(Broken), Interrupts():
+            assert all(signal.getsignal(number) is not handler for number in SIGNALS)
+            raise Broken
+        assert all(signal.getsignal(number) is handler for number in SIGNALS)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def test_an_end_at_once_waits_for_no_thread():
+    program = (
+        "import threading, time\n"
+        "from convs2s_jax.training.run.processes.distributed import leave\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "print('told')\n"
+        "leave(130)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout) == (130, "told\n")

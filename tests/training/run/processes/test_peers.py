@@ -1,0 +1,244 @@
+"""A lost process ends the others with a sentence and status 75; a signal before the first update ends all."""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from convs2s_jax.training.run.processes import peers
+from convs2s_jax.training.run.processes.peers import Peers
+from tests import processes, tiny
+
+SILENCE = 4
+MARGIN = 6
+"""Seconds beyond `--heartbeat_timeout` in which two busy cores have to end a process."""
+
+WAITING = f"""
+import sys, time
+from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.interrupts import Interrupts
+
+address, count, number, victim = sys.argv[1], *map(int, sys.argv[2:])
+given = dict(coordinator_address=address, num_processes=count, process_id=number, heartbeat_timeout={SILENCE})
+found = rendezvous.join(rendezvous.Processes(**given))
+
+def work():
+    with found, Interrupts(own_process=True, peers=found):
+        print("joined", flush=True)
+        if number == victim:
+            time.sleep(600)  # as if it prepared the corpus
+        distributed.barrier("prepared")
+
+distributed.guarded(work)
+"""
+
+
+@contextlib.contextmanager
+def waiting(count, victim):
+    """Processes of which all but one wait for that one."""
+    command = [sys.executable, "-c", WAITING, f"127.0.0.1:{processes.free_port()}", str(count)]
+    known = {"cwd": tiny.ROOT, "env": processes.environment(1), "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [subprocess.Popen([*command, str(i), str(victim)], **known, **pipes) for i in range(count)]
+    try:
+        for process in started:
+            while (line := process.stdout.readline()) != "joined\n":  # gloo speaks there too
+                assert line, process.stderr.read()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """`watching(silence)`: a process that watches process 1 over `there`; `statuses` gets its status at its end."""
+    monkeypatch.setattr(peers, "PULSE", 0.05)
+    monkeypatch.setattr(peers, "FAREWELL", 0.1)
+    monkeypatch.setattr(peers, "PAUSE", 0.2)  # a test that is itself kept from running loses nobody
+
+    @contextlib.contextmanager
+    def watched(silence):
+        statuses, before = queue.Queue(), set(threading.enumerate())
+        monkeypatch.setattr(os, "_exit", statuses.put)
+        here, there = socket.socketpair()
+        found = Peers(silence)
+        with found, there:
+            found.add(1, here, here.makefile(encoding="ascii"))
+            yield found, there, statuses
+        for thread in set(threading.enumerate()) - before:  # one that is late would end the next test
+            thread.join(10)
+            assert not thread.is_alive()
+
+    return watched
+
+
+def listening(process):
+    """The thread that reads what a process says."""
+    return next(thread for thread in threading.enumerate() if thread.name == f"process {process}")
+
+
+def test_one_that_is_done_may_be_silent_until_all_have_left(watching):
+    """Process 0 writes back for minutes after the others have ended their part; their connections stay open."""
+    with watching(silence=0.5) as (found, there, statuses):
+        there.sendall(b"bye done\n")
+        with pytest.raises(queue.Empty):
+            statuses.get(timeout=1.5)  # three times the silence of one that is lost
+        assert not found._heard
+
+
+def test_a_closed_connection_is_a_loss(watching, capfd):
+    with watching(silence=60) as (_, there, statuses):
+        there.sendall(b"alive\n")
+        there.close()
+        assert statuses.get(timeout=60) == 75
+    said = "another process of this training was lost (process 1: its connection closed): run the same command again"
+    assert said in capfd.readouterr().err
+
+
+def test_a_silent_process_is_lost_and_one_that_speaks_is_not(watching, capfd):
+    with watching(silence=0.5) as (_, there, statuses):
+        for _ in range(20):
+            there.sendall(b"alive\n")
+            time.sleep(0.05)
+        assert statuses.empty()
+        assert statuses.get(timeout=60) == 75
+    assert "process 1: silent for 0.5 s" in capfd.readouterr().err
+
+
+def test_one_that_was_itself_kept_from_running_gives_the_others_time_to_be_heard(watching, monkeypatch):
+    monkeypatch.setattr(peers, "PAUSE", -1.0)  # every pulse comes after a pause
+    with watching(silence=0.5) as (_, there, statuses):
+        there.sendall(b"alive\n")
+        with pytest.raises(queue.Empty):
+            statuses.get(timeout=1.5)
+        there.sendall(b"bye done\n")
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_process_that_is_done_is_no_loss_and_one_that_failed_is_one_later(watching, monkeypatch, unread):
+    """A connection that is closed with lines unread is reset, as seen from the other side."""
+    monkeypatch.setattr(peers, "LINGER", 0.1)
+    monkeypatch.setattr(peers, "PULSE", 60.0)  # nothing else is sent
+    with watching(silence=600) as (found, there, statuses):
+        reading = listening(1)
+        if unread:
+            found._say("alive")
+        there.sendall(b"bye done\n")
+        there.close()
+        reading.join(60)
+        assert statuses.empty()
+        here, other = socket.socketpair()
+        found.add(2, here, here.makefile(encoding="ascii"))
+        other.sendall(b"bye failed\n")
+        other.close()
+        assert statuses.get(timeout=60) == 75
+
+
+@pytest.fixture
+def accepting(monkeypatch):
+    """A process 0 that lets others in, one that greets it, and the address; all is closed afterwards."""
+    monkeypatch.setattr(os, "_exit", lambda _: None)  # a stranger that is let in, and leaves, is a loss
+    found, other, before = Peers(silence=60), Peers(silence=60), set(threading.enumerate())
+
+    def accept():
+        with contextlib.suppress(OSError):  # closed at the end
+            peers._accept(found, listener, "token")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield found, other, listener.getsockname()
+        for each in (found, other):  # no closed connection is a loss any more
+            each._over.set()
+        for link in [*found._links.values(), *other._links.values()]:
+            with contextlib.suppress(OSError):  # the other end was faster
+                link.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_strangers_are_turned_away(accepting, monkeypatch):
+    found, other, address = accepting
+    monkeypatch.setattr(peers, "GREETING", 600.0)
+    with socket.create_connection(address) as stranger:
+        stranger.sendall(b"GET 1\r\n")  # a number, as the token of this training would come with
+        assert stranger.recv(9) == b""
+    assert not found._links
+    with socket.create_connection(address):  # one that says nothing delays no other
+        since = time.monotonic()
+        assert peers._greet(other, ["127.0.0.1"], address[1], "token")
+        assert time.monotonic() - since < peers.GREETING / 2
+    assert list(found._links) == [0]
+
+
+def test_a_process_that_a_firewall_keeps_from_process_0_says_so_and_goes_on(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # where nobody listens any more
+    record = json.dumps({"hosts": ["127.0.0.1", "a" * 300], "port": port, "token": "token"})  # no name of a machine
+    monkeypatch.setattr(peers.distributed, "is_primary", lambda: False)
+    monkeypatch.setattr(
+        peers.multihost_utils, "broadcast_one_to_all", lambda _: np.frombuffer(record.encode(), np.uint8)
+    )
+    with peers.connect(60, None) as found:
+        assert not found._links
+    assert f"does not reach process 0 at port {port} of 127.0.0.1: where a process is lost" in capsys.readouterr().err
+
+
+def ended(started, seconds):
+    """(status, standard error) of each process, which ends in time."""
+    deadline = time.monotonic() + seconds
+    return [
+        (process.returncode, told)
+        for process in started
+        for _, told in [process.communicate(timeout=max(0.1, deadline - time.monotonic()))]
+    ]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("count", "victim"), [(2, 0), (2, 1), (3, 0), (3, 2)])
+def test_when_a_process_is_killed_or_stopped_the_others_say_so_and_end_with_75(count, victim, how, tally):
+    with waiting(count, victim) as started:
+        started[victim].send_signal(how)
+        others = [process for process in started if process is not started[victim]]
+        found = ended(others, SILENCE + MARGIN)
+    why = "its connection closed" if how == signal.SIGKILL else f"silent for {SILENCE} s"
+    reason = rf"process {victim}: ({why}|as process 0 says)"
+    # where process 0 is killed, JAX's own service may be faster (docs/distributed.md): its error is the reason then, or
+    # it aborts, and run.sh begins again
+    leader = (victim, how) == (0, signal.SIGKILL)
+    reason = f"({reason}|UNAVAILABLE: .*)" if leader else reason
+    said = rf"another process of this training was lost \({reason}\): run the same"
+    faster = -signal.SIGABRT if leader else None
+    right = [
+        (status == 75 and re.search(said, told) is not None) or (status == faster and "JAX distributed service" in told)
+        for status, told in found
+    ]
+    for (status, told), fine in zip(found, right, strict=True):
+        if not fine:
+            sys.stderr.write(f"ended with status {status}: {told[-3000:]}\n")  # shown with the failure
+    tally(tries=len(others), losses=right.count(False))
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("receiver", [0, 1, 2])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_to_one_process_before_the_first_update_ends_all(receiver, name, tally):
+    with waiting(3, 0) as started:
+        started[receiver].send_signal(signal.Signals[name])
+        found = ended(started, MARGIN)
+    right = [status == 0 and f"{name}: stopped before the first update" in told for status, told in found]
+    tally(tries=3, losses=right.count(False))

@@ -1,0 +1,139 @@
+"""How a process is told about the others, and what it says when it is told nonsense."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run.processes import distributed, rendezvous
+from convs2s_jax.training.run.processes.rendezvous import Processes
+from tests import processes as real
+from tests import tiny
+
+GIVEN = {"coordinator_address": "10.0.0.1:1234", "num_processes": 4, "process_id": 3}
+
+
+def test_flags_come_before_the_environment():
+    environment = {"JAX_COORDINATOR_ADDRESS": "host:9", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    found = rendezvous.from_environment(Processes(), environment)
+    assert (found.coordinator_address, found.num_processes, found.process_id) == ("host:9", 2, 1)
+    assert rendezvous.from_environment(Processes(**GIVEN), environment) == Processes(**GIVEN)
+    assert rendezvous.from_environment(Processes(), {}) == Processes()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"process_id": 1},
+            r"^--process_id without --coordinator_address, --num_processes: give all three, as flags or in the env",
+        ),
+        ({**GIVEN, "process_id": 4}, r"^--process_id=4: with 4 processes it is 0 to 3$"),
+        ({**GIVEN, "num_processes": 0}, r"^--num_processes=0: use 1 or more$"),
+        ({**GIVEN, "coordinator_address": "host"}, r"^--coordinator_address=host: write host:port, such as 10.0.0.1"),
+        ({"heartbeat_timeout": 0}, r"^--heartbeat_timeout=0: seconds; use 1 or more$"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        Processes(**values)
+
+
+def test_an_environment_that_is_no_number_is_refused():
+    with pytest.raises(UserError, match=r"^the environment's JAX_PROCESS_ID is 'one': not a number$"):
+        rendezvous.from_environment(Processes(), {"JAX_PROCESS_ID": "one"})
+
+
+def test_a_single_process_is_its_own_primary_and_agrees_with_itself(tmp_path):
+    rendezvous.join(Processes())
+    assert not distributed.several()
+    assert distributed.is_primary()
+    assert distributed.primary_first("work", lambda: 5) == 5
+    assert distributed.primary_only("work", lambda: 5) == 5
+    distributed.agree_on_folder(tmp_path)
+    assert not any(tmp_path.iterdir())
+    distributed.agree("corpus", 7)
+    assert distributed.all_of(True)
+    assert not distributed.all_of(False)
+    assert list(distributed.local_share(3)) == [0, 1, 2]
+    assert distributed.collect(["a", "b"], 2, name="work") == ["a", "b"]
+    assert not distributed.reached_signal(1)
+
+
+def test_what_lies_over_the_mesh_is_put_together():
+    mesh = make(MeshConfig(data=2, fsdp=4))
+    x = np.arange(16.0, dtype=np.float32)
+    spec = jax.sharding.PartitionSpec(("fsdp", "data"))
+    whole = distributed.local(mesh, {"x": jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))})["x"]
+    assert len(whole.devices()) == 1
+    np.testing.assert_array_equal(whole, x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        pytest.param(["--distributed"], 2, "train.py: --distributed: ", marks=pytest.mark.drill),
+        (
+            ["--coordinator_address=127.0.0.1:{port}", "--num_processes=2", "--process_id=1"],
+            75,
+            "nobody answers at --coordinator_address=127.0.0.1:{port} ([Errno 111] Connection refused): ",
+        ),
+    ],
+    ids=["no cluster", "nobody comes"],
+)
+def test_who_finds_no_others_says_so(tmp_path, arguments, status, sentence):
+    """Process 0 may still be on its way, so that the same command is to be started again; a cluster is not."""
+    port = real.free_port()
+    arguments = [argument.format(port=port) for argument in arguments]
+    log = tmp_path / "log.txt"
+    common = ["--config=configs/cldr_en_de.py", f"--workdir={tmp_path}/run", "--initialization_timeout=2"]
+    process = real.Process([*common, *arguments], 1, log)
+    assert process.wait(60) == status, process.told
+    assert sentence.format(port=port) in process.told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: heartbeat timeout"), True),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), False),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: cuDNN execution plan failed"), False),
+        (ValueError("Gloo"), False),
+    ],
+    ids=str,
+)
+def test_a_lost_process_is_told_from_other_errors(error, lost, monkeypatch):
+    monkeypatch.setattr(distributed, "several", lambda: True)
+    assert distributed.is_loss(error) == lost
+
+
+LEAVING = """
+import os, sys, time
+from convs2s_jax.training.run.processes import distributed, rendezvous
+
+address, number = sys.argv[1], int(sys.argv[2])
+end = os._exit
+os._exit = lambda status: (time.sleep(3 * number), end(status))  # process 1 is slow to go
+rendezvous.join(rendezvous.Processes(coordinator_address=address, num_processes=2, process_id=number))
+distributed.leave(3)
+"""
+
+
+@pytest.mark.drill
+def test_who_leaves_late_for_the_same_reason_keeps_its_status():
+    """Process 0, through which they find each other, is gone by then."""
+    address = f"127.0.0.1:{real.free_port()}"
+    command = [sys.executable, "-c", LEAVING, address]
+    both = [subprocess.Popen([*command, str(i)], cwd=tiny.ROOT, stderr=subprocess.DEVNULL) for i in range(2)]
+    try:
+        assert [process.wait(120) for process in both] == [3, 3]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()

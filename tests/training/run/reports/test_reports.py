@@ -1,0 +1,262 @@
+"""What a run leaves to read: metrics.jsonl, TensorBoard events, the log."""
+
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.reporting import log
+from convs2s_jax.training.run.processes.interrupts import StoppedBeforeUpdateError
+from convs2s_jax.training.run.reports import metrics_file
+from convs2s_jax.training.run.reports.reports import Reports, perplexity
+from tests import tiny
+
+
+def lines(workdir):
+    """Of metrics.jsonl, each read as strict JSON, without their checksums."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
+    found = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    assert all(isinstance(record.pop("checksum"), str) for record in found)
+    return found
+
+
+def events(workdir):
+    """All events; a record is its length, a checksum, the event, a checksum."""
+    for path in sorted((workdir / "tensorboard").iterdir()):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            yield Event.FromString(data[12 : 12 + length])
+            data = data[12 + length + 4 :]
+
+
+def a_second_later(workdir, start):
+    """Files of events have names by seconds and would be one; rename that of a start, as if the next came later."""
+    [path] = (workdir / "tensorboard").glob("events*")
+    path.rename(path.with_name(f"{start}.{path.name}"))
+
+
+def scalars(workdir):
+    """(tag, step, value) of all events."""
+    return [(value.tag, event.step, value.simple_value) for event in events(workdir) for value in event.summary.value]
+
+
+def shown(workdir, tag):
+    """(step, value) of what TensorBoard shows: the start of a session hides earlier events of its step and later."""
+    found = []
+    for event in events(workdir):
+        if event.session_log.status == SessionLog.START:
+            found = [each for each in found if each[0] < event.step]
+        found += [(event.step, value.simple_value) for value in event.summary.value if value.tag == tag]
+    return found
+
+
+def test_each_report_is_one_line_and_one_event_a_number(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=50, epoch=1, split="train", loss=2.0, learning_rate=0.25, compilations=7)
+        assert len(lines(tmp_path)) == 1  # on disk at once
+        reports.metrics(step=60, epoch=2, split="valid", loss=1.5, bleu=12.5)
+    assert lines(tmp_path) == [
+        {
+            "step": 50,
+            "epoch": 1,
+            "split": "train",
+            "loss": 2.0,
+            "perplexity": pytest.approx(math.exp(2.0)),
+            "learning_rate": 0.25,
+            "compilations": 7,
+        },
+        {
+            "step": 60,
+            "epoch": 2,
+            "split": "valid",
+            "loss": 1.5,
+            "perplexity": pytest.approx(math.exp(1.5)),
+            "bleu": 12.5,
+        },
+    ]
+    assert scalars(tmp_path) == [
+        ("train/loss", 50, 2.0),
+        ("train/perplexity", 50, pytest.approx(math.exp(2.0))),
+        ("train/learning_rate", 50, 0.25),
+        ("train/compilations", 50, 7.0),
+        ("valid/loss", 60, 1.5),
+        ("valid/perplexity", 60, pytest.approx(math.exp(1.5))),
+        ("valid/bleu", 60, 12.5),
+    ]
+
+
+@pytest.mark.parametrize("loss", [1e4, math.inf])
+def test_a_huge_loss_has_no_perplexity_and_no_overflow(tmp_path, loss):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=1, epoch=1, split="train", loss=loss)
+    (line,) = lines(tmp_path)
+    assert line["perplexity"] is None
+    assert line["loss"] == (loss if math.isfinite(loss) else None)
+
+
+def test_perplexity_is_the_exponential_as_far_as_floats_go():
+    assert [perplexity(loss) for loss in (0.0, 1.0, 699.0)] == [1.0, math.e, math.exp(699.0)]
+    assert perplexity(710.0) == perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_lines_beyond_the_resumed_step_are_dropped(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20, 30, 40):
+            reports.metrics(step=step, epoch=1, split="train", loss=float(step))
+    a_second_later(tmp_path, 1)
+    with Reports(tmp_path, step=20) as reports:
+        assert [line["step"] for line in lines(tmp_path)] == [10, 20]
+        reports.metrics(step=30, epoch=1, split="train", loss=0.5)
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(10, 10.0), (20, 20.0), (30, 0.5)]
+    assert shown(tmp_path, "train/loss") == [(10, 10.0), (20, 20.0), (30, 0.5)]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+
+
+@pytest.mark.parametrize(("validated", "left"), [(False, ["train"]), (True, ["train", "valid"])])
+def test_a_validation_that_is_done_again_has_no_line_of_the_one_before(tmp_path, validated, left):
+    with Reports(tmp_path, step=0) as reports:
+        for split in ("train", "valid"):
+            reports.metrics(step=10, epoch=1, split=split, loss=1.0)
+    with Reports(tmp_path, step=10, validated=validated):
+        assert [line["split"] for line in lines(tmp_path)] == left
+
+
+def test_a_run_that_begins_anew_has_no_old_lines_and_shows_no_old_curve(tmp_path):
+    for start in (1, 2):
+        with Reports(tmp_path, step=0) as reports:
+            assert lines(tmp_path) == []
+            reports.metrics(step=10, epoch=1, split="train", loss=float(start))
+        a_second_later(tmp_path, start)
+    assert shown(tmp_path, "train/loss") == [(10, 2.0)]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_torn_last_line_is_put_aside(tmp_path, cut, capsys):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20):
+            reports.metrics(step=step, epoch=1, split="train", loss=1.0)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -1 - cut])
+    capsys.readouterr()
+    with Reports(tmp_path, step=20) as reports:
+        assert capsys.readouterr().err == f"{path}: a line is damaged; put aside in metrics.jsonl.damaged\n"
+        reports.metrics(step=30, epoch=1, split="train", loss=1.0)
+    assert [line["step"] for line in lines(tmp_path)] == [10, 30]
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == whole.splitlines()[1][:-cut] + b"\n"
+    assert "a line is damaged" in (tmp_path / "train.log").read_text(encoding="utf-8")
+
+
+def test_no_flipped_bit_gives_another_number(tmp_path):
+    with Reports(tmp_path, step=0) as reports:
+        for step in (10, 20):
+            reports.metrics(step=step, epoch=1, split="test", loss=1.0 / step)
+    path = tmp_path / "metrics.jsonl"
+    whole, right = path.read_bytes(), lines(tmp_path)
+    for bit in range(0, 8 * len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found = [record for _, record in metrics_file.read(tmp_path)[0]]
+        named = [{name: record.get(name) for name in right[0]} for record in found]  # a damaged name is another field
+        assert all(record in right for record in named), f"bit {bit}"
+        told = metrics_file.keep_up_to(tmp_path, 20)
+        assert len(told) == (len(found) < 2)
+        assert [record for _, record in metrics_file.read(tmp_path)[0]] == found
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xa0", b"", b"[]", b"1", b"{}", b'{"step": "3", "split": "test"}', b'{"step": 3}', b"{", b"\x00"]
+)
+def test_what_is_no_report_is_not_read_as_one(tmp_path, text):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=10, epoch=1, split="test", loss=1.0)
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(text + b"\n" + path.read_bytes())
+        assert reports.has(split="test", step=10)
+        assert not reports.has(split="test", step=3)
+
+
+def test_lines_of_earlier_versions_have_no_checksum(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "epoch": 1, "split": "test", "loss": 1.0}\n', encoding="utf-8")
+    with Reports(tmp_path, step=9) as reports:
+        assert reports.has(split="test", step=5)
+    assert not (tmp_path / "metrics.jsonl.damaged").exists()
+
+
+def test_what_is_told_goes_to_the_user_and_the_log(tmp_path, capsys):
+    for sentence in ("größer", "again"):
+        with Reports(tmp_path, step=0) as reports:
+            reports.tell(sentence)
+    assert capsys.readouterr().err == "größer\nagain\n"
+    log = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in log] == ["größer", "again"]
+
+
+def test_numbers_are_shown_where_there_is_no_progress_bar(tmp_path, capsys):
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=5, epoch=1, split="train", loss=2.0, bleu=3.0)
+    assert capsys.readouterr().err == "step 5 epoch 1 train: loss 2, perplexity 7.389, bleu 3\n"
+
+
+@pytest.mark.drill
+def test_torch_is_not_imported_where_it_is_installed():
+    """As tensorboardX would; and it can be imported afterwards as ever."""
+    pytest.importorskip("torch")
+    check = (
+        "import sys, convs2s_jax.training.run.reports.reports; assert 'torch' not in sys.modules; import torch.utils"
+    )
+    assert subprocess.run([sys.executable, "-c", check], cwd=tiny.ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("columns", [80, 0])
+def test_the_log_has_the_lines_of_training_where_a_bar_is_shown_in_their_place(tmp_path, monkeypatch, capsys, columns):
+    """A terminal without columns, as of some continuous integration, shows no bar."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.fileno", lambda: 2)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
+    with Reports(tmp_path, step=0) as reports:
+        reports.metrics(step=1, epoch=1, split="train", loss=2.0)
+    [line] = (tmp_path / "train.log").read_text().splitlines()
+    assert "step 1 epoch 1 train: loss 2, perplexity 7.389" in line
+    shown = capsys.readouterr().err
+    assert ("perplexity 7.389" in shown) == (columns == 0)
+    assert ("epoch 1 loss 2.000]" in shown) == (columns > 0)
+
+
+def test_a_report_knows_why_a_run_ended_before_its_first_update_and_the_way_out(tmp_path):
+    why = f"the loss is nan{' and so on' * 40}: the way out"
+    with pytest.raises(UserError), Reports(tmp_path, step=0):
+        raise UserError(why)
+    found = log.read((tmp_path / "train.log").read_text())
+    assert (found.stopped, found.why) == ("step 0", why)
+
+
+def test_the_error_that_ends_a_training_is_in_its_log(tmp_path, capsys):
+    """The user is told by the command; a stop before the first update is no failure."""
+
+    def ended(step, error):
+        with Reports(tmp_path, step=0) as reports:
+            reports.advance(step, 2)
+            raise error
+
+    for step, error in enumerate((UserError("the disk is full"), StoppedBeforeUpdateError(), KeyboardInterrupt()), 7):
+        with pytest.raises(type(error)):
+            ended(step, error)
+    text = (tmp_path / "train.log").read_text()
+    [line] = text.splitlines()
+    assert line.split(maxsplit=2)[2] == "stopped at step 7, epoch 2: the disk is full"
+    assert (log.read(text).stopped, log.read(text).why) == ("step 7, epoch 2", "the disk is full")
+    assert "full" not in capsys.readouterr().err

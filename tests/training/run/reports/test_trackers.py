@@ -1,0 +1,254 @@
+"""Trackers get the metrics of metrics.jsonl; one that fails, or is not installed, costs a sentence and no training."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import types
+
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.run.config import TrainingConfig
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError, StoppedBeforeUpdateError
+from convs2s_jax.training.run.reports import trackers
+from convs2s_jax.training.run.reports.reports import Reports
+from convs2s_jax.training.run.stores import staging
+from tests import tiny
+from tests.stores import bucket  # noqa: F401  (a fixture)
+
+
+class Recorded:
+    """A tracker that keeps what it is given; it fails at the step `fails`."""
+
+    def __init__(self, _workdir, run, fields, fails=None):
+        self.run, self.fields, self.fails, self.logged, self.closed = run, fields, fails, [], None
+        ALL.append(self)
+
+    def log(self, values, step):
+        if step == self.fails:
+            raise OSError("no network")
+        self.logged.append((step, values))
+
+    def close(self, *, failed):
+        self.closed = "failed" if failed else "ended"
+
+
+ALL = []
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    ALL.clear()
+    table = {
+        "good": trackers.Entry("json", Recorded),
+        "bad": trackers.Entry("json", lambda *given: Recorded(*given, fails=2)),
+    }
+    monkeypatch.setattr(trackers, "TRACKERS", table)
+    return ALL
+
+
+def test_each_report_reaches_the_trackers_and_a_failing_one_is_told_once(recorded, tmp_path, capsys):
+    config = {"seed": 3, "model": {"dropout": 0.1}}
+    with Reports(tmp_path, step=0, trackers=("bad", "good"), config=config) as reports:
+        for step in (1, 2, 3):
+            reports.metrics(step=step, epoch=1, split="train", loss=1.0 / step, tokens_per_second=10.0)
+    bad, good = recorded
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [step for step, _ in good.logged] == [1, 2, 3]
+    for (step, values), line in zip(good.logged, lines, strict=True):
+        assert values["train/loss"] == line["loss"] == 1.0 / step
+        assert values["train/perplexity"] == math.exp(1.0 / step)
+        assert values["train/tokens_per_second"] == 10.0
+    assert good.fields == {"seed": 3, "model.dropout": 0.1}
+    assert good.closed == "ended"
+    assert [step for step, _ in bad.logged] == [1]
+    assert (tmp_path / "train.log").read_text().count(
+        "bad failed and gets no more metrics of this start: no network"
+    ) == 1
+
+
+def test_only_a_second_signal_does_not_wait_for_a_tracker_and_errors_are_failures(recorded, tmp_path):
+    for end in (KeyboardInterrupt, EndedAtOnceError, UserError, StoppedBeforeUpdateError):
+        with pytest.raises(end), Reports(tmp_path, step=0, trackers=("good",)):
+            raise end
+    assert [one.closed for one in recorded] == ["ended", None, "failed", "ended"]
+
+
+def test_a_continued_run_keeps_its_id_and_a_new_one_in_the_same_folder_has_another(recorded, tmp_path):
+    for step in (0, 4, 8, 0, 4):
+        with Reports(tmp_path, step=step, trackers=("good", "bad"), address="gs://bucket/run"):
+            pass
+    ids = [one.run.id for one in recorded]
+    assert ids[::2] == ids[1::2], "two trackers of a start have one id"
+    first, again = ids[0], ids[6]
+    assert ids[::2] == [first, first, first, again, again]
+    assert first != again
+    assert {one.run.name for one in recorded} == {"run"}
+
+
+def test_a_copy_of_a_workdir_is_a_run_of_its_own(recorded, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, step in (("run", 0), ("copy", 4), ("copy", 8), ("run", 4)):
+        if name == "copy" and step == 4:
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with Reports(tmp_path / name, step=step, trackers=("good",)):
+            pass
+    (tmp_path / "run" / trackers.RUN_ID).write_bytes(b"\xff damaged")
+    with Reports(tmp_path / "run", step=8, trackers=("good",)):
+        pass
+    first, copy, continued, again, damaged = (one.run.id for one in recorded)
+    assert (first, copy) == (again, continued)
+    assert len({first, copy, damaged}) == 3
+
+
+def test_a_run_without_a_place_for_its_id_is_trained_without_trackers(recorded, tmp_path):
+    (tmp_path / trackers.RUN_ID).mkdir()
+    with Reports(tmp_path, step=4, trackers=("good",)) as reports:
+        reports.metrics(step=5, epoch=1, split="train", loss=1.0)
+    assert not recorded
+    assert "good failed and gets no more metrics of this start" in (tmp_path / "train.log").read_text()
+
+
+def test_a_run_without_an_id_has_that_of_its_address_on_every_machine(recorded, tmp_path):
+    for copy in ("one", "another"):
+        (tmp_path / copy).mkdir()
+        with Reports(tmp_path / copy, step=4, trackers=("good",), address="gs://bucket/run"):
+            pass
+    with Reports(tmp_path, step=4, trackers=("good",)):
+        pass
+    addresses = ["gs://bucket/run", "gs://bucket/run", str(tmp_path)]
+    assert [each.run.id for each in recorded] == [hashlib.sha256(a.encode()).hexdigest()[:12] for a in addresses]
+
+
+class FakeOfWandB(types.ModuleType):
+    """A run takes steps in their order only, and drops others, as that of Weights & Biases does."""
+
+    Settings = dict
+
+    def __init__(self, step=0):
+        super().__init__("wandb")
+        self.step, self.history, self.summary, self.given = step, [], {}, {}
+
+    def init(self, **given):
+        self.given = given
+        return self
+
+    def log(self, values, step):
+        if step >= self.step:
+            self.step = step
+            self.history.append((step, values))
+
+
+def test_names_of_numbers_are_such_as_mlflow_takes_and_stay_apart():
+    names = ["train/loss", "test/f1/C#", "test/f1/C-23-", "test/f1/a/b.c_d e", "test/f1/Z\u00fcrich", "test/f1/.."]
+    assert [*map(trackers.mlflow_name, names)] == [
+        "train/loss",
+        "test/f1/C-23-",
+        "test/f1/C-2d-23-2d-",
+        "test/f1/a-2f-b-2e-c_d e",
+        "test/f1/Z-fc-rich",
+        "test/f1/-2e--2e-",
+    ]
+    long = [trackers.mlflow_name(f"test/f1/{'x' * 300}{end}") for end in "ab"]
+    assert long[0] != long[1]
+    assert max(map(len, long)) <= 250
+
+
+def test_numbers_of_an_earlier_step_are_in_the_summary_of_weights_and_biases(tmp_path, monkeypatch):
+    fake = FakeOfWandB(step=2)  # where an earlier start was
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    wandb = trackers.WandB(tmp_path, trackers.RunName("abc", "run"), {})
+    assert (fake.given["name"], fake.given["id"]) == ("run", "abc")
+    for step, values in [(1, {"a": 1}), (2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4}), (3, {"test": 5})]:
+        wandb.log(values, step)
+    assert fake.history == [(2, {"a": 2}), (4, {"a": 3}), (4, {"valid": 4})]
+    assert fake.summary == {"a": 1, "test": 5}
+
+
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(monkeypatch):
+    with pytest.raises(UserError, match=r"trackers has 'wandB'; did you mean 'wandb'\?"):
+        TrainingConfig(trackers=("wandB",))
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UserError, match=r"training.trackers has 'mlflow': pip install '\.\[mlflow\]'"):
+        trackers.check_installed(("mlflow",))
+
+
+def numbers(workdir):
+    """What metrics.jsonl says: (step, name) -> number."""
+    found = {}
+    for record in tiny.metrics(workdir):
+        for name, value in record.items():
+            if isinstance(value, float | int) and name not in ("step", "epoch"):
+                found[record["step"], f"{record['split']}/{name}"] = value
+    return found
+
+
+def trained_in_two_starts(workdir, tracker, *, between=lambda: None):
+    for steps in (4, 8):
+        train(tiny.config(training__max_steps=steps, training__trackers=(tracker,)), workdir)
+        if steps == 4:
+            between()
+
+
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("in_a_store", [False, True])
+def test_mlflow_has_what_metrics_jsonl_has(tmp_path, bucket, monkeypatch, in_a_store):  # noqa: F811
+    """In a store also where the second start is on another machine, which has no copy of the workdir."""
+    pytest.importorskip("mlflow", reason="needs the extra [mlflow]")
+    workdir = "gs://bucket/run" if in_a_store else tmp_path / "run"
+    trained_in_two_starts(workdir, "mlflow", between=lambda: monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/other"))
+    folder = staging.folder_of(workdir, os.environ) if in_a_store else workdir
+    expected = numbers(folder)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{bucket / 'run' if in_a_store else folder}/mlflow.db")
+    [run] = client.search_runs([client.get_experiment_by_name(trackers.PROJECT).experiment_id])
+    assert run.data.params["model.dropout"] == "0.1"
+    assert run.info.status == "FINISHED"
+    names = {name for _, name in expected}
+    found = {(m.step, name): m.value for name in names for m in client.get_metric_history(run.info.run_id, name)}
+    assert expected == pytest.approx(found)
+
+
+def records(content):
+    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format in blocks of 32 KiB."""
+    at, parts = 7, []
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
+            at += 32768 - at % 32768
+            continue
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        parts.append(content[at + 7 : at + 7 + size])
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield b"".join(parts)
+            parts = []
+
+
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_has_what_metrics_jsonl_has(tmp_path):
+    pytest.importorskip("wandb", reason="needs the extra [wandb]")
+    trained_in_two_starts(tmp_path / "run", "wandb")
+    expected = numbers(tmp_path / "run")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, ids = {}, set()
+    for path in sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")):
+        for data in records(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+            if record.HasField("history"):
+                values = {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
+                }
+                found |= {(values["_step"], name): value for name, value in values.items()}
+    assert ids == {(tmp_path / "run" / trackers.RUN_ID).read_text().split()[0]}
+    assert expected == pytest.approx({key: found.get(key) for key in expected})

@@ -1,0 +1,280 @@
+"""Classification in the one training loop: its loss, its updates on any mesh, whole runs."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.core.config import build
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.metrics import labels
+from convs2s_jax.models.classifier.model import FEATURES, ClassifierConfig, logits
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.nn.trees import path_of
+from convs2s_jax.training import sharding
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run.config import Config, TrainingConfig
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.programs.configured import compile_configured
+from convs2s_jax.training.run.tasks import classification_task, translation_task
+from convs2s_jax.training.run.tasks.task_table import TASKS, task_of
+from convs2s_jax.training.step import update
+from tests import tiny
+from tests.helpers import drills_but
+from tests.states import first_state
+
+VOCABULARIES = {"source": 24, "target": 4 + 6}
+KEY = jax.random.key(7)
+MODELS = {
+    "kim": {"kind": "kim", "widths": (2, 3), "maps": 8},
+    "pooled": {"kind": "pooled", "encoder": {"kind": "conv", "layers": [(16, 3), (8, 3)], "max_positions": 32}},
+}
+TRAINING = TrainingConfig(label_smoothing=0.1, clip=0.1)
+
+
+def model(name, **values):
+    return build(ClassifierConfig, {"embedding_dim": 8, "dropout": 0.3, "features": MODELS[name], **values})
+
+
+def batch(rows=8, width=7, real=6, seed=0):
+    rng = np.random.default_rng(seed)
+    src, tgt = np.full((rows, width), PAD, np.int32), np.full((rows, 2), PAD, np.int32)
+    for i in range(real):
+        n = rng.integers(0, width)
+        src[i, : n + 1] = [*rng.integers(4, 24, n), EOS]
+        tgt[i] = [rng.integers(4, 10), EOS]
+    return Batch(src=jnp.asarray(src), tgt=jnp.asarray(tgt))
+
+
+def test_each_kind_of_model_has_its_task():
+    assert task_of(ModelConfig()) is translation_task
+    assert task_of(ClassifierConfig()) is classification_task
+    assert set(TASKS) == {ModelConfig.kind, ClassifierConfig.kind}
+    assert set(FEATURES) == set(MODELS)
+
+
+def test_a_configuration_without_a_kind_is_of_a_translator():
+    data = {"corpus": "cldr", "src": "en", "tgt": "de"}
+    old = build(Config, {"data": data, "model": {"embedding_dim": 32}})
+    assert old.model == ModelConfig(embedding_dim=32)
+    labels = build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 32}})
+    assert labels.model == ClassifierConfig(embedding_dim=32)
+    with pytest.raises(
+        UserError, match=r"^model.kind is 'classifier': it does not translate; use a run of an encoder_de"
+    ):
+        assert labels.translator
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_equals_a_loop(smoothing):
+    cfg, data = model("kim"), batch()
+    params = classification_task.init(KEY, cfg, **VOCABULARIES)
+    found = classification_task.batch_loss(params, cfg, data, smoothing=smoothing)
+    scores = np.asarray(logits(params, cfg, data.src), np.float64)
+    total = nll = 0.0
+    for row in range(6):
+        p = np.exp(scores[row]) / np.exp(scores[row]).sum()
+        right = int(data.tgt[row, 0]) - 4
+        share = smoothing / 5
+        target = [1 - smoothing if label == right else share for label in range(6)]
+        nll -= np.log(p[right])
+        total -= sum(t * np.log(q) for t, q in zip(target, p, strict=True))
+    np.testing.assert_allclose([found.loss, found.nll], [total, nll], rtol=1e-5)
+    assert int(found.tokens) == 6
+
+
+def updated(name, way=None, sizes=None):
+    mesh = None if sizes is None else make(MeshConfig(**dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))))
+    cfg = model(name)
+    state = first_state(jax.random.key(1), cfg, TRAINING, **VOCABULARIES)
+    batches = [batch(), batch(seed=1)]
+    if mesh is not None:
+        state = jax.device_put(state, sharding.shardings(state, mesh, way or "jit"))
+        batches = jax.device_put(batches, sharding.batch_sharding(mesh))
+    steps = compile_configured(cfg, TRAINING, mesh, parallel=way or "jit")
+    gradients = jax.device_get(steps.first(state.params, batches[0], KEY))
+    for group in (batches[:1], batches):
+        state, report = update(steps, state, group, jnp.float32(0.25), KEY)
+    return jax.device_get((gradients, state, report))
+
+
+@pytest.fixture(scope="module", params=drills_but(MODELS, kept=["kim"]))
+def expected(request):
+    return request.param, updated(request.param)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("way", "sizes"), [("jit", (2, 2, 2)), ("jit", (1, 2, 4)), ("pmap", (8, 1, 1))], ids=str)
+def test_updates_are_those_of_one_device(way, sizes, expected):
+    name, right = expected
+    found = updated(name, way, sizes)
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(right), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b), path_of(path)
+
+
+RUN = {
+    "data__corpus": "cldr_kinds",
+    "data__tgt": "",
+    "data__cldr__train": 600,
+    "data__batch__tokens": 400,
+    "model": {"kind": "classifier", "embedding_dim": 8, "dropout": 0.1, "features": MODELS["kim"]},
+    "training__max_steps": 12,
+    "training__validate_every": 6,
+    "training__save_every": 1,
+    "training__validate_bleu": True,
+}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kinds")
+    train(tiny.config(**RUN), folder)
+    return folder
+
+
+def test_a_finished_run_that_is_started_again_says_that_its_test_set_was_scored(workdir, tmp_path):
+    shutil.copytree(workdir, tmp_path / "run")
+    train(tiny.config(**RUN), tmp_path / "run")
+    assert tiny.metrics(tmp_path / "run") == tiny.metrics(workdir)
+    [test] = [line for line in tiny.metrics(workdir) if line["split"] == "test"]
+    said = f"step {test['step']} was scored on the test set before; for other metrics run convs2s decode --split=test"
+    assert said in (tmp_path / "run" / "train.log").read_text()
+    assert said not in (workdir / "train.log").read_text()
+
+
+def test_a_run_reports_accuracy_and_f1(workdir):
+    lines = tiny.metrics(workdir)
+    valid = [line for line in lines if line["split"] == "valid"]
+    assert [line["step"] for line in valid] == [6, 12]
+    assert all({"loss", "accuracy", "macro_f1"} <= set(line) for line in valid)
+    assert not any(name.startswith("f1/") for line in valid for name in line)
+    [test] = [line for line in lines if line["split"] == "test"]
+    assert {"accuracy", "macro_f1"} <= set(test)
+    assert any(name.startswith("f1/") for name in test)
+    samples = [json.loads(line) for line in (workdir / "samples" / "12.jsonl").read_text().splitlines()]
+    assert len(samples) == 12
+    assert all(set(sample) == {"source", "hypothesis", "reference"} for sample in samples)
+    accuracy = 100 * sum(sample["hypothesis"] == sample["reference"] for sample in samples) / 12
+    assert valid[-1]["accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.drill
+def test_two_halves_equal_the_whole(workdir, tmp_path):
+    train(tiny.config(**{**RUN, "training__max_steps": 5}), tmp_path)
+    train(tiny.config(**RUN), tmp_path)
+    assert tiny.digests(tmp_path, 12) == tiny.digests(workdir, 12)
+
+
+@pytest.mark.drill
+def test_a_classifier_learns_kinds_of_phrases(tmp_path):
+    options = {
+        **RUN,
+        "data__cldr": {"train": 2000, "valid": 100, "test": 100},
+        "model__embedding_dim": 32,
+        "training__optimizer": {"kind": "adam"},
+        "training__schedule": {"kind": "fixed", "rates": [0.01]},
+        "training__max_steps": 240,
+        "training__validate_every": 240,
+        "training__save_every": 240,
+    }
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to an integer power
+        train(tiny.config(**options), tmp_path)
+    [line] = [line for line in tiny.metrics(tmp_path) if line["split"] == "test"]
+    assert line["accuracy"] >= 90
+
+
+def files(folder, **splits):
+    for name, text in splits.items():
+        (folder / f"{name}.tsv").write_text(text)
+    return {
+        **RUN,
+        "data__corpus": "tsv",
+        "data__src": "",
+        "data__dir": str(folder),
+        "data__vocabulary__kind": "words",
+        "data__vocabulary__min_count": 1,
+        "training__max_steps": 2,
+    }
+
+
+GOOD = "good\ta nice day\nbad\tno way\n" * 10
+
+
+@pytest.mark.parametrize(
+    ("train_text", "valid_text", "message"),
+    [
+        (GOOD + "good nice\n", GOOD, r"train.tsv, line 21: there is no TAB in 'good nice'; write label, TAB, text$"),
+        (GOOD, "bad\tno\n \tyes\n", r"valid.tsv, line 2: the label before the TAB is empty; write one, or drop the li"),
+        (GOOD, "bad\tno\nodd\ta day\n", r"valid.tsv, line 2: the label 'odd' is not in the list of labels"),
+        (
+            "good\ta\n",
+            GOOD,
+            r"^the training text has fewer than two labels \(only 'good'\): there is nothing to tell a",
+        ),
+    ],
+)
+def test_bad_lines_are_refused_with_their_number(tmp_path, train_text, valid_text, message):
+    options = files(tmp_path, train=train_text, valid=valid_text)
+    with pytest.raises(UserError, match=message):
+        train(tiny.config(**options), tmp_path / "run")
+
+
+def test_plain_files_train_a_classifier(tmp_path):
+    train(tiny.config(**files(tmp_path, train=GOOD, valid=GOOD, test="bad\tno day\n")), tmp_path / "run")
+    assert (tmp_path / "run" / "vocab" / "tgt.labels").read_text() == "bad\ngood\n"
+
+
+def test_parallel_files_may_hold_labels(tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.text").write_text("a nice day\nno way\n" * 5)
+        (tmp_path / f"{split}.label").write_text("very good\nbad\n" * 5)
+    options = {**files(tmp_path), "data__corpus": "files", "data__src": "text", "data__tgt": "label"}
+    train(tiny.config(**options), tmp_path / "run")
+    (tmp_path / "valid.label").write_text("very good\nbad\n" * 4 + "very good\n\n")
+    with pytest.raises(UserError, match=r"valid.label, line 10: there is no label; write one, or drop the line$"):
+        train(tiny.config(**options), tmp_path / "other")
+
+
+def test_white_space_around_a_right_label_does_not_count():
+    split = SimpleNamespace(text=SimpleNamespace(tgt=["pos ", "\tneg", "pos", "neg"]))
+    assert classification_task.scores(None, split, ["pos", "neg", "pos", "pos"])["accuracy"] == 75.0
+    assert tuple(classification_task.scores(None, split, ["pos"] * 4)) == labels.KEYS
+    assert list(classification_task.details(split, ["pos", "neg", "pos", "pos"])) == ["f1/neg", "f1/pos"]
+
+
+def test_a_label_that_is_not_in_a_list_from_elsewhere_is_refused_by_that_list(tmp_path):
+    train(tiny.config(**files(tmp_path, train=GOOD, valid=GOOD)), tmp_path / "run")
+    more = files(tmp_path, train=GOOD + "odd\ta day\n", valid=GOOD)
+    fine = {**more, "training__finetune_from": str(tmp_path / "run")}
+    with pytest.raises(
+        UserError, match=r"train.tsv, line \d+: the label 'odd' is not in the list of labels, .*finetune_from"
+    ):
+        train(tiny.config(**fine), tmp_path / "other")
+
+
+def test_labels_share_no_vocabulary_with_texts(tmp_path):
+    options = files(tmp_path, train=GOOD, valid=GOOD) | {"data__vocabulary__joint": True}
+    with pytest.raises(UserError, match=r"^data.vocabulary.joint is True: labels have a list of their own; leave it"):
+        train(tiny.config(**options), tmp_path / "run")
+
+
+def test_texts_need_a_name_and_metrics_are_known():
+    with pytest.raises(
+        UserError, match=r"^config\.data\.src is not given: name the side of the texts, as in src='en'$"
+    ):
+        build(Config, {"data": {"tgt": "label", "dir": "d"}, "model": {"kind": "classifier"}})
+    with pytest.raises(UserError, match=r"^config\.training\.metrics has 'rougue'; did you mean 'rouge'\?$"):
+        build(Config, {"data": {"corpus": "tsv"}, "training": {"metrics": ["rougue"]}})
+
+
+def test_the_vocabularies_of_the_other_task_are_refused(workdir, tmp_path):
+    given = {"data__vocabulary__dir": str(workdir / "vocab")}
+    with pytest.raises(UserError, match=r"^the target vocabulary is a classifier's list of labels: leave data\.voc"):
+        train(tiny.config(**given), tmp_path / "run")

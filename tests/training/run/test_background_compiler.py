@@ -1,0 +1,221 @@
+"""Programs compiled before they are needed: in order, once, and the very programs that updates call."""
+
+import contextlib
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.training.mesh import MeshConfig, make
+from convs2s_jax.training.run import background_compiler, opening, validation
+from convs2s_jax.training.run.background_compiler import BackgroundCompiler, CompileRequest
+from convs2s_jax.training.run.loop import train
+from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
+from convs2s_jax.training.run.programs.compilations import CompileCounter
+from convs2s_jax.training.run.shared_programs import forget
+from tests import tiny
+from tests.helpers import drills_but
+
+
+class Work:
+    """Work that lasts until it is let go."""
+
+    def __init__(self):
+        self.begun, self.go = [], {name: threading.Event() for name in "abcd"}
+        self.reached = {name: threading.Event() for name in "abcd"}
+
+    def __call__(self, name):
+        self.begun.append(name)
+        self.reached[name].set()
+        assert self.go[name].wait(60)
+        if name == "b":
+            raise ValueError("the caller meets it again")
+
+
+def test_names_are_done_in_order_once_and_those_needed_before_their_turn_are_left_to_the_caller():
+    work = Work()
+    with BackgroundCompiler(work, threads=1) as one:
+        one.request("abcd")
+        assert work.reached["a"].wait(60)
+        one.wait_for("c")  # has not begun
+        waiting = threading.Thread(target=one.wait_for, args=("a",))
+        waiting.start()
+        assert waiting.is_alive()
+        work.go["a"].set()
+        waiting.join(60)
+        assert work.reached["b"].wait(60)
+        one.request("abcd")
+        for name in "bd":
+            work.go[name].set()
+        assert work.reached["d"].wait(60)
+    assert work.begun == ["a", "b", "d"]
+
+
+def test_as_many_are_at_work_as_there_are_threads():
+    work = Work()
+    with BackgroundCompiler(work, threads=2) as one:
+        one.request("abcd")
+        assert work.reached["a"].wait(60)
+        assert work.reached["b"].wait(60)
+        assert sorted(work.begun) == ["a", "b"]
+        work.go["a"].set()
+        assert work.reached["c"].wait(60)
+        for go in work.go.values():
+            go.set()
+
+
+@pytest.mark.parametrize("kind", [EndedAtOnceError, KeyboardInterrupt])
+def test_a_second_signal_waits_for_nothing_that_is_at_work(kind):
+    go = threading.Event()
+    with contextlib.suppress(kind), BackgroundCompiler(lambda _name: go.wait(60), threads=1) as one:
+        one.request("a")
+        raise kind
+    assert list(one._running) == ["a"]
+    go.set()
+
+
+def test_without_threads_nothing_is_done():
+    with BackgroundCompiler(pytest.fail, threads=0) as one:
+        one.request("ab")
+        one.wait_for("a")
+
+
+def test_shapes_are_compiled_at_once_and_traced_one_after_another():
+    tracing, most, compiling, ended = [], [], threading.Barrier(3), threading.Event()
+
+    def compiled():
+        compiling.wait(60)
+        return SimpleNamespace(output_shardings=None)
+
+    def lower(*_):
+        tracing.append(None)
+        most.append(len(tracing))
+        time.sleep(0.05)  # so that another thread would begin
+        tracing.pop()
+        return SimpleNamespace(compile=compiled)
+
+    step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
+    work = background_compiler.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    with BackgroundCompiler(work, threads=2, ended=ended) as both:
+        both.request([CompileRequest(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+        compiling.wait(60)
+    assert most == [1, 1]
+
+
+def test_what_waits_to_be_traced_at_the_end_is_left():
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    traced = []
+
+    def lower(*_):
+        traced.append(None)
+        begun.set()
+        assert go.wait(60)
+        return SimpleNamespace(compile=lambda: SimpleNamespace(output_shardings=None))
+
+    step = SimpleNamespace(first=SimpleNamespace(lower=lower), add=None)
+    work = background_compiler.compiler(step, None, {}, make(MeshConfig(data=1)), accumulate=False, ended=ended)
+    with BackgroundCompiler(work, threads=2, ended=ended) as both:
+        both.request([CompileRequest(gradients=True, shape=(4, n, 4, n)) for n in (3, 5)])
+        assert begun.wait(60)
+        threading.Thread(target=lambda: (ended.wait(60), go.set())).start()
+    assert len(traced) == 1
+
+
+@pytest.fixture
+def all_at_once(monkeypatch):
+    """Each request is done before the program goes on; gets a list of what is asked for."""
+    request = BackgroundCompiler.request
+
+    def begin():
+        asked = []
+
+        def then_wait(self, names):
+            asked.extend(names)
+            request(self, names)
+            while self._waiting or self._running:
+                threading.Event().wait(0.01)
+
+        monkeypatch.setattr(background_compiler.BackgroundCompiler, "request", then_wait)
+        return asked
+
+    return begin
+
+
+ACCUMULATED = {"data__batch__accumulate": 3}
+WITH_PMAP = {"mesh__data": 2, "parallel": "pmap"}
+ON_A_MESH = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+
+
+@pytest.mark.parametrize(
+    "more",
+    drills_but(
+        [{}, ACCUMULATED, ON_A_MESH, ON_A_MESH | {"parallel": "shard_map"} | ACCUMULATED, WITH_PMAP],
+        [{}],
+    ),
+)
+@pytest.mark.usefixtures("own_programs")
+def test_updates_and_validations_call_what_was_compiled_ahead_and_parameters_are_the_same(
+    tmp_path, monkeypatch, all_at_once, more
+):
+    """All shapes are finished before the first state is made: afterwards no update or validation compiles."""
+    options = {"data__batch__shapes": 2, "data__batch__tokens": 400, **more}
+    options |= {"training__max_steps": 8, "training__validate_every": 7, "training__report_every": 1}
+    evaluate, validations, made = validation.evaluate, [], []
+
+    def counted(*args, **kwargs):
+        with CompileCounter() as compiled:
+            found = evaluate(*args, **kwargs)
+        validations.append(compiled.count)
+        return found
+
+    monkeypatch.setattr(validation, "evaluate", counted)
+    train(tiny.config(**options), tmp_path / "plain")
+    asked, state_program = all_at_once(), opening.state_program
+    forget()
+
+    def program(*given, **sizes):
+        begin = state_program(*given, **sizes)
+        return lambda key: made.append(len(asked)) or begin(key)
+
+    monkeypatch.setattr(opening, "state_program", program)
+    train(tiny.config(**options, training__compile_ahead=1), tmp_path / "ahead")
+    counts = {
+        name: [line["compilations"] for line in tiny.metrics(tmp_path / name) if line["split"] == "train"][:7]
+        for name in ("plain", "ahead")
+    }
+    assert counts["plain"][-1] > counts["plain"][0]  # shapes that come later
+    assert len({name.shape for name in asked if name.gradients}) == 2
+    assert made == [len(set(asked))]
+    if more != WITH_PMAP:  # whose gradients cannot be compiled ahead
+        assert counts["ahead"][-1] == counts["ahead"][0]
+    plain, ahead_of_them = validations[:3], validations[3:]  # at step 7, at the end, and of the test set
+    assert plain[0] > 0
+    assert ahead_of_them[:2] == [0, 0]
+    assert tiny.digests(tmp_path / "plain", 8)["params"] == tiny.digests(tmp_path / "ahead", 8)["params"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "processes", "cores", "threads"),
+    [
+        ("cpu", 1, 16, 0),
+        ("gpu", 1, 16, 8),
+        ("gpu", 2, 16, 0),
+        ("tpu", 1, 96, 8),
+        ("tpu", 2, 12, 6),
+        ("tpu", 1, 2, 2),
+        ("gpu", 1, None, 2),
+    ],
+)
+def test_accelerators_compile_ahead_by_default(monkeypatch, platform, processes, cores, threads):
+    monkeypatch.setattr(background_compiler.distributed.jax, "process_count", lambda: processes)
+    monkeypatch.setattr(background_compiler.os, "cpu_count", lambda: cores)
+    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    assert background_compiler.default_threads(mesh) == threads
+
+
+def test_another_number_of_threads_is_refused():
+    with pytest.raises(UserError, match=r"compile_ahead is -1: a number of threads; use 0 \(none\) to 64$"):
+        tiny.config(training__compile_ahead=-1)
