@@ -11,7 +11,7 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import joined, scheme_of
-from convs2s_jax.data import cldr
+from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
 from convs2s_jax.data.text_files import read_lines
 
@@ -178,6 +178,45 @@ def missing(cfg: DataConfig, split: str) -> str:
     from_train = listed["train"] if split == "valid" and not in_folder else ()
     places = [file for pair in listed[split] or from_train for file in (pair if cfg.src else pair[1:])] or [cfg.dir]
     return next((place for place in places if place and not scheme_of(place) and not Path(place).exists()), "")
+
+
+def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
+    """Checksums of the files of a split, (source, target) for each pair of files: equal texts are in equal files.
+
+    None for a corpus without files and for files that cannot be read; reading them says why.
+
+    Raises:
+      UserError: a file is there both plain and gzipped, or the folder is not there.
+    """
+    of = functools.cache(text_files.checksum_of)
+    try:
+        found = [[of(file) for file in pair] for pair in _files(cfg, split)]
+    except OSError:
+        return None
+    return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus.startswith("tfds:") else found or None
+
+
+def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """`LinePairs.files` of a split whose files have so many lines. ValueError for another number of files."""
+    if not counts:
+        return ()
+    return tuple((pair[-1], int(count)) for pair, count in zip(_files(cfg, split), counts, strict=True))
+
+
+def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
+    """The files of a split: a text and its target, or one with both; none where it has none."""
+    match cfg.corpus.partition(":")[0]:
+        case "files":
+            listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+            return [pair if cfg.src else pair[1:] for pair in listed[split] or _pair_in_folder(cfg, split)]
+        case "tsv":
+            path = _only(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
+            return [] if path is None else [(path,)]
+        case "tfds":
+            from convs2s_jax.data import tfds
+
+            return [(file,) for file in tfds.files(cfg.corpus.partition(":")[2], split, folder=cfg.tfds_dir)]
+    return []
 
 
 _OTHER = "en"

@@ -79,6 +79,18 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Reco
     return _text(cfg, split, _held_out(cfg, kind.read(cfg, "train"), own, recognise)[split], optional=optional)
 
 
+def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
+    """A split as `read` has it, if it has lines of its own; None for a "valid" that would be held out from train.
+
+    Raises:
+      UserError: as `read`.
+    """
+    sides = _kind(cfg).read(cfg, split)
+    if sides is None and split == "valid" and cfg.hold_out:
+        return None
+    return _text(cfg, split, sides, optional=split == "test" or cfg.hold_out == 0)
+
+
 def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tuple[ParallelText, ParallelText]:
     """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines.
 

@@ -36,10 +36,12 @@ class TokenStore:
     Attributes:
       tokens: [tokens], ids of all sentences one after another.
       offsets: [sentences + 1], where each sentence begins.
+      key: of the file (`find`); "" for what is not on disk.
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
+    key: str = ""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -79,7 +81,7 @@ def tokenize(
       UnwritableError: the folder cannot be written.
     """
     key = _key(texts, vocabulary)
-    path = Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
+    path = _place(folder, name, key)
     try:
         return _open(path, key)
     except DamagedError as error:
@@ -94,6 +96,15 @@ def tokenize(
             f"{path} cannot be written: {error.strerror}; make room for it or give another data.cache_dir"
         ) from error
     return _open(path, key)
+
+
+def find(folder: str | Path, name: str, key: str) -> TokenStore | None:
+    """The file that `tokenize` wrote for a text whose store has this `key`; None if it is not there, or not intact."""
+    try:
+        wanted = bytes.fromhex(key)
+        return _open(_place(folder, name, wanted), wanted)
+    except (DamagedError, _OlderError, OSError, ValueError):
+        return None
 
 
 def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
@@ -166,12 +177,16 @@ def _open(path: Path, key: bytes | None) -> TokenStore:
     if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
         raise DamagedError("it holds another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
-    return TokenStore(tokens, data[start:].view("<i8"))
+    return TokenStore(tokens, data[start:].view("<i8"), stored.hex())
 
 
 def _width(size: int) -> np.dtype[Any]:
     """The type of the ids of a vocabulary of this size."""
     return np.dtype("<u2" if size <= 1 << 16 else "<u4")
+
+
+def _place(folder: str | Path, name: str, key: bytes) -> Path:
+    return Path(folder) / f"{name}-{key.hex()[:16]}.tokens"
 
 
 def _offsets_start(total: int, width: int) -> int:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from convs2s_jax.core import stores
+from convs2s_jax.core.checksums import checksum, stream
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 22
@@ -54,6 +56,17 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"{_name(path)} cannot be read: {why}; give the name of a text file") from error
+
+
+def checksum_of(path: str | Path) -> str:
+    """The checksum of a file's bytes as they are stored, packed or not. Raises OSError if it cannot be read."""
+    if scheme_of(str(path)):
+        return checksum(stores.read(str(path)))
+    found = stream()
+    with open_regular(path) as file:
+        while data := file.read(_CHUNK):
+            found.update(data)
+    return found.hexdigest()
 
 
 def encoded(text: str) -> bytes:

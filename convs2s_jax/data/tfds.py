@@ -37,6 +37,14 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
         return _read(name, split, src, tgt, folder)
 
 
+def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
+    """The files of a split, empty if there is none. Arguments and errors as of `read`."""
+    with _intact(name):
+        builder = _prepared(name, folder)
+        found = [candidate for candidate in _SPLITS[split] if candidate in builder.info.splits]
+        return tuple(map(str, builder.info.splits[found[0]].filepaths)) if found else ()
+
+
 @contextlib.contextmanager
 def _intact(name: str) -> Iterator[None]:
     """Turn whatever the library raises for damaged files into a UserError. Its record files carry checksums."""

@@ -11,8 +11,9 @@ import pytest
 tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 
 from convs2s_jax.core.errors import UserError  # noqa: E402
-from convs2s_jax.data import parallel_text  # noqa: E402
+from convs2s_jax.data import corpora, parallel_text, tfds  # noqa: E402
 from convs2s_jax.data.config import DataConfig  # noqa: E402
+from convs2s_jax.training.run.prepare import prepare  # noqa: E402
 from tests import tiny  # noqa: E402
 
 EXAMPLES = {
@@ -67,6 +68,35 @@ def test_both_sides_are_read_as_lines(folder):
         ("größer\u202fals", "greater than"),
         ("zwei Zeilen", "two lines"),
     ]
+
+
+def test_its_files_tell_a_text_and_its_sides_from_others(folder, tmp_path):
+    found = corpora.checksums(config(folder), "train")
+    assert found == corpora.checksums(config(folder), "train")
+    assert found != corpora.checksums(config(folder, src="en", tgt="de"), "train")
+    assert found != corpora.checksums(config(folder), "valid")
+    assert corpora.checksums(config(folder), "test") is None
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    assert found == corpora.checksums(config(copy), "train")
+    for path in copy.rglob("*train*"):
+        path.write_bytes(path.read_bytes() + b"\0")
+    assert found != corpora.checksums(config(copy), "train")
+
+
+def test_a_second_start_reads_no_training_example(folder, tmp_path, monkeypatch):
+    cfg = tiny.config(
+        **{f"data__{name}": value for name, value in {"corpus": "tfds:phrases", "tfds_dir": str(folder)}.items()},
+        data__vocabulary={"kind": "words", "min_count": 1},
+        data__src="de",
+        data__tgt="en",
+    )
+    splits, original = [], tfds.read
+    monkeypatch.setattr(tfds, "read", lambda name, split, **more: splits.append(split) or original(name, split, **more))
+    first, second = (prepare(cfg, tmp_path / "run", lambda _: None) for _ in range(2))
+    assert splits.count("train") == 1
+    assert np.array_equal(first.train.tgt.tokens, second.train.tgt.tokens)
+    assert second.train.text.files == first.train.text.files == ()
 
 
 def test_order_is_always_the_same(folder):

@@ -1,33 +1,30 @@
 """From a configuration to tokenised text, vocabularies and batch shapes."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from convs2s_jax.core.checksums import checksum
-from convs2s_jax.core.config import check, to_dict
-from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text, plan, shapes, store, unknown, vocabulary
+from convs2s_jax.core.config import check
+from convs2s_jax.data import corpora, parallel_text, plan, store, unknown
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import scoring
-from convs2s_jax.models.config import ModelConfig
-from convs2s_jax.training.run import finetuning, run_folder, validation
+from convs2s_jax.training.run import run_folder, validation, vocabularies
 from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs import segmenting, sides
+from convs2s_jax.training.run.inputs import segmenting
+from convs2s_jax.training.run.inputs.batching import batch_shapes, longest, usable_rows
 from convs2s_jax.training.run.inputs.dataset import Split, fingerprint, fingerprint_of_text, recogniser
+from convs2s_jax.training.run.inputs.training_text import Known, TrainingText
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """The constants of a run: configuration, data, vocabularies and shapes.
 
@@ -76,14 +73,53 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
       UserError: the corpus cannot be read, nothing of it can be trained on, or the workdir's vocabulary is missing
         where checkpoints of it exist.
     """
+    _check(cfg, workdir)
+    known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
+    text = TrainingText(cfg.data, recogniser(known))
+    held_out = text.valid, parallel_text.read(cfg.data, "test", optional=True)
+    _check_validation(cfg, text.valid, tell)
+    made = vocabularies.of_run(cfg, workdir, text, tell, learn=learn)
+    segmenting.check_vocabularies(cfg.data, made)
+    train = _training_split(cfg, workdir, made, text, held_out, tell)
+    valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
+    scored = [split for split in (valid, test) if split is not None]
+    for split in scored:
+        _tell(_unknown_in(split, made), tell)
+        _tell_of_cuts(cfg, split, tell)
+    if cfg.data.batch.cut_source:
+        most = longest(cfg)[0]
+        tell(f"sources cut to {most} tokens: {int(np.sum(train.lengths()[0] > most))}")
+        train = dataclasses.replace(train, longest=most)
+    rows = usable_rows(cfg, train, tell)
+    chosen, example = _first_epoch(cfg, train, made, rows, tell)
+    return Run(
+        cfg=cfg,
+        workdir=workdir,
+        vocabularies=made,
+        train=train,
+        valid=valid,
+        test=test,
+        rows=rows,
+        shapes=chosen,
+        first_uses=example.first_uses(),
+        held_out_shapes=validation.held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
+        batches=len(example.batches),
+        fingerprint=fingerprint(train.src, train.tgt),
+        held_out={one.name: fingerprint_of_text(one) for one in held_out},
+    )
+
+
+def _check(cfg: Config, workdir: Path) -> None:
+    """Refuse what can be refused before any text is read."""
     scoring.check_metrics(cfg.training.metrics, cfg.training.bleu_tokenize)
     if not run_folder.begun(workdir):
         corpora.check_places(cfg.data)
         _check_rate(cfg.training.schedule)
-    known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
-    text, valid_text = parallel_text.read_train_and_valid(cfg.data, recognise=recogniser(known))
-    test_text = parallel_text.read(cfg.data, "test", optional=True)
-    if not len(valid_text):
+
+
+def _check_validation(cfg: Config, valid: ParallelText, tell: Callable[[str], None]) -> None:
+    """Refuse settings that need a validation set where there is none; tell what was held out for one."""
+    if not len(valid):
         check(
             not isinstance(cfg.training.schedule, PlateauConfig),
             "training.schedule is a plateau's, and there is no validation set to see one on: use a schedule of another "
@@ -96,57 +132,55 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
                 f"training.{name} is {value}, and there is no validation set: leave it out, or set data.hold_out=0.05",
             )
         tell("there is no validation set: the last parameters count")
-    if valid_text.rows is not None:
-        copies = f"; {valid_text.copies} copies of them are left out" if valid_text.copies else ""
-        tell(f"held out for validation: {len(valid_text)} pairs{copies}")
-    given = valid_text, test_text
-    for held, count in zip(given, parallel_text.shared_pairs(text, *given), strict=True):
+    if valid.rows is not None:
+        copies = f"; {valid.copies} copies of them are left out" if valid.copies else ""
+        tell(f"held out for validation: {len(valid)} pairs{copies}")
+
+
+def _training_split(
+    cfg: Config,
+    workdir: Path,
+    made: Vocabularies,
+    text: TrainingText,
+    held_out: tuple[ParallelText, ParallelText],
+    tell: Callable[[str], None],
+) -> Split:
+    """The training split: from what an earlier start has left in the cache, or read and tokenised.
+
+    Its lines are gone, unless each epoch segments them anew.
+    """
+    folder = _cache(cfg, workdir)
+    found = text.known(folder, made, held_out)
+    if found is None:
+        lines = text.lines()
+        train = tokenize(cfg, workdir, made, lines, tell)
+        shared = tuple(parallel_text.shared_pairs(lines, *held_out))
+        kept = train if cfg.data.subword_sampling else dataclasses.replace(train, text=lines.without_lines())
+        found = Known(kept, shared, _unknown_in(train, made))
+        text.remember(folder, made, held_out, found)
+        text.forget()
+    for held, count in zip(held_out, found.shared, strict=True):
         if count:
             tell(
                 f"{held.name}: {count} of {len(held)} pairs are also in the training text, so the loss and the scores "
                 "are better than on new text"
             )
-    vocabularies = _vocabularies(cfg, workdir, text, tell, learn=learn)
-    segmenting.check_vocabularies(cfg.data, vocabularies)
-    check(
-        vocabularies.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
-        "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
-    )
-    train = tokenize(cfg, workdir, vocabularies, text, tell)
-    valid = tokenize(cfg, workdir, vocabularies, valid_text, tell) if len(valid_text) else None
-    test = tokenize(cfg, workdir, vocabularies, test_text, tell) if len(test_text) else None
-    held_out = [split for split in (valid, test) if split is not None]
-    for split in (train, *held_out):
-        _tell_of_unknown(split, vocabularies, tell)
-    if not cfg.data.subword_sampling:
-        train = dataclasses.replace(train, text=text.without_lines())
-    for split in held_out:
-        _tell_of_cuts(cfg, split, tell)
-    max_source, max_target = longest(cfg)
-    if cfg.data.batch.cut_source:
-        tell(f"sources cut to {max_source} tokens: {int(np.sum(train.lengths()[0] > max_source))}")
-        train = dataclasses.replace(train, longest=max_source)
-    src, tgt = train.lengths()
-    rows, skipped = plan.usable(src, tgt, max_source=max_source, max_target=max_target, one_sided=cfg.data.one_sided)
-    tell(
-        f"training pairs: {len(rows)} used, {skipped.empty} skipped with an empty side, {skipped.too_long} skipped as "
-        f"longer than {max_source} source or {max_target} target tokens"
-    )
-    if len(rows) == 0:
-        most, by, what = cfg.data.batch.max_length, "data.batch.max_length", "it"
-        if min(max_source, max_target) < most:
-            most, by, what = min(max_source, max_target), "the model's positions", "them"
-        raise UserError(
-            f"no training pair is left: each has an empty side or is longer than the {most} tokens of {by}; "
-            f"raise {what}"
-        )
-    first = segmenting.of_epoch(cfg.data, train, vocabularies, seed=cfg.seed, epoch=1, longest=(max_source, max_target))
+    _tell(found.unknown, tell)
+    return found.train
+
+
+def _first_epoch(
+    cfg: Config, train: Split, made: Vocabularies, rows: np.ndarray, tell: Callable[[str], None]
+) -> tuple[tuple[Shape, ...], plan.Plan]:
+    """The shapes of training batches, and the plan of the first epoch."""
+    first = segmenting.of_epoch(cfg.data, train, made, seed=cfg.seed, epoch=1, longest=longest(cfg))
     if cfg.data.subword_sampling:
         tell(
             f"data.subword_sampling is {cfg.data.subword_sampling}: the training text is segmented anew in each epoch; "
             f"the first has {_tokens(first, rows)} tokens, the best segmentation {_tokens(train, rows)}"
         )
-    tight, chosen = batch_shapes(cfg, *(side[rows] for side in segmenting.longest_of((src, tgt), first.lengths())))
+    larger = segmenting.longest_of(train.lengths(), first.lengths())
+    tight, chosen = batch_shapes(cfg, *(side[rows] for side in larger))
     src, tgt = first.lengths()
     example = plan.plan_epoch(src, tgt, rows, chosen, seed=cfg.seed, epoch=1)
     without = ""
@@ -157,21 +191,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         f"batches: {len(example.batches)} an epoch in {len(chosen)} shapes, {100 * example.padding:.1f} % padding"
         f"{without}; " + ", ".join(f"{s.rows} x ({s.src}, {s.tgt})" for s in chosen)
     )
-    return Run(
-        cfg,
-        workdir,
-        vocabularies,
-        train,
-        valid,
-        test,
-        rows,
-        chosen,
-        example.first_uses(),
-        validation.held_out_shapes(cfg.model, held_out, tokens=cfg.data.batch.tokens),
-        batches=len(example.batches),
-        fingerprint=fingerprint(train.src, train.tgt),
-        held_out={"valid": fingerprint_of_text(valid_text), "test": fingerprint_of_text(test_text)},
-    )
+    return chosen, example
 
 
 def _tokens(split: Split, rows: np.ndarray) -> int:
@@ -192,13 +212,17 @@ def _check_rate(schedule: object) -> None:
         )
 
 
-def _tell_of_unknown(split: Split, vocabularies: Vocabularies, tell: Callable[[str], None]) -> None:
-    """Say how many tokens of each side are unknown; a side without tokens is that of a language model."""
+def _unknown_in(split: Split, made: Vocabularies) -> str:
+    """A sentence on how many tokens of each side are unknown; a side without tokens is that of a language model."""
     text = split.text
-    sides = (split.src, text.src, vocabularies.src, "source"), (split.tgt, text.tgt, vocabularies.tgt, "target")
+    sides = (split.src, text.src, made.src, "source"), (split.tgt, text.tgt, made.tgt, "target")
     shares = [unknown.describe(*side) for side in sides if len(side[0].tokens)]
-    if shares:
-        tell(f"unknown in {text.name}: {', '.join(shares)}")
+    return f"unknown in {text.name}: {', '.join(shares)}" if shares else ""
+
+
+def _tell(sentence: str, tell: Callable[[str], None]) -> None:
+    if sentence:
+        tell(sentence)
 
 
 def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> None:
@@ -212,77 +236,18 @@ def _tell_of_cuts(cfg: Config, split: Split, tell: Callable[[str], None]) -> Non
         )
 
 
-def longest(cfg: Config) -> tuple[int, int]:
-    """Most tokens of a source and of a target that are trained on."""
-    most = cfg.data.batch.max_length
-    return min(most, cfg.model.max_source), min(most, cfg.model.max_target)
-
-
-def batch_shapes(cfg: Config, src: np.ndarray, tgt: np.ndarray) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Shapes for pairs of these lengths: with the least padding, and with the multiples that the run asks for."""
-    batch, (max_source, max_target) = cfg.data.batch, longest(cfg)
-    tight = shapes.choose_shapes(src, tgt, tokens=batch.tokens, count=batch.shapes)
-    most = (1 if cfg.data.one_sided else max_source, max_target)
-    return tight, shapes.rounded(
-        tight, tokens=batch.tokens, rows=batch.row_multiple, length=batch.length_multiple, most=most
-    )
-
-
-def tokenize(
-    cfg: Config, workdir: Path, vocabularies: Vocabularies, text: ParallelText, tell: Callable[[str], None]
-) -> Split:
+def tokenize(cfg: Config, workdir: Path, made: Vocabularies, text: ParallelText, tell: Callable[[str], None]) -> Split:
     """Token ids of a split, from the cache where an earlier run left them intact."""
-    folder = Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"
+    folder = _cache(cfg, workdir)
     split = Split(
         text=text,
-        src=store.tokenize(text.src, vocabularies.src, folder, f"{text.name}.src", tell=tell),
-        tgt=store.tokenize(text.tgt, vocabularies.tgt, folder, f"{text.name}.tgt", tell=tell),
+        src=store.tokenize(text.src, made.src, folder, f"{text.name}.src", tell=tell),
+        tgt=store.tokenize(text.tgt, made.tgt, folder, f"{text.name}.tgt", tell=tell),
     )
-    task_of(cfg.model).check_targets(split, vocabularies)
+    task_of(cfg.model).check_targets(split, made)
     return split
 
 
-def _vocabularies(
-    cfg: Config, workdir: Path, text: ParallelText, tell: Callable[[str], None], *, learn: bool
-) -> Vocabularies:
-    folder = run_folder.vocabulary(workdir)
-    if run_folder.begun(workdir):
-        if not folder.is_dir():
-            raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
-        return vocabulary.load(folder)
-    learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
-    if not learn:
-        return vocabulary.load(learned)
-    if cfg.training.finetune_from:
-        made = finetuning.vocabularies(cfg, tell)
-    elif place := cfg.data.vocabulary.dir:
-        made = vocabulary.load_from(place)
-        if other := sides.of_vocabularies(place):
-            sides.compare(other, cfg.data, f"data.vocabulary.dir={place}", joint=made.joint, tell=tell)
-    else:
-        if learned.is_dir():
-            try:
-                made = vocabulary.load(learned)
-                tell("the vocabularies that an earlier start has learned are used again")
-                return made
-            except UserError:
-                tell(f"{learned} is damaged and is written again")
-        tell("learning the vocabularies from the training text")
-        made = task_of(cfg.model).build_vocabularies(cfg.data, text, cfg.seed)
-    vocabulary.save(made, learned)
-    return made
-
-
-def _origin(cfg: Config, text: ParallelText) -> str:
-    """A checksum of all that learned vocabularies depend on, as a name for their folder."""
-    if cfg.data.vocabulary.dir or cfg.training.finetune_from:
-        return "given"
-    settings = {
-        "data.vocabulary": to_dict(cfg.data.vocabulary),
-        "one_sided": cfg.data.one_sided,
-        "seed": cfg.seed,
-        "task": type(cfg.model).__name__,
-        "sentencepiece": version("sentencepiece"),
-        "text": fingerprint_of_text(text),
-    }
-    return checksum(json.dumps(settings, sort_keys=True).encode())
+def _cache(cfg: Config, workdir: Path) -> Path:
+    """The folder of tokenised text."""
+    return Path(cfg.data.cache_dir) if cfg.data.cache_dir else workdir / "cache"

@@ -1,0 +1,85 @@
+"""The vocabularies of a run: those of its workdir, given ones, those of another run, or learned from its text."""
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from convs2s_jax.core.checksums import checksum
+from convs2s_jax.core.config import check, to_dict
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import vocabulary
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.training.run import finetuning, run_folder
+from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.run.inputs import sides
+from convs2s_jax.training.run.inputs.training_text import TrainingText
+from convs2s_jax.training.run.tasks.task_table import task_of
+
+
+def of_run(cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool) -> Vocabularies:
+    """Load, take or learn the vocabularies of a run. Before its first checkpoint they lie in its cache.
+
+    Args:
+      cfg: configuration.
+      workdir: of the run.
+      text: read only where vocabularies are learned.
+      tell: gets sentences for the user.
+      learn: False where another process has done so.
+
+    Raises:
+      UserError: the workdir's vocabulary is missing where checkpoints need it, or none can be learned.
+    """
+    made = _of_run(cfg, workdir, text, tell, learn=learn)
+    check(
+        made.joint or not (isinstance(cfg.model, ModelConfig) and cfg.model.share_embeddings),
+        "model.share_embeddings is True, and the two sides have different vocabularies: use a joint one",
+    )
+    return made
+
+
+def _of_run(
+    cfg: Config, workdir: Path, text: TrainingText, tell: Callable[[str], None], *, learn: bool
+) -> Vocabularies:
+    folder = run_folder.vocabulary(workdir)
+    if run_folder.begun(workdir):
+        if not folder.is_dir():
+            raise UserError(f"{folder} is missing, and checkpoints here need it: restore it, or use another workdir")
+        return vocabulary.load(folder)
+    learned = run_folder.learned_vocabularies(workdir) / _origin(cfg, text)
+    if not learn:
+        return vocabulary.load(learned)
+    if cfg.training.finetune_from:
+        made = finetuning.vocabularies(cfg, tell)
+    elif place := cfg.data.vocabulary.dir:
+        made = vocabulary.load_from(place)
+        if other := sides.of_vocabularies(place):
+            sides.compare(other, cfg.data, f"data.vocabulary.dir={place}", joint=made.joint, tell=tell)
+    else:
+        if learned.is_dir():
+            try:
+                made = vocabulary.load(learned)
+                tell("the vocabularies that an earlier start has learned are used again")
+                return made
+            except UserError:
+                tell(f"{learned} is damaged and is written again")
+        tell("learning the vocabularies from the training text")
+        made = task_of(cfg.model).build_vocabularies(cfg.data, text.lines(), cfg.seed)
+    vocabulary.save(made, learned)
+    return made
+
+
+def _origin(cfg: Config, text: TrainingText) -> str:
+    """A checksum of all that learned vocabularies depend on, as a name for their folder."""
+    if cfg.data.vocabulary.dir or cfg.training.finetune_from:
+        return "given"
+    settings = {
+        "data.vocabulary": to_dict(cfg.data.vocabulary),
+        "one_sided": cfg.data.one_sided,
+        "seed": cfg.seed,
+        "task": type(cfg.model).__name__,
+        "sentencepiece": version("sentencepiece"),
+        "text": text.origin(),
+    }
+    return checksum(json.dumps(settings, sort_keys=True).encode())

@@ -1,0 +1,200 @@
+"""Text whose tokens are in the cache is not read again, and any other text is."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.data import corpora, parallel_text, store, vocabulary
+from convs2s_jax.data.config import DataConfig
+from convs2s_jax.training.run.prepare import prepare
+from tests import tiny
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Lines of 1 to 30 words; three of four validation pairs are also in the training text."""
+    (tmp_path / "corpus").mkdir()
+    lines = [" ".join(f"w{(i * j) % 17}" for j in range(1, 1 + i % 30 + 1)) for i in range(200)]
+    for side in ("in", "out"):
+        for split, some in (("train", lines), ("valid", [*lines[3:6], f"{side} w1"])):
+            (tmp_path / "corpus" / f"{split}.{side}").write_text("".join(f"{line}\n" for line in some))
+    return tmp_path / "corpus"
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Files of the training split that are read."""
+    names, original = [], corpora.read_lines
+    monkeypatch.setattr(corpora, "read_lines", lambda path, **more: names.append(str(path)) or original(path, **more))
+    return lambda: [name for name in names if "train" in name]
+
+
+def config(folder, **more):
+    return tiny.config(
+        **{
+            "data__corpus": "files",
+            "data__src": "in",
+            "data__tgt": "out",
+            "data__dir": str(folder),
+            "data__vocabulary": {"kind": "words", "min_count": 1},
+            **more,
+        }
+    )
+
+
+def prepared(cfg, workdir):
+    """The data, and what was told of them."""
+    told = []
+    return prepare(cfg, workdir, told.append), told
+
+
+def equal(first, second):
+    for side in ("src", "tgt"):
+        one, other = (getattr(run.train, side) for run in (first, second))
+        assert np.array_equal(one.tokens, other.tokens)
+        assert np.array_equal(one.offsets, other.offsets)
+    assert (first.fingerprint, first.held_out, first.shapes) == (second.fingerprint, second.held_out, second.shapes)
+    assert np.array_equal(first.rows, second.rows)
+    assert first.train.text == second.train.text
+    assert first.train.text.files == second.train.text.files
+
+
+@pytest.mark.parametrize("kind", ["files", "packed", "listed", "one side", "tsv"])
+def test_a_second_start_reads_no_training_text_and_finds_the_same(folder, tmp_path, read, kind):
+    values = {}
+    if kind == "packed":
+        for side in ("in", "out"):
+            path = folder / f"train.{side}"
+            with path.open("rb") as plain, corpora.text_files.gzip.open(f"{path}.gz", "wb") as packed:
+                shutil.copyfileobj(plain, packed)
+            path.unlink()
+    if kind == "listed":
+        pairs = [[str(folder / f"{split}.{side}") for side in ("in", "out")] for split in ("train", "valid")]
+        values = {"data__files": {"train": [*pairs, pairs[0]]}}
+    if kind == "one side":
+        values = {"data__src": "", "model__encoder": {"kind": "none"}, "model__decoder__attention_layers": []}
+    if kind == "tsv":
+        for split in ("train", "valid"):
+            lines = (folder / f"{split}.in").read_text().splitlines()
+            (folder / f"{split}.tsv").write_text("".join(f"{len(line) % 2}\t{line}\n" for line in lines))
+        values = {"data__corpus": "tsv", "model": {"kind": "classifier"}}
+    cfg = config(folder, **values)
+    first, told = prepared(cfg, tmp_path / "run")
+    once = len(read())
+    assert once
+    second, again = prepared(cfg, tmp_path / "run")
+    assert len(read()) == once
+    equal(first, second)
+    assert [sentence for sentence in told if "vocabularies" not in sentence] == [
+        sentence for sentence in again if "vocabularies" not in sentence
+    ]
+    assert any("pairs are also in the training text" in sentence for sentence in again)
+    assert any(sentence.startswith("unknown in train: ") for sentence in again)
+    assert second.train.text.where(150).endswith("line 151")
+
+
+@pytest.mark.parametrize("name", ["train.in", "train.out", "valid.in", "valid.out"])
+def test_other_text_is_read(folder, tmp_path, read, name):
+    """The vocabularies are given, and so the same."""
+    first, _ = prepared(config(folder), tmp_path / "run")
+    vocabulary.save(first.vocabularies, tmp_path / "vocab")
+    cfg = config(folder, data__cache_dir=str(tmp_path / "cache"), data__vocabulary__dir=str(tmp_path / "vocab"))
+    prepared(cfg, tmp_path / "run")
+    once = len(read())
+    path = folder / name
+    path.write_text(path.read_text().replace("w3", "w4"))
+    changed, told = prepared(cfg, tmp_path / "run")
+    assert len(read()) > once
+    fresh, expected = prepared(
+        dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, cache_dir="")), tmp_path / "b"
+    )
+    equal(changed, fresh)
+    assert told == expected
+
+
+def test_tokens_of_other_vocabularies_are_not_taken(folder, tmp_path):
+    shared = {"data__cache_dir": str(tmp_path / "cache")}
+    words = {"kind": "words", "min_count": 1}
+    first, second = (
+        prepared(config(folder, **shared, data__vocabulary={**words, "src_size": size}), tmp_path / str(size))[0]
+        for size in (1000, 10)
+    )
+    assert first.train.src.tokens.max() > second.train.src.tokens.max() == 9
+
+
+def test_a_corpus_that_has_moved_is_known_and_messages_name_its_new_place(folder, tmp_path, read):
+    prepared(config(folder), tmp_path / "run")
+    once, elsewhere = len(read()), tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    moved, _ = prepared(config(elsewhere), tmp_path / "run")
+    assert len(read()) == once
+    assert moved.train.text.where(3) == f"{elsewhere / 'train.out'}, line 4"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".tokens"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_what_is_damaged_is_made_again(folder, tmp_path, read, suffix, damage):
+    first, _ = prepared(config(folder), tmp_path / "run")
+    once = len(read())
+    for path in (tmp_path / "run" / "cache").glob(f"train*{suffix}"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.unlink()
+        if damage != "gone":
+            path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
+    second, _ = prepared(config(folder), tmp_path / "run")
+    assert len(read()) > once
+    equal(first, second)
+    twice = len(read())
+    prepared(config(folder), tmp_path / "run")
+    assert len(read()) == twice
+
+
+def test_a_validation_set_that_is_held_out_is_read_with_the_training_text(folder, tmp_path, read):
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").unlink()
+    cfg = config(folder, data__hold_out=0.1)
+    first, _ = prepared(cfg, tmp_path / "run")
+    once = len(read())
+    second, _ = prepared(cfg, tmp_path / "run")
+    assert len(read()) == 2 * once
+    equal(first, second)
+    assert not list((tmp_path / "run" / "cache").glob("train*.json"))
+
+
+def test_settings_that_no_text_can_mend_are_refused_before_it_is_read(folder, tmp_path, read):
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").unlink()
+    plateau = {"data__hold_out": 0, "training__schedule": {"kind": "plateau"}}
+    with pytest.raises(UserError, match="there is no validation set to see one on"):
+        prepare(config(folder, **plateau), tmp_path / "run", print)
+    assert read() == []
+
+
+def test_checksums_tell_sides_and_their_order_apart(folder):
+    listed = [
+        (str(folder / "train.in"), str(folder / "valid.out")),
+        (str(folder / "valid.in"), str(folder / "train.out")),
+    ]
+
+    def found(*pairs, **values):
+        return corpora.checksums(DataConfig(src="in", tgt="out", files={"train": pairs}, **values), "train")
+
+    assert found(*listed) != found(*reversed(listed))
+    assert found(listed[0]) != found(listed[0][::-1])
+    assert found(listed[0]) == found(listed[0])
+    assert found((str(folder / "nowhere"), listed[0][1])) is None
+    assert corpora.checksums(DataConfig(corpus="cldr", src="de", tgt="en"), "train") is None
+
+
+def test_a_token_file_is_found_by_its_key_and_no_other(folder, tmp_path):
+    run, _ = prepared(config(folder), tmp_path / "run")
+    cache, key = tmp_path / "run" / "cache", run.train.src.key
+    assert np.array_equal(store.find(cache, "train.src", key).tokens, run.train.src.tokens)
+    assert store.find(cache, "train.src", key[:-2] + "00") is None
+    assert store.find(cache, "valid.src", key) is None
+    assert store.find(cache, "train.src", "no key") is None
+    assert isinstance(parallel_text.read_own(config(folder).data, "test").src, tuple)
