@@ -26,6 +26,7 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "train": Entry("train a model, or continue a run", "train"),
+        "prepare": Entry("learn vocabularies and tokenise, before training takes devices", "prepare"),
         "decode": Entry("translate or label text with a trained model", "decode"),
         "serve": Entry("serve translations over HTTP", "serve"),
         "report": Entry("make a page of curves, translations and attention of runs", "report"),

@@ -149,6 +149,22 @@ def open_run(
     return session, state, position
 
 
+def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> None:
+    """Make what a run needs before its first update: vocabularies, tokenised text, shapes. It is kept in the cache.
+
+    Args:
+      cfg: configuration of the run.
+      workdir: of the run; made where it is missing.
+      tell: gets sentences for the user.
+
+    Raises:
+      UserError: as `open_run`.
+    """
+    with locked(workdir):
+        _check_workdir(workdir, cfg)
+        prepare(cfg, workdir, tell)
+
+
 def _check_workdir(workdir: Path, cfg: Config) -> None:
     """Refuse a workdir in which no run of this configuration can begin or go on."""
     derived_workdir.check_continues(workdir)
