@@ -17,10 +17,12 @@ from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs.dataset import Known
 from convs2s_jax.translation import trained
+from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 
@@ -48,6 +50,86 @@ class Translator:
     splits: Mapping[str, Known] = dataclasses.field(default_factory=dict)
     shortlist: Shortlist | None = None
 
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        search: SearchConfig | None = None,
+        nbest: int = 1,
+        prefix: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
+        replace_unk: bool = False,
+        unk_dictionary: Mapping[str, str] | None = None,
+        seed: int = 0,
+        batch_size: int = 64,
+        batch_tokens: int = 16384,
+    ) -> list[Result]:
+        """Translate lines of text: one result for each line, in their order, whose `best.text` is the translation.
+
+        Args:
+          lines: text; an empty line has an empty translation.
+          search: search options; None for those of the run (`cfg.search`).
+          nbest: hypotheses of each result, at most `search.beam_size`; the best one does not depend on it.
+          prefix: for each line, words that its translation begins with; "" for none.
+          constraints: for each line, phrases that its translation contains, in any order.
+          replace_unk: replace unknown target words by source words.
+          unk_dictionary: source word -> target word, for these replacements.
+          seed: seed of sampling.
+          batch_size: maximum number of sentences in a batch.
+          batch_tokens: maximum number of source tokens in a batch.
+
+        Raises:
+          TypeError: `lines` is a single string.
+          ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation.
+        """
+        from convs2s_jax.translation import lines as text  # which imports this module
+
+        return text.translate(
+            self,
+            search or self.cfg.search,
+            _listed(lines),
+            nbest=nbest,
+            prefix=prefix,
+            constraints=constraints,
+            replace_unk=replace_unk,
+            unk_dictionary=unk_dictionary,
+            seed=seed,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+        )
+
+    def score(
+        self,
+        lines: Sequence[str],
+        targets: Sequence[str],
+        *,
+        search: SearchConfig | None = None,
+        batch_size: int = 64,
+        batch_tokens: int = 16384,
+    ) -> list[Result]:
+        """Score given translations: results with the scores that the search would report for their tokens.
+
+        Args:
+          lines: source text.
+          targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
+          search: temperature, penalties and normalisation; None for those of the run.
+          batch_size, batch_tokens: as in `translate`.
+
+        Raises:
+          TypeError: `lines` or `targets` is a single string.
+          ValueError: the numbers of lines differ.
+        """
+        from convs2s_jax.translation import lines as text
+
+        return text.score(
+            self,
+            search or self.cfg.search,
+            _listed(lines),
+            _listed(targets),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+        )
+
     @property
     def max_source(self) -> int:
         """Maximum source length in tokens that every member has positions for, including the end symbol."""
@@ -71,6 +153,13 @@ class Translator:
     @property
     def _members(self) -> tuple[ModelConfig, ...]:
         return self.models if isinstance(self.models, tuple) else (self.models,)
+
+
+def _listed(lines: Sequence[str]) -> Sequence[str]:
+    """The lines. Raises TypeError for a single string, which is a sequence of characters too."""
+    if isinstance(lines, str):
+        raise TypeError(f"expected a list of lines, got the string {lines[:40]!r}; put it in a list, [line]")
+    return lines
 
 
 def load(

@@ -1,4 +1,4 @@
-"""docs/decoding.md: every flag is there, every example can be parsed, the library's example runs."""
+"""docs/decoding.md: every flag is there, every example can be parsed. The library's examples run, README's too."""
 
 import re
 import shlex
@@ -33,3 +33,9 @@ def test_the_librarys_example_runs(trained, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 3
     assert printed[0].startswith("5 kilowatts 5")
+
+
+def test_text_in_and_text_out_of_readme_run(trained, translator, capsys):
+    code, _ = re.findall(r"```python\n(.*?)```", (tiny.ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code.replace("runs/demo", str(trained)), "README.md", "exec"), {})
+    assert capsys.readouterr().out == f"{translator.translate(['April 4, 1989'])[0].best.text}\n"

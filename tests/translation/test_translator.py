@@ -1,6 +1,7 @@
 """Ensembles and averages, and members that do not fit together."""
 
 import dataclasses
+import inspect
 import shutil
 
 import jax
@@ -70,6 +71,32 @@ def test_an_ensemble_has_the_mean_of_the_probabilities(trained, other, sources):
     for a, b, mean in zip(*scores, strict=True):
         assert not np.allclose(a, b, atol=1e-3)
         np.testing.assert_allclose(np.exp(mean), (np.exp(a) + np.exp(b)) / 2, rtol=1e-5)
+
+
+def test_methods_give_what_the_functions_give_with_the_search_of_the_run(translator, sources):
+    run, own = translator.cfg.search, dataclasses.replace(translator.cfg.search, length_penalty=0.3)
+    asked = {"nbest": 2, "prefix": ["5", "", "Norwegen"]}
+    scored = translator.score(sources, TARGETS)
+    assert scored == library.score(translator, run, sources, TARGETS)
+    assert translator.translate(sources, **asked) == library.translate(translator, run, sources, **asked)
+    assert translator.score(sources, TARGETS, search=own) == library.score(translator, own, sources, TARGETS) != scored
+    assert translator.translate(sources, search=own, **asked) == library.translate(translator, own, sources, **asked)
+
+
+@pytest.mark.parametrize(("name", "given"), [("translate", (["5"],)), ("score", (["5"], ["6"]))])
+def test_methods_hand_each_argument_on(translator, monkeypatch, name, given):
+    monkeypatch.setattr(library, name, lambda *_, **options: options)
+    method = getattr(translator, name)
+    names = set(inspect.signature(method).parameters) - {"lines", "targets", "search"}
+    options = {one: object() for one in names}
+    assert method(*given, **options) == options
+
+
+def test_a_string_in_place_of_lines_is_refused(translator):
+    with pytest.raises(TypeError, match=r"^expected a list of lines, got the string 'April 4'; put it in a list"):
+        translator.translate("April 4")
+    with pytest.raises(TypeError, match=r"got the string 'Norwegen'"):
+        translator.score(["Norway"], "Norwegen")
 
 
 def test_a_ready_translator_translates_and_scores_the_same(trained, other, sources):
