@@ -1,4 +1,4 @@
-"""Opening a run: everything is read and checked before anything in the workdir changes."""
+"""Opening a run: everything is read and checked before anything in the workdir changes but its lock and its cache."""
 
 import dataclasses
 import os
@@ -67,7 +67,8 @@ def open_run(
 ) -> tuple[Session, TrainState, Position]:
     """Open the resources of the training loop, with a new state or that of the newest intact checkpoint.
 
-    Until all checks have passed, nothing in the workdir changes but its lock and its cache.
+    Until all checks have passed, configuration, vocabulary, metrics and checkpoints are untouched. The lock is held,
+    and the cache may already hold tokenised text and learned vocabularies, which the next start uses again.
 
     Args:
       cfg: configuration.
