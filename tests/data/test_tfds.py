@@ -103,6 +103,17 @@ def test_order_is_always_the_same(folder):
     assert parallel_text.read(config(folder), "train") == parallel_text.read(config(folder), "train")
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3])
+def test_examples_are_those_of_the_library_whatever_is_read_at_once(folder, monkeypatch, piece):
+    monkeypatch.setattr(tfds, "_PIECE", piece)
+    one_by_one = tensorflow_datasets.builder("phrases", data_dir=folder).as_data_source(split="train")
+    found = parallel_text.read(config(folder), "train").src
+    assert found == [example["de"].decode().replace("\n", " ") for example in one_by_one]
+    # the number of an example goes on from piece to piece
+    monkeypatch.setattr(tfds, "_line", lambda *arguments: str(arguments[-1]))
+    assert parallel_text.read(config(folder), "train").src == ["0", "1", "2"]
+
+
 def test_sides_are_chosen_by_name(folder):
     assert parallel_text.read(config(folder, src="en", tgt="de"), "valid").src == ["one"]
 
