@@ -32,6 +32,7 @@ NAME = "shortlist"
 VERSION = 1
 ANEW = "make one with: convs2s shortlist --workdir=DIR"
 _ARRAYS = ("always", "words", "offsets")
+_PIECE = 1 << 20  # tokens that are counted at once: `bincount` makes int64 of them
 
 
 def make(
@@ -68,10 +69,11 @@ def make(
     cfg = trained.located_corpus(cfg, "train", str(workdir), places, way_out="name another run")
     text = parallel_text.read(cfg.data, "train", recognise=dataset.recogniser(known))
     split = trained.tokenized_training(cfg, workdir, vocabularies, text, known.get("train"), tell=tell, way_out=way_out)
-    rows = np.arange(0, len(text), -(-len(text) // pairs))
+    src, tgt = split.src, split.tgt
+    del text, split  # the lines, which may fill the memory of the host
+    rows = np.arange(0, len(src), -(-len(src) // pairs))
     tell(f"learning the likely words from {len(rows)} sentence pairs")
-    made = learn(split.src, split.tgt, rows, vocabularies, words=words, frequent=frequent, iterations=iterations)
-    return made, vocabularies
+    return learn(src, tgt, rows, vocabularies, words=words, frequent=frequent, iterations=iterations), vocabularies
 
 
 def learn(
@@ -104,7 +106,7 @@ def learn(
         [s * V + ids[token] for s in range(SPECIAL, S) if (token := vocabularies.src.token(s)) in ids], np.int64
     )
     keys = np.union1d(np.repeat(np.arange(S), np.diff(offsets)) * V + likely, same)
-    counts = np.bincount(tgt.tokens, minlength=V)
+    counts = _counts(tgt.tokens, V)
     counts[:SPECIAL] = 0
     return Shortlist(
         always=np.sort(np.argsort(-counts, kind="stable")[:frequent]).astype(np.int32),
@@ -112,6 +114,14 @@ def learn(
         offsets=np.concatenate([[0], np.cumsum(np.bincount(keys // V, minlength=S))]).astype(np.int32),
         size=V,
     )
+
+
+def _counts(tokens: np.ndarray, size: int) -> np.ndarray:
+    """How often each of `size` ids occurs: int64 [size]."""
+    counts = np.zeros(size, np.int64)
+    for first in range(0, len(tokens), _PIECE):
+        counts += np.bincount(tokens[first : first + _PIECE], minlength=size)
+    return counts
 
 
 def check_writable(path: Path) -> None:

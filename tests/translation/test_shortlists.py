@@ -2,13 +2,14 @@
 
 import json
 import re
+import weakref
 
 import numpy as np
 import pytest
 
 from convs2s_jax.commands import shortlist as command
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import vocabulary
+from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import prepare, run_folder
 from convs2s_jax.translation import decoding, shortlists
@@ -48,6 +49,33 @@ def test_the_file_has_likely_frequent_and_equal_words(trained, file):
         assert {*same} <= {*words}
     [five] = [s for s in range(4, vocabularies.src.size) if vocabularies.src.token(s) == "5"]
     assert "5" in [vocabularies.tgt.token(t) for t in found.of([five]).tolist()]
+
+
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])
+def test_tokens_are_counted_in_pieces(monkeypatch, length):
+    monkeypatch.setattr(shortlists, "_PIECE", 7)
+    tokens = np.random.default_rng(0).integers(0, 9, length).astype(np.uint16)
+    assert shortlists._counts(tokens, 11).tolist() == [sum(tokens == i) for i in range(11)]
+
+
+def test_lines_are_gone_while_it_learns(trained, file, monkeypatch):
+    read, learn, texts = parallel_text.read, lexicon.learn, []
+
+    def remembered(*arguments, **named):
+        text = read(*arguments, **named)
+        texts.append(weakref.ref(text))
+        return text
+
+    def with_tokens_alone(*arguments, **named):
+        assert [text() for text in texts] == [None]
+        return learn(*arguments, **named)
+
+    monkeypatch.setattr(parallel_text, "read", remembered)
+    monkeypatch.setattr(lexicon, "learn", with_tokens_alone)
+    found, vocabularies = shortlists.make(trained, words=3, frequent=5, iterations=5, pairs=10**6, tell=print)
+    whole = shortlists.load(file, vocabularies)
+    assert found.always.tolist() == whole.always.tolist()
+    assert found.words.tolist() == whole.words.tolist()
 
 
 def test_translations_have_only_words_of_the_shortlist(desk, trained, file, quick):
