@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import fcntl
+import glob
 import json
 import os
 import shutil
@@ -18,6 +20,8 @@ LARGEST = 1 << 28
 """Most bytes of a file that is read as a whole. Texts of a corpus are read in pieces (`data.text_files`)."""
 _NAME = 255
 """Most bytes of a file's name on common file systems."""
+_LOCKED = ".locked"
+"""End of the names of temporary files whose writers hold a lock; those of earlier versions did not."""
 
 
 def content(path: str | Path, *, most: int = LARGEST) -> bytes:
@@ -135,6 +139,48 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def replacing_locked(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside `path`, which then replaces it; what killed writers of it left is removed first.
+
+    For large files: a writer that is killed leaves its temporary file. Each holds an exclusive flock on it, also while
+    it replaces `path`, so one that can be locked has no writer. Where the file system has no flock, all stay.
+    If the block raises an error, the temporary file is removed and `path` is unchanged.
+    """
+    for left in path.absolute().parent.glob(f".{glob.escape(path.name)}-*{_LOCKED}"):
+        _remove_abandoned(left)
+    part, file = _locked(path)
+    with file:
+        try:
+            yield file
+            file.flush()
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _remove_abandoned(part: Path) -> None:
+    """Remove a file that nobody has locked. It stays where that cannot be found out, or where it cannot be removed."""
+    with contextlib.suppress(OSError), part.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink()
+
+
+def _locked(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path` with a lock, where there is flock; another one if somebody took it for abandoned."""
+    while True:
+        part = _beside(path, _LOCKED)
+        file = part.open("xb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = not part.exists()
+        except OSError as error:
+            taken = isinstance(error, BlockingIOError)
+        if not taken:
+            return part, file
+        file.close()
+
+
+@contextlib.contextmanager
 def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`. The block fills it and renames it, or moves its content.
 
@@ -152,8 +198,8 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _beside(path: Path) -> Path:
+def _beside(path: Path, ending: str = "") -> Path:
     """A unique name in the same folder, and so on the same file system; not longer than a name may be."""
-    unique = uuid.uuid4().hex
+    unique = uuid.uuid4().hex + ending
     name = os.fsencode(path.name)[: _NAME - len(unique) - 2]
     return path.absolute().with_name(f".{os.fsdecode(name)}-{unique}")

@@ -16,7 +16,7 @@ import tqdm
 
 from convs2s_jax.core.checksums import DamagedError, checksum, stream
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.files import open_regular, replacing
+from convs2s_jax.core.files import open_regular, replacing_locked
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
@@ -133,9 +133,9 @@ def peek(path: Path) -> TokenStore | None:
 
 
 def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
-    """Write a file atomically, with a progress bar."""
+    """Write a file atomically, with a progress bar; what killed writers of it left is removed first."""
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
-    with replacing(path) as part, bar, part.open("xb") as file:
+    with replacing_locked(path) as file, bar:
         _write(file, key, texts, vocabulary, bar)
 
 

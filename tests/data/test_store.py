@@ -150,6 +150,14 @@ def test_a_file_of_the_format_without_a_checksum_is_written_again(tmp_path):
     assert path.read_bytes() == whole
 
 
+def test_what_a_killed_tokenisation_left_is_removed(tmp_path):
+    tokenize(tmp_path)
+    [path] = tmp_path.iterdir()
+    path.rename(tmp_path / f".{path.name}-{0:032x}.locked")
+    assert texts_of(tokenize(tmp_path)) == TEXTS
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_failure_while_encoding_leaves_nothing(tmp_path):
     class Stops(Letters):
         def encode(self, texts):
