@@ -13,7 +13,7 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.places import joined, scheme_of
 from convs2s_jax.data import cldr, text_files
 from convs2s_jax.data.config import DataConfig, SplitFiles
-from convs2s_jax.data.text_files import read_lines
+from convs2s_jax.data.text_files import ENDINGS, compressed, read_lines
 
 SPLITS = ("train", "valid", "test")
 
@@ -79,7 +79,7 @@ def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
         case _:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
             plain, zipped = _tried(cfg, split, side)
-            raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists")
+            raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists{_unread(plain)}")
 
 
 def _only(tried: tuple[str, str], way_out: str = "") -> str | None:
@@ -90,6 +90,12 @@ def _only(tried: tuple[str, str], way_out: str = "") -> str | None:
         f"{tried[0]} and {tried[1]} are both there, and only one can be read: remove or rename the other{way_out}",
     )
     return found[0] if found else None
+
+
+def _unread(*plain: str) -> str:
+    """What to do about the first file that is there under one of these names, in a compression that is not read."""
+    found = [compressed(f"{name}{end}", how) for name in plain for end, how in ENDINGS.items() if _exists(name + end)]
+    return f"; {found[0]}" if found else ""
 
 
 def _has_folder(cfg: DataConfig) -> bool:
@@ -248,15 +254,18 @@ def _no_files(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
         return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
     sides = [side for side in (cfg.src, cfg.tgt) if side]
-    names = ", ".join(f"{plain}[.gz]" for plain, _ in (_tried(cfg, split, side) for side in sides))
-    there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir))
+    plain = [_tried(cfg, split, side)[0] for side in sides]
+    there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS)))
     others = [name for name in there if not name.startswith(tuple(f"{one}." for one in SPLITS if one != split))]
-    return f"there is no {names}{did_you_mean(f'{split}.{sides[0]}', others)}"
+    names = ", ".join(f"{name}[.gz]" for name in plain)
+    return f"there is no {names}{_unread(*plain) or did_you_mean(f'{split}.{sides[0]}', others)}"
 
 
 def _no_tsv(cfg: DataConfig, split: str) -> str:
+    if not cfg.dir:
+        return "data.dir is empty: name the folder of the files"
     plain, zipped = _tried_tsv(cfg, split)
-    return f"there is no {plain} and no {zipped}" if cfg.dir else "data.dir is empty: name the folder of the files"
+    return f"there is no {plain} and no {zipped}{_unread(plain)}"
 
 
 def _no_split(cfg: DataConfig, split: str) -> str:

@@ -4,11 +4,13 @@ import codecs
 import gzip
 import io
 import os
+import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from convs2s_jax.core import stores
@@ -21,6 +23,16 @@ LONGEST = 1 << 22
 """Most characters of a line. Devices and files of zero bytes have no newline, and would otherwise fill the memory."""
 _CHUNK = 1 << 22
 _GZIP = b"\x1f\x8b"
+_OTHERS = MappingProxyType(
+    {
+        "bzip2": re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"),
+        "xz": re.compile(rb"\xfd7zXZ\0"),
+        "zstandard": re.compile(rb"\x28\xb5\x2f\xfd"),
+    }
+)
+"""How files of other compressions begin, which are not read."""
+ENDINGS: Mapping[str, str] = MappingProxyType({".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"})
+"""How their names end."""
 _RATIO = 200
 """A gzip file that unpacks to more than `_BOMB` bytes may be larger by this factor than it is on disk; texts are by 3
 to 5."""
@@ -38,8 +50,8 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
       again: the file will be read again, so that it may be neither a pipe nor a device.
 
     Raises:
-      UserError: no such file, a folder, no permission, damaged gzip, bytes that are not UTF-8, or a line of more than
-        `LONGEST` characters.
+      UserError: no such file, a folder, no permission, damaged gzip, another compression, bytes that are not UTF-8, or
+        a line of more than `LONGEST` characters.
     """
     try:
         if str(path) == "-":
@@ -67,6 +79,11 @@ def checksum_of(path: str | Path) -> str:
         while data := file.read(_CHUNK):
             found.update(data)
     return found.hexdigest()
+
+
+def compressed(name: str, how: str) -> str:
+    """The sentence for a file of a compression that is not read; `how` is one of `ENDINGS`."""
+    return f"{name} is compressed with {how}: unpack it, or compress it with gzip"
 
 
 def encoded(text: str) -> bytes:
@@ -109,6 +126,9 @@ def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
     """The content of a file, unpacked if it is gzipped, in pieces; the last one is empty."""
     packed = _Counted(file)
     packed.first = first = file.read(_CHUNK)
+    for how, beginning in _OTHERS.items():
+        if beginning.match(first):
+            raise UserError(compressed(_name(path), how))
     named = Path(path).suffix == ".gz"
     if not first.startswith(_GZIP) and not named:
         while data := packed.read(_CHUNK):

@@ -1,7 +1,9 @@
 """Parallel text from files: line by line what stands in them, or a sentence that says what is wrong."""
 
+import bz2
 import gzip
 import io
+import lzma
 import sys
 from pathlib import Path
 
@@ -92,6 +94,32 @@ def test_damaged_gzip_is_refused(tmp_path, damage):
         read_lines(path)
 
 
+# what the programs bzip2, xz and zstd make of "eins\nzwei\n", and bzip2 of nothing
+COMPRESSED = {
+    "bzip2": bz2.compress(b"eins\nzwei\n"),
+    "xz": lzma.compress(b"eins\nzwei\n"),
+    "zstandard": bytes.fromhex("28b52ffd045851000065696e730a7a7765690ae1de44fc"),
+    "bzip2 ": bz2.compress(b""),
+}
+
+
+@pytest.mark.parametrize("how", COMPRESSED)
+@pytest.mark.parametrize("name", ["x.de", "x.gz", "-"])
+def test_other_compressions_are_named(tmp_path, monkeypatch, how, name):
+    path = tmp_path / name
+    path.write_bytes(COMPRESSED[how])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(COMPRESSED[how])))
+    shown = "standard input" if name == "-" else str(path)
+    message = f"^{shown} is compressed with {how.strip()}: unpack it, or compress it with gzip$"
+    with pytest.raises(UserError, match=message):
+        read_lines(name if name == "-" else path)
+
+
+def test_a_text_may_begin_like_a_compressed_one(tmp_path):
+    for text in ("BZh", "BZh91 is a header", "(µ/ý"):
+        assert read_lines(write(tmp_path / "x.de", text.encode())) == [text]
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} is a folder: give the name of a text file"):
         read_lines(tmp_path)
@@ -163,6 +191,26 @@ def test_a_file_that_is_listed_more_than_once_is_read_once(folder, monkeypatch):
 def test_missing_split_names_the_paths_tried(folder):
     with pytest.raises(UserError, match=rf"there is no {folder}/valid.de\[.gz\], {folder}/valid.en\[.gz\]"):
         parallel_text.read(files(folder), "valid")
+
+
+def test_a_compressed_file_is_named_and_never_suggested(folder):
+    """'train.en.bz2' was the suggestion for 'train.en', and is not read either."""
+    for name in ("valid.de.bz2", "test.de.xz", "train.tsv.zst"):
+        write(folder / name, b"")
+    (folder / "test.en").write_text("one\n")
+    what = "is compressed with {}: unpack it, or compress it with gzip"
+    with pytest.raises(UserError, match=rf"en\[.gz\]; {folder}/valid.de.bz2 {what.format('bzip2')}; data.hold"):
+        parallel_text.read(files(folder), "valid")
+    with pytest.raises(UserError, match=rf"nor .*test.de.gz exists; {folder}/test.de.xz {what.format('xz')}$"):
+        parallel_text.read(files(folder), "test")
+    (folder / "train.de").rename(folder / "train.deu.zst")
+    with pytest.raises(UserError, match=rf"no other side: neither {folder}/train.de nor {folder}/train.de.gz exists$"):
+        parallel_text.read(files(folder), "train")
+    (folder / "train.en").unlink()
+    with pytest.raises(UserError, match=rf"^there is no {folder}/train.de\[.gz\], {folder}/train.en\[.gz\]$"):
+        parallel_text.read(files(folder), "train")
+    with pytest.raises(UserError, match=rf"no {folder}/train.tsv.gz; .*train.tsv.zst {what.format('zstandard')}$"):
+        parallel_text.read(DataConfig(corpus="tsv", dir=str(folder)), "train")
 
 
 def test_missing_split_is_empty_where_it_is_optional(folder):
