@@ -1,6 +1,6 @@
 """Reading and checking files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
@@ -10,6 +10,8 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation.translator import Translator
+
+_PIECE = 4096  # lines that are encoded at once
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
@@ -62,7 +64,7 @@ def check_fit(
         source line is empty. The message names file and line.
     """
     vocabularies, models = translator.vocabularies, translator.models
-    lengths = [len(ids) for ids in vocabularies.src.encode(lines)]
+    lengths = list(_lengths(vocabularies.src, lines))
     used = [0] * len(lines)
     begins = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
     for path, wanted in (begins, constraints or ("", [])):
@@ -120,10 +122,10 @@ def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> 
       UserError: a translation is too long. The message names file and line.
     """
     room = translator.max_target - 1
-    for number, ids in enumerate(translator.vocabularies.tgt.encode(targets), 1):
-        if len(ids) > room:
+    for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
+        if length > room:
             raise UserError(
-                f"{shown_as(path)}, line {number}: the translation has {len(ids)} tokens, the model has positions for "
+                f"{shown_as(path)}, line {number}: the translation has {length} tokens, the model has positions for "
                 f"{room}; shorten it"
             )
 
@@ -144,6 +146,12 @@ def read_dictionary(path: str) -> dict[str, str]:
         if found.setdefault(source, target) != target:
             raise UserError(f"{path}, line {number}: '{source}' has another target word above; drop one of the two")
     return found
+
+
+def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
+    """Number of tokens of each text, in order; the token ids of a large file would fill the memory."""
+    for first in range(0, len(texts), _PIECE):
+        yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
 
 
 def _count_known(vocabulary: Vocabulary, text: str, where: str) -> int:

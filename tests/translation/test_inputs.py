@@ -131,6 +131,28 @@ def test_translations_beyond_the_positions_are_refused(worded):
         requests.check_targets(worded, "t", ["ein", "ein " * 62])
 
 
+def test_large_files_are_encoded_in_pieces(worded, monkeypatch):
+    """The token ids of a whole input were in memory at once, for their lengths alone."""
+    encode, most = WordList.encode, []
+
+    def counted(self, texts):
+        most.append(len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(WordList, "encode", counted)
+    monkeypatch.setattr(requests, "_PIECE", 3)
+    words = worded.vocabularies.tgt
+    both = dataclasses.replace(worded, vocabularies=Vocabularies(words, words))
+    texts = ["ein"] * 10
+    requests.check_targets(both, "t", texts)
+    requests.check_fit(both, SEARCH, texts, prefix=("p", texts))
+    assert max(most) == 3
+    with pytest.raises(UserError, match=r"^t, line 8: the translation has 62 tokens"):
+        requests.check_targets(both, "t", [*texts[:7], "ein " * 62])
+    with pytest.raises(UserError, match=r"^p, line 10: the source line is empty"):
+        requests.check_fit(both, SEARCH, [*texts[:9], ""], prefix=("p", texts))
+
+
 def test_a_dictionary_has_a_pair_on_each_line(tmp_path):
     path = file(tmp_path, "Haus\thouse\n\nder Hund\t the dog \nHaus\thouse\n")
     assert requests.read_dictionary(path) == {"Haus": "house", "der Hund": "the dog"}
