@@ -5,14 +5,17 @@ import gzip
 import io
 import lzma
 import sys
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.data import corpora, parallel_text
+from convs2s_jax.data import corpora, parallel_text, plan
 from convs2s_jax.data.cldr import CldrConfig
 from convs2s_jax.data.config import DataConfig, SplitFiles
+from convs2s_jax.data.shapes import Shape
 from convs2s_jax.data.text_files import read_lines
 
 
@@ -186,6 +189,22 @@ def test_a_file_that_is_listed_more_than_once_is_read_once(folder, monkeypatch):
     text = parallel_text.read(files("", files=SplitFiles(train=pairs)), "train")
     assert text == parallel_text.ParallelText(["eins", "zwei"] * 3, ["one", "two"] * 3, "train")
     assert (sorted(opened), len(text.files)) == ([*pairs[0]], 3)
+
+
+def test_pairs_of_files_that_are_listed_twice_count_twice_and_share_their_text(folder):
+    write(folder / "more.de", b"drei\n")
+    write(folder / "more.en", b"three\n")
+    twice, once = ((str(folder / f"{name}.de"), str(folder / f"{name}.en")) for name in ("train", "more"))
+    text = parallel_text.read(files("", files=SplitFiles(train=(twice, once, twice))), "train")
+    lengths = np.full(len(text), 2)
+    rows, _ = plan.usable(lengths, lengths, max_source=9, max_target=9)
+    epoch = plan.plan_epoch(lengths, lengths, rows, (Shape(rows=2, src=2, tgt=2),), seed=1, epoch=1)
+    seen = [(text.src[i], text.tgt[i]) for batch in epoch.batches for i in batch.rows]
+    assert Counter(seen) == {("eins", "one"): 2, ("zwei", "two"): 2, ("drei", "three"): 1}
+    for side in (text.src, text.tgt):
+        assert side[0] is side[3]
+        assert side[1] is side[4]
+    assert [text.where(i) for i in (0, 2, 4)] == [f"{twice[1]}, line 1", f"{once[1]}, line 1", f"{twice[1]}, line 2"]
 
 
 def test_missing_split_names_the_paths_tried(folder):
