@@ -42,10 +42,10 @@ class SearchConfig:
 
     The longest allowed hypothesis has  max_length_a * S + max_length_b  tokens before the end symbol, where S is the
     length of the sentence's own source, its end symbol counted (fairseq takes the padded length of the batch, so
-    that there a translation depends on its batch mates), and never less than one. fairseq's bound of 200 would be a
-    bad one here: while a live hypothesis may still grow to L symbols, its score may still rise to cumulative / L **
-    length_penalty, so the exact stopping rule searches the longer the larger the bound. Twice the source and ten is
-    longer than translations are.
+    that there a translation depends on its batch mates), and never less than one. fairseq's bound of 200 would be
+    slow: under the exact rule a larger bound keeps the search running longer, because a live hypothesis that may still
+    grow to L symbols may still reach a score of cumulative / L ** length_penalty. Twice the source and ten is longer
+    than translations are.
 
     Attributes:
       beam_size: W, hypotheses kept alive and returned for each sentence.
@@ -54,8 +54,8 @@ class SearchConfig:
       length_penalty_kind: power divides by L ** alpha, gnmt by ((5 + L) / 6) ** alpha; L counts the end symbol.
       normalize: divide scores by the length; otherwise hypotheses are ranked by the plain sum and length_penalty is
         ignored.
-      coverage_penalty: weight of the coverage term c, which lowers the score of source positions with little attention.
-        It ranks finished hypotheses and does not affect which live ones are kept.
+      coverage_penalty: beta, the weight of the coverage term c (GNMT, equation 14): it lowers the score of a hypothesis
+        that leaves source positions with little attention. It ranks finished hypotheses only.
       min_length: fewest tokens before the end symbol. If it exceeds the longest allowed length, that length is used.
       max_length_a: a hypothesis has at most max_length_a * S + max_length_b tokens, S of the source, but always room
         for one.
