@@ -102,6 +102,11 @@ def replace_unknown(
     return result + text[end:]
 
 
+def is_unspaced(character: str) -> bool:
+    """Whether a character is of a script written without spaces between words."""
+    return unicodedata.name(character, "").startswith(_UNSPACED)
+
+
 def _places(surfaces: Sequence[str]) -> list[Span]:
     """Where each token is in the text that they make."""
     return list(itertools.pairwise(itertools.accumulate(map(len, surfaces), initial=0)))
@@ -123,4 +128,4 @@ def _kind(character: str) -> str:
         return " "
     if unicodedata.category(character).startswith("P"):
         return "p"
-    return "i" if unicodedata.name(character, "").startswith(_UNSPACED) else "w"
+    return "i" if is_unspaced(character) else "w"

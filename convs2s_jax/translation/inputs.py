@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import UNK
 from convs2s_jax.data.text_files import read_lines
@@ -9,6 +11,7 @@ from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import longest
+from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.translator import Translator
 
 _PIECE = 4096  # lines that are encoded at once
@@ -66,11 +69,12 @@ def check_fit(
     vocabularies, models = translator.vocabularies, translator.models
     lengths = list(_lengths(vocabularies.src, lines))
     used = [0] * len(lines)
-    begins = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
-    for path, wanted in (begins, constraints or ("", [])):
+    prefixes = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
+    for (path, wanted), spelt in ((prefixes, encode), (constraints or ("", []), encode_phrases)):
         for i, texts in enumerate(wanted):
             where = f"{shown_as(path)}, line {i + 1}"
-            count = sum(_count_known(vocabularies.tgt, text, where) for text in texts)
+            found = zip(texts, spelt(vocabularies.tgt, texts), strict=True)
+            count = sum(_count_known(vocabularies.tgt, text, ids, where) for text, ids in found)
             if not count:
                 continue
             if not lengths[i] and translator.reads_source:
@@ -154,9 +158,8 @@ def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
         yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
 
 
-def _count_known(vocabulary: Vocabulary, text: str, where: str) -> int:
-    """Number of tokens of a text; UserError if one is unknown."""
-    [ids] = vocabulary.encode([text])
+def _count_known(vocabulary: Vocabulary, text: str, ids: np.ndarray, where: str) -> int:
+    """Number of tokens of a text whose ids these are; UserError if one is unknown."""
     if UNK in ids:
         words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
         raise UserError(

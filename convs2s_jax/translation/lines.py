@@ -9,8 +9,12 @@ from convs2s_jax.data.vocabulary import Vocabulary
 from convs2s_jax.search import translate as search_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import NO_AXES, Sizes
+from convs2s_jax.translation.alignment import is_unspaced
 from convs2s_jax.translation.results import Result, describe
 from convs2s_jax.translation.translator import Translator
+
+BREAK = "\u3002"
+"""The ideographic full stop: a sub-word seldom reaches from it into the text behind."""
 
 
 def translate(
@@ -44,7 +48,7 @@ def translate(
       lines: text; an empty line has an empty translation.
       nbest: hypotheses per result; the best one does not depend on it.
       prefix: for each line, words that its translation must begin with; "" for none.
-      constraints: for each line, phrases that its translation must contain, in any order.
+      constraints: for each line, phrases that its translation must contain, in any order; see `encode_phrases`.
       replace_unk: replace unknown target words by source words.
       unk_dictionary: source word -> target word, for these replacements.
       attention: if false, results have no alignments, and less is copied from the device.
@@ -70,7 +74,7 @@ def translate(
         search,
         sources,
         prefixes=None if prefix is None else encode(tgt, prefix),
-        phrases=None if constraints is None else [encode(tgt, phrases) for phrases in constraints],
+        phrases=None if constraints is None else [encode_phrases(tgt, each) for each in constraints],
         seed=seed,
         first=first,
         draws=draws,
@@ -138,3 +142,22 @@ def score(
 def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
     """Token ids of each text, without the end symbol."""
     return [np.asarray(ids, np.int32) for ids in vocabulary.encode(texts)]
+
+
+def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[np.ndarray]:
+    """Token ids of each phrase as it is spelt within a text, without the end symbol.
+
+    A phrase begins a word. One that begins with a character of a script written without spaces seldom follows a space,
+    so it is spelt without U+2581, as behind a full stop.
+    """
+    return [
+        _inside(vocabulary, phrase, ids) if len(ids) and is_unspaced(phrase.strip()[0]) else ids
+        for phrase, ids in zip(phrases, encode(vocabulary, phrases), strict=True)
+    ]
+
+
+def _inside(vocabulary: Vocabulary, phrase: str, ids: np.ndarray) -> np.ndarray:
+    """The ids of a phrase behind a full stop; where that is no sub-word of its own, `ids`, those of a text."""
+    text = BREAK + phrase.strip()
+    before, pieces = vocabulary.surfaces(BREAK), vocabulary.surfaces(text)
+    return encode(vocabulary, [text])[0][len(before) :] if pieces[: len(before)] == before else ids

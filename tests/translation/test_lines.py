@@ -1,13 +1,22 @@
 """The library's functions: what is asked for is there, and nothing else changes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import UNK
+from convs2s_jax.data.bpe_codes import CodedWords, Codes
+from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.sentencepiece import train
+from convs2s_jax.data.vocabulary import Vocabularies
+from convs2s_jax.data.words import WordList
+from convs2s_jax.search.candidates import UNSCORED, Translation
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation import inputs
 from convs2s_jax.translation import lines as library
 
 SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
@@ -119,3 +128,65 @@ def test_without_attention_nothing_is_aligned(translator, lines, found):
 def test_wishes_are_as_many_as_lines(translator):
     with pytest.raises((ValueError, UserError), match="1 sources, 2 prefixes"):
         library.translate(translator, SEARCH, ["a"], prefix=["a", "b"])
+
+
+JAPANESE = [
+    "水墨画は日本の水墨画。",
+    "水墨画の水墨画を水墨画に。",
+    "日本の水 AI の絵、日本の絵。",
+    "水墨画は墨の絵。",
+] * 3
+
+
+@pytest.fixture(scope="module")
+def japanese():
+    """Sub-words for 水墨画 within a line, and others for it at the beginning of one."""
+    vocabulary = train(VocabularyConfig(kind="bpe"), JAPANESE, size=40, field="tgt_size")
+    assert vocabulary.surfaces("水墨画") == [" 水墨画"]
+    return vocabulary
+
+
+def test_phrases_of_scripts_without_spaces_are_spelt_as_within_a_line(japanese):
+    """Their sub-words are those of the same characters in the middle of a line, where no space is before them."""
+    for phrase in ("水墨画", "日本", "の", " 水墨画は"):
+        [ids], [line] = library.encode_phrases(japanese, [phrase]), japanese.encode([f"AI{phrase.strip()}"])
+        assert line[-len(ids) :] == ids.tolist()
+        assert "".join(map(japanese.token, ids)) == phrase.strip()
+
+
+def test_an_unknown_character_of_a_phrase_stays_unknown(japanese):
+    """Where the full stop is unknown too, the two are one sub-word."""
+    without = train(VocabularyConfig(kind="bpe"), [s.replace("。", "") for s in JAPANESE], size=40, field="tgt_size")
+    for vocabulary in (japanese, without):
+        assert UNK in library.encode_phrases(vocabulary, ["猫水"])[0]
+
+
+def test_other_phrases_are_spelt_as_words(japanese):
+    for phrase in ("AI", "AI の", "", "「水"):
+        assert library.encode_phrases(japanese, [phrase])[0].tolist() == japanese.encode([phrase])[0]
+    words = WordList(("水墨", "画"), (1, 1))
+    codes = CodedWords(Codes(()), WordList(("水@@", "水", "墨"), (1,) * 3))
+    for vocabulary in (words, codes):
+        assert library.encode_phrases(vocabulary, ["水墨 画"])[0].tolist() == vocabulary.encode(["水墨 画"])[0]
+
+
+def test_the_search_and_the_check_have_the_spelling_of_phrases(japanese, translator, monkeypatch):
+    asked = []
+
+    def search(*_args, phrases, **_options):
+        asked.extend(phrases)
+        return [Translation((UNSCORED,))]
+
+    monkeypatch.setattr(library, "search_of", SimpleNamespace(translate=search))
+    both = dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, japanese))
+    library.translate(both, SEARCH, ["5"], constraints=[["水墨画", "AI"]])
+    assert [[japanese.token(i) for i in ids] for ids in asked[0]] == [["水墨画"], ["▁AI"]]
+    wanted = ["日本"] * 3
+    count = sum(map(len, library.encode_phrases(japanese, wanted)))
+    assert count != sum(map(len, japanese.encode(wanted)))
+    room = dataclasses.replace(SEARCH, max_length_a=0.0, max_length_b=count)
+    inputs.check_fit(both, room, ["5"], constraints=("c", [wanted]))
+    with pytest.raises(UserError, match=rf"^c, line 1: {count} tokens are required"):
+        inputs.check_fit(both, dataclasses.replace(room, max_length_b=count - 1), ["5"], constraints=("c", [wanted]))
+    with pytest.raises(UserError, match=r"^c, line 1: '猫' is not in the target vocabulary"):
+        inputs.check_fit(both, SEARCH, ["5"], constraints=("c", [["猫"]]))
