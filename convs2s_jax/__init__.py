@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
     from convs2s_jax.search.config import SearchConfig
     from convs2s_jax.search.configured import beam_search
+    from convs2s_jax.search.forced import force
     from convs2s_jax.search.numbers import numbers_of
     from convs2s_jax.search.request import request
     from convs2s_jax.search.translate import score, translate
@@ -58,6 +59,7 @@ __all__ = [
     "decode",
     "decoder_inputs",
     "encode",
+    "force",
     "init",
     "init_cache",
     "init_classifier",
@@ -102,6 +104,7 @@ _PLACES = {
     "decode": "models.encoder_decoder.decode",
     "decoder_inputs": "models.encoder_decoder.decoder_inputs",
     "encode": "models.encoder_decoder.encode",
+    "force": "search.forced.force",
     "init": "models.encoder_decoder.init",
     "init_cache": "models.encoder_decoder.init_cache",
     "init_classifier": "models.classifier.model.init",

@@ -12,7 +12,7 @@ import pytest
 import convs2s_jax
 
 ROOT = Path(__file__).parents[1]
-SHAPED = {"Batch", "beam_search", "classifier_logits", "decode", "decoder_inputs", "encode", "request", "loss"}
+SHAPED = {"Batch", "beam_search", "classifier_logits", "decode", "decoder_inputs", "encode", "force", "request", "loss"}
 """What takes or returns arrays with axes of their own, unlike trees, keys and single numbers."""
 LIBRARY = (ROOT / "docs" / "library.md").read_text()
 

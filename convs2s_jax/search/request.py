@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
-from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
 from convs2s_jax.nn import struct
+
+_NO_IDS = np.zeros(0, np.int32)
 
 
 @struct.dataclass
@@ -87,9 +90,9 @@ def request(
     wanted = _listed("lists of phrases", phrases, count)
     largest = axes or sizes(texts, wanted)
     lengths = max_lengths if isinstance(max_lengths, Array) else np.asarray(max_lengths)
-    begins = prefixes if isinstance(prefixes, Array) else pad_rows(texts, (count, largest.prefix), end=False)
-    holds = phrases if isinstance(phrases, Array) else _phrase_rows(wanted, largest)
-    for name, array, rank in (("max_lengths", lengths, 1), ("prefixes", begins, 2), ("phrases", holds, 3)):
+    prefix_rows = prefixes if isinstance(prefixes, Array) else pad_rows(texts, (count, largest.prefix), end=False)
+    phrase_rows = phrases if isinstance(phrases, Array) else _phrase_rows(wanted, largest)
+    for name, array, rank in (("max_lengths", lengths, 1), ("prefixes", prefix_rows, 2), ("phrases", phrase_rows, 3)):
         if array.ndim != rank or array.shape[0] != count:
             raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
         if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
@@ -97,34 +100,90 @@ def request(
     if keys is not None and np.shape(keys)[:1] != (count,):
         raise ValueError(f"keys have shape {np.shape(keys)}: one key for each of {count} sentences")
     # device_put without a compilation, unlike jnp.asarray
-    lengths, begins, holds = jax.device_put((lengths.astype(np.int32), begins, holds))
-    return Request(max_lengths=lengths, prefixes=begins, phrases=holds, keys=keys)
+    lengths, prefix_rows, phrase_rows = jax.device_put((lengths.astype(np.int32), prefix_rows, phrase_rows))
+    return Request(max_lengths=lengths, prefixes=prefix_rows, phrases=phrase_rows, keys=keys)
 
 
-def check_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
+def as_ids(name: str, rows: Sequence[Tokens], sentences: Sequence[int] | None = None) -> list[np.ndarray]:
+    """Token ids as arrays.
+
+    Args:
+      name: what a row is of its sentence, for messages.
+      rows: a sequence of ids each.
+      sentences: numbers of the sentences that rows belong to; None for a row each.
+
+    Raises:
+      ValueError: a row is no sequence of integers.
+    """
+    found = [np.asarray(row) for row in rows]
+    for i, row in enumerate(found):
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+            where = i if sentences is None else sentences[i]
+            raise ValueError(
+                f"sentence {where}: {name} is {shown(rows[i])}: give a list of token ids, which are integers"
+            )
+    return [row if row.size else _NO_IDS for row in found]
+
+
+def check_ids(
+    name: str,
+    rows: Sequence[np.ndarray],
+    vocabulary: int,
+    sentences: Sequence[int] | None = None,
+    *,
+    refused: Sequence[int] = (PAD, EOS),
+) -> None:
+    """Refuse ids that a sequence cannot have, in one pass over all rows.
+
+    Args:
+      name, sentences: as in `as_ids`.
+      rows: as it returns them.
+      vocabulary: V.
+      refused: special symbols that stand for no token of a text.
+
+    Raises:
+      ValueError: an id outside the vocabulary or among `refused`.
+    """
+    ids = np.concatenate([_NO_IDS, *rows])
+    wrong = (ids < 0) | (ids >= vocabulary)
+    for symbol in refused:
+        wrong |= ids == symbol
+    if not wrong.any():
+        return
+    at = int(wrong.argmax())
+    row = int(np.searchsorted(np.cumsum([len(row) for row in rows]), at, side="right"))
+    where, token = row if sentences is None else sentences[row], int(ids[at])
+    if not 0 <= token < vocabulary:
+        raise ValueError(f"sentence {where}: {name} has id {token}: the vocabulary has 0 to {vocabulary - 1}")
+    rule = "no text has it" if token == BOS else "give ids without the end symbol and padding"
+    raise ValueError(f"sentence {where}: {name} has id {token}, which is {SPECIAL[token]}: {rule}")
+
+
+def check_required_ids(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], vocabulary: int) -> None:
     """Refuse tokens of each sentence's prefix and phrases that no hypothesis can have.
 
     Raises:
-      ValueError: an id outside the vocabulary, or PAD or EOS in a phrase.
+      ValueError: no integers, or an id that is outside the vocabulary, PAD or EOS.
     """
-    for i, (prefix, wanted) in enumerate(zip(prefixes, phrases, strict=True)):
-        for name, given in (("its prefix", [prefix]), ("a phrase", wanted)):
-            for token in (int(token) for tokens in given for token in tokens):
-                if not 0 <= token < vocabulary:
-                    raise ValueError(f"sentence {i}: {name} has id {token}: the vocabulary has 0 to {vocabulary - 1}")
-                if name == "a phrase" and token in (PAD, EOS):
-                    raise ValueError(f"sentence {i}: a phrase has id {token}, which is padding or ends a sentence")
+    check_ids("its prefix", as_ids("its prefix", prefixes), vocabulary)
+    sentences = [i for i, wanted in enumerate(phrases) for _ in wanted]
+    rows = as_ids("a phrase", [phrase for wanted in phrases for phrase in wanted], sentences)
+    check_ids("a phrase", rows, vocabulary, sentences)
 
 
 def check_request(request: Request, vocabulary: int) -> None:
-    """`check_ids` of a request, as far as its arrays are not traced."""
+    """`check_required_ids` of a request, as far as its arrays are not traced; padding may stand at the end only."""
     rows = len(request.max_lengths)
     prefixes, phrases = (
-        [()] * rows if isinstance(array, jax.core.Tracer) else np.asarray(array).tolist()
+        np.zeros((rows, *array.shape[1:-1], 0), np.int32) if isinstance(array, jax.core.Tracer) else np.asarray(array)
         for array in (request.prefixes, request.phrases)
     )
-    real = [[token for token in row if token != PAD] for row in prefixes]
-    check_ids(real, [[[t for t in phrase if t != PAD] for phrase in each] for each in phrases], vocabulary)
+    check_required_ids(_unpadded(prefixes), [_unpadded(each) for each in phrases], vocabulary)
+
+
+def _unpadded(rows: np.ndarray) -> list[np.ndarray]:
+    """Each row without the padding at its end."""
+    return [row[: int(np.max(np.flatnonzero(row != PAD), initial=-1)) + 1] for row in rows]
 
 
 def _listed(name: str, given: Sequence[Any] | Array | None, count: int) -> Sequence[Any]:

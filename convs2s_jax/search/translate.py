@@ -9,23 +9,29 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models import encoder_decoder
-from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.search.buckets import Bucket, batches
 from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candidates_of
+from convs2s_jax.search.checks import (
+    ModelConfigs,
+    Models,
+    check_required,
+    check_untraced,
+    checked_draws,
+    checked_sources,
+    members_of,
+    target_size,
+)
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import NO_AXES, Sizes, at_least, check_ids, request, sizes
+from convs2s_jax.search.request import NO_AXES, Sizes, as_ids, at_least, check_ids, check_required_ids, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, wishes_of
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
-
-Models = Params | tuple[Params, ...]
-ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
 
 
 def translate(
@@ -67,7 +73,7 @@ def translate(
         `encoder_decoder.precompute` returns them: each call does that for parameters that are not.
       cfg_model: the model, or as many.
       cfg: the search.
-      sources: token ids without the end symbol.
+      sources: token ids without the end symbol and padding.
       prefixes: tokens that each translation begins with.
       phrases: for each sentence, token sequences that must occur in it, in any order.
       seed, first: samples are drawn with a key made of `seed` (below 2^32) and the number of the sentence, counted from
@@ -90,32 +96,40 @@ def translate(
       Translations; where the model yields no number at all, an empty one of score -inf.
 
     Raises:
-      ValueError: prefixes or phrases that are not as many as sources, that do not fit into a translation, or that have
-        ids outside the vocabulary; a shortlist with sampling; `cfg.lm_weight` without a language model, or the reverse.
+      ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that are not as many
+        as sources, that do not fit into a translation, or that are given for an empty source; `draws` that are not as
+        many, or not 32-bit numbers; `nbest` below 1; a shortlist with sampling; `cfg.lm_weight` without a language
+        model, or the reverse.
+      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`.
     """
-    members, cfgs = _members(params, cfg_model, cfg)
+    members, cfgs = members_of(params, cfg_model, cfg)
     count = len(sources)
     prefixes = [()] * count if prefixes is None else prefixes
     phrases = [()] * count if phrases is None else phrases
+    check_untraced(params, sources, prefixes, *phrases)
+    sources = checked_sources(sources, members, cfgs)
+    drawn = checked_draws(count, seed, first, draws)
+    if nbest is not None and nbest < 1:
+        raise ValueError(f"nbest is {nbest}: use 1 or more, or None for all that the search has")
+    reads = any(c.reads_source for c in cfgs)
     room = min(c.max_source for c in cfgs) - 1
     cuts = [max(0, len(source) - room) for source in sources]
     lengths = [min(len(source), room) + 1 for source in sources]
     most = [longest(cfgs, cfg, length) for length in lengths]
-    _check_fit(count, prefixes, phrases, most)
+    check_required(sources, prefixes, phrases, most, reads=reads)
     if any(map(len, prefixes)) or any(map(len, phrases)):
-        check_ids(prefixes, phrases, _vocabulary(members[0], cfgs[0]))
-    drawn = [(seed, first + i) for i in range(count)] if draws is None else draws
+        check_required_ids(prefixes, phrases, target_size(members[0], cfgs[0]))
     largest = at_least(sizes(prefixes, phrases), least_axes)
 
     def run(group: Sequence[Bucket], mesh: Mesh | None) -> Any:
         width = group[0].width
         indices = [i for bucket in group for i in bucket.padded]
         src = source_rows(sources, indices, width, room)
-        selection, begins, holds = wishes(group)
+        selection, row_prefixes, row_phrases = selected(group)
         asked = request(
             [0 if i is None else most[i] for i in indices],
-            begins,
-            holds,
+            row_prefixes,
+            row_phrases,
             _keys([(0, 0) if i is None else drawn[i] for i in indices]) if cfg.sampling else None,
             axes=largest,
         )
@@ -139,14 +153,14 @@ def translate(
     if shortlist is not None and cfg.sampling:
         raise ValueError("a shortlist with sampling: samples are drawn from all words; leave one out")
     strategy, structure = strategy_of(cfg, phrases=largest.phrases > 0), structure_of(cfg)
-    reads = any(c.reads_source for c in cfgs)
     real = [i for i, source in enumerate(sources) if len(source) > 0 or not reads]
     results = [Translation((NOTHING,))] * count
     if progress is not None and len(real) < count:
         progress(count - len(real))
     plan = batches([lengths[i] for i in real], rows=rows, tokens=tokens, least_width=least_width, least_rows=least_rows)
     plan = [b._replace(indices=tuple(real[i] for i in b.indices)) for b in plan]
-    wishes = wishes_of(shortlist, plan, [source[:room] for source in sources], prefixes, phrases, sizes=word_sizes)
+    read = [source[:room] for source in sources]
+    selected = wishes_of(shortlist, plan, read, prefixes, phrases, sizes=word_sizes)
     if plan:
         members = tuple(_precomputed(member, c) for member, c in zip(members, cfgs, strict=True))
     # numbers are placed once, not copied to the device with each batch
@@ -175,14 +189,21 @@ def score(
 
     Args:
       params, cfg_model, cfg, attention, rows, tokens, devices, progress: as in `translate`.
-      sources, targets: token ids without the end symbol, as many of both.
+      sources, targets: token ids without the end symbol and padding, as many of both.
 
     Returns:
       One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
+
+    Raises:
+      ValueError: numbers of sources and targets differ, or ids are outside the vocabulary, end symbols or padding.
+      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `force` takes them.
     """
-    members, cfgs = _members(params, cfg_model, cfg)
+    members, cfgs = members_of(params, cfg_model, cfg)
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets: each needs one")
+    check_untraced(params, sources, targets)
+    sources, targets = checked_sources(sources, members, cfgs), as_ids("its target", targets)
+    check_ids("its target", targets, target_size(members[0], cfgs[0]))
     room = min(c.max_source for c in cfgs) - 1
     most = min(c.max_target for c in cfgs)
     lengths = [min(len(source), room) + 1 for source in sources]
@@ -219,46 +240,6 @@ def _precomputed(params: Params, cfg: ModelConfig) -> Params:
 
 
 _precompute = jax.jit(encoder_decoder.precompute, static_argnums=1)
-
-
-def _vocabulary(params: Params, cfg: ModelConfig) -> int:
-    """V, the number of words that the decoder scores."""
-    return len(jax.eval_shape(lambda p: encoder_decoder.output_layer(p, cfg, cfg.dtype), params).b)
-
-
-def _members(
-    params: Models, cfg_model: ModelConfigs, cfg: SearchConfig
-) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
-    """The members of an ensemble, be it of one, and the language model."""
-    members = params if isinstance(params, tuple) else (params,)
-    cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
-    if isinstance(params, list) or isinstance(cfg_model, list):
-        raise TypeError("params or cfg_model is a list: those of an ensemble are tuples, one entry for each model")
-    check_config(cfg, SearchConfig)
-    for model in cfgs:
-        check_config(model, ModelConfig)
-    if len(members) != len(cfgs) or not members:
-        raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
-    if cfg.lm_weight and len(members) == 1:
-        raise ValueError(f"lm_weight is {cfg.lm_weight}, and there is one model: give the language model as the last")
-    if cfg.lm_weight and cfgs[-1].reads_source:
-        raise ValueError(
-            f"lm_weight is {cfg.lm_weight}, and the last model reads a source: give a language model there"
-        )
-    if not cfg.lm_weight and len({c.reads_source for c in cfgs}) > 1:
-        raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
-    return members, cfgs
-
-
-def _check_fit(
-    count: int, prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]], most: Sequence[int]
-) -> None:
-    if len(prefixes) != count or len(phrases) != count:
-        raise ValueError(f"{count} sources, {len(prefixes)} prefixes, {len(phrases)} lists of phrases: use as many")
-    for i, (prefix, wanted, room) in enumerate(zip(prefixes, phrases, most, strict=True)):
-        needed = len(prefix) + sum(len(phrase) for phrase in wanted)
-        if needed > room:
-            raise ValueError(f"sentence {i}: prefix and phrases have {needed} tokens, its translation at most {room}")
 
 
 def _keys(draws: Sequence[tuple[int, int]]) -> jax.Array:

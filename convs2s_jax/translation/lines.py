@@ -64,7 +64,8 @@ def translate(
       progress: called with the number of lines done since the previous call.
 
     Raises:
-      ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation.
+      ValueError: prefix or constraints differ in number from the lines, do not fit into a translation, or are given for
+        an empty line.
     """
     sources = encode(translator.vocabularies.src, lines)
     tgt = translator.vocabularies.tgt

@@ -323,7 +323,15 @@ def test_a_step_that_closes_over_arrays_of_rows_is_refused(part, message):
     [
         ({"prefixes": [[4], [V]]}, "^sentence 1: its prefix has id 8: the vocabulary has 0 to 7$"),
         ({"phrases": [[[4], [5, -1]], []]}, "^sentence 0: a phrase has id -1: the vocabulary has 0 to 7$"),
-        ({"phrases": [[], [[5, EOS]]]}, "^sentence 1: a phrase has id 2, which is padding or ends a sentence$"),
+        (
+            {"phrases": [[], [[5, EOS]]]},
+            "^sentence 1: a phrase has id 2, which is </s>: give ids without the end symbol",
+        ),
+        (
+            {"prefixes": [[4], [5, EOS]]},
+            "^sentence 1: its prefix has id 2, which is </s>: give ids without the end symbol",
+        ),
+        ({"prefixes": [[4, 5], [5, PAD, 6]]}, "^sentence 1: its prefix has id 1, which is <pad>: give ids without the"),
         ({"max_lengths": []}, "^max_lengths has no entry: a search needs one sentence or more$"),
     ],
     ids=str,

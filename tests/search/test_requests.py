@@ -1,14 +1,20 @@
 """Whole sentences with all that may be asked of them: devices, ensembles, prefixes, phrases, samples, given targets."""
 
 import dataclasses
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.forced import force
+from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.translate import longest, score, translate
+from convs2s_jax.training.batch import Batch
+from convs2s_jax.training.loss import loss
 from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
@@ -91,6 +97,33 @@ def test_score_of_nothing_and_of_too_much(params):
     assert long.best.score == -np.inf
     with pytest.raises(ValueError, match="1 sources and 2 targets"):
         score(params, MODEL, SEARCH, [[]], [[], []])
+
+
+def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
+    """Without normalisation the score is minus the loss of the pair; temperature and parameters may be traced."""
+    cfg = dataclasses.replace(SEARCH, normalize=False)
+    src, tgt = jnp.array([[5, 6, 2], [7, 2, 1]]), jnp.array([[8, 2, 1], [9, 10, 2]])
+
+    def scores(params, temperature):
+        numbers = numbers_of(cfg).replace(temperature=temperature)
+        return force(params, MODEL, cfg, src, tgt, numbers=numbers)[0].scores[:, 0]
+
+    summed, gradient = jax.value_and_grad(lambda params: jnp.sum(scores(params, 1.0)))(params)
+    expected = score(params, MODEL, cfg, [[5, 6], [7]], [[8], [9, 10]])
+    np.testing.assert_allclose(summed, sum(t.best.score for t in expected), rtol=1e-5)
+    expected = jax.grad(lambda params: -loss(params, MODEL, Batch(src=src, tgt=tgt)).loss)(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradient, expected)
+    mapped = jax.vmap(partial(scores, params))(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(jnp.sum(mapped[0]), summed, rtol=1e-5)
+    warm = score(params, MODEL, dataclasses.replace(cfg, temperature=2.0), [[5, 6], [7]], [[8], [9, 10]])
+    np.testing.assert_allclose(mapped[1], [t.best.score for t in warm], rtol=1e-5)
+
+
+def test_force_refuses_what_does_not_fit(params):
+    with pytest.raises(ValueError, match=r"^src has 1 rows and tgt 2: a row is a sentence pair$"):
+        force(params, MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]] * 2))
+    with pytest.raises(ValueError, match="2 parameters and 1 models"):
+        force((params, params), MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))
 
 
 @pytest.mark.drill

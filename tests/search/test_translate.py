@@ -20,10 +20,10 @@ from convs2s_jax.search.buckets import batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import request
+from convs2s_jax.search.request import as_ids, check_ids, request
 from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
-from convs2s_jax.search.translate import translate
+from convs2s_jax.search.translate import score, translate
 
 VOCABULARY = 23
 MODEL = ModelConfig(
@@ -170,8 +170,86 @@ def test_wrong_models_are_refused_in_one_sentence(params):
 def test_ids_outside_the_vocabulary_are_refused(params):
     with pytest.raises(ValueError, match=r"^sentence 1: its prefix has id 23: the vocabulary has 0 to 22$"):
         translate(params, MODEL, SEARCH, [[5], [6]], prefixes=[[22], [23]])
-    with pytest.raises(ValueError, match=r"^sentence 0: a phrase has id 1, which is padding or ends a sentence$"):
-        translate(encoder_decoder.precompute(params, MODEL), MODEL, SEARCH, [[5]], phrases=[[[5], [PAD]]])
+    rule = "give ids without the end symbol and padding$"
+    with pytest.raises(ValueError, match=rf"^sentence 1: a phrase has id 1, which is <pad>: {rule}"):
+        translate(encoder_decoder.precompute(params, MODEL), MODEL, SEARCH, [[5]] * 2, phrases=[[[6]], [[5], [PAD]]])
+    with pytest.raises(ValueError, match=rf"^sentence 0: its prefix has id 2, which is </s>: {rule}"):
+        translate(params, MODEL, SEARCH, [[5]], prefixes=[[EOS, 5]])
+    with pytest.raises(ValueError, match=rf"^sentence 1: its prefix has id 1, which is <pad>: {rule}"):
+        translate(params, MODEL, SEARCH, [[5]] * 2, prefixes=[[], [5, PAD, 6]])
+
+
+SEQUENCES = {
+    "with its end": ([5, EOS], "has id 2, which is </s>: give ids without the end symbol and padding$"),
+    "padded": ([5, PAD], "has id 1, which is <pad>: give ids without the end symbol and padding$"),
+    "beyond": ([5, 23], "has id 23: the vocabulary has 0 to 22$"),
+    "negative": ([-1], "has id -1: the vocabulary has 0 to 22$"),
+    "floats": ([5.0], r"is \[5.0\]: give a list of token ids, which are integers$"),
+    "one id": (5, "is 5: give a list of token ids, which are integers$"),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_that_no_model_reads_are_refused(params, name):
+    """They used to get translations and scores that look right. Rows before and the number of empty ones count."""
+    given, message = SEQUENCES[name]
+    rows = [[5], [], given]
+    with pytest.raises(ValueError, match=f"^sentence 2: its source {message}"):
+        translate(params, MODEL, SEARCH, rows)
+    with pytest.raises(ValueError, match=f"^sentence 2: its source {message}"):
+        score(params, MODEL, SEARCH, rows, [[]] * 3)
+    with pytest.raises(ValueError, match=f"^sentence 2: its target {message}"):
+        score(params, MODEL, SEARCH, [[]] * 3, rows)
+
+
+def test_the_begin_symbol_may_stand_in_targets_only(params):
+    """A search may find it, so that it has a score."""
+    with pytest.raises(ValueError, match=r"^sentence 0: its source has id 0, which is <s>: no text has it$"):
+        translate(params, MODEL, SEARCH, np.asarray([[0, 5]]))
+    assert as_ids("its target", [[0]])[0].tolist() == [0]
+    check_ids("its target", as_ids("its target", [[0]]), VOCABULARY)
+
+
+def test_an_empty_source_has_no_prefix(params):
+    for required in ({"prefixes": [[5]]}, {"phrases": [[[5]]]}):
+        with pytest.raises(
+            ValueError, match=r"^sentence 0: its source is empty, and so is its translation: require no"
+        ):
+            translate(params, MODEL, SEARCH, [[]], **required)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nbest": 0}, "^nbest is 0: use 1 or more, or None for all that the search has$"),
+        ({"draws": [(0, 0)]}, "^there are 1 draws for 2 sentences: each needs a seed and a number$"),
+        ({"seed": -1}, r"^sentence 0 draws with seed -1 and number 0: use 0 to 2\^32 - 1 for both$"),
+        ({"draws": [(0, 0), (0, 2**32)]}, "^sentence 1 draws with seed 0 and number 4294967296: "),
+    ],
+    ids=str,
+)
+def test_odd_numbers_are_refused(params, options, message):
+    with pytest.raises(ValueError, match=message):
+        translate(params, MODEL, SEARCH, [[5], [6]], **options)
+
+
+def test_what_is_traced_is_refused(params):
+    message = (
+        "^translate and score read values, .*: use beam_search there, and loss or force for scores that have gradients"
+    )
+    sources = jnp.asarray([[5, 6]])
+
+    def scored(params, sources, targets):
+        return score(params, MODEL, SEARCH, sources, targets)[0].best.score
+
+    for traced in (
+        lambda: jax.grad(scored)(params, [[5]], [[6]]),
+        lambda: jax.vmap(lambda row: scored(params, [[5]], [row]))(sources),
+        lambda: jax.jit(lambda x: translate(params, MODEL, SEARCH, x)[0].best.score)(sources),
+        lambda: jax.jit(lambda x: translate(params, MODEL, SEARCH, [[5]], phrases=[[x]])[0].best.score)(sources[0]),
+    ):
+        with pytest.raises(TypeError, match=message):
+            traced()
 
 
 def test_progress_counts_every_sentence(params, sources):

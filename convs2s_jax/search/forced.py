@@ -1,0 +1,44 @@
+"""Scores of given targets as one differentiable function."""
+
+from jax import Array
+
+from convs2s_jax.models.checks import check_pairs
+from convs2s_jax.search import generate
+from convs2s_jax.search.checks import ModelConfigs, Models, members_of
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.hypotheses import Hypotheses
+from convs2s_jax.search.numbers import Numbers, numbers_of
+from convs2s_jax.search.structure import structure_of
+
+
+def force(
+    params: Models,
+    cfg_model: ModelConfigs,
+    cfg: SearchConfig,
+    src: Array,
+    tgt: Array,
+    *,
+    numbers: Numbers | None = None,
+    attention: bool = False,
+) -> tuple[Hypotheses, Array | None]:
+    """Score given targets of one batch, with the scores that the search would report: `score` for arrays.
+
+    `jit`, `grad` and `vmap` work on it, for parameters and for `numbers`.
+
+    Args:
+      params, cfg_model: as in `translate`.
+      cfg: temperature, penalties and normalisation. Under `jit` it is static, and so is `cfg_model`.
+      src: [B, S] token ids with the end symbol, then PAD.
+      tgt: [B, L] token ids with the end symbol, then PAD; a row of PAD alone has score -inf.
+      numbers: penalties and temperature in the place of those of `cfg`.
+      attention: whether to return it.
+
+    Returns:
+      Hypotheses [B, 1, L], and the attention [B, 1, L, S] behind each symbol or None.
+
+    Raises:
+      ValueError, TypeError: arrays, models or options that do not fit together.
+    """
+    members, cfgs = members_of(params, cfg_model, cfg)
+    check_pairs(src, tgt)
+    return generate.force(members, cfgs, structure_of(cfg), numbers or numbers_of(cfg), src, tgt, attention=attention)
