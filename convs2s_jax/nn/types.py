@@ -2,6 +2,7 @@
 
 B batch, T target time, S source time, U any time, K kernel width, C channels in, D channels out, E embedding,
 O last layer before the softmax, V vocabulary, W beam width, N = B * W rows, Q = W * T queries per sentence.
+In a search: G groups, H = W // G hypotheses of a group, R = B * G rows.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,14 @@
 """Beam search over any network: it knows a step function and a cache, and keeps hypotheses as back-pointers.
 
-The procedure is fairseq's (`SequenceGenerator`): of the 2W best continuations of a sentence's W live hypotheses, ends
-ranked among the first W are finished, ends ranked lower are dropped, and the first W others live on, so that the beam
+The procedure is fairseq's (`SequenceGenerator`): of the 2H best continuations of a group's H live hypotheses, ends
+ranked among the first H are finished, ends ranked lower are dropped, and the first H others live on, so that the beam
 never shrinks. It differs from fairseq in the stopping rule (`SearchConfig.stop`) and in that a sentence's result
-depends on nothing but the sentence. How the 2W continuations are chosen is a function that the search is given, a
+depends on nothing but the sentence. How the 2H continuations are chosen is a function that the search is given, a
 `Strategy`: the best ones, samples, diverse groups, phrases that must occur. All else is shared.
 
-B sentences in a batch, G groups of W hypotheses for each (G = 1 but in diverse search), R = B * G. The network sees
-N = R * W rows, those of a sentence side by side; at the first symbol of a plain search B rows, since hypotheses are
-equal there.
+B sentences in a batch, a beam of W for each, in G groups of H = W // G hypotheses (G = 1 but in diverse search); R =
+B * G rows of the search. The network sees N = R * H = B * W rows, those of a sentence side by side; at the first symbol
+of a plain search B rows, since hypotheses are equal there.
 """
 
 from collections.abc import Callable
@@ -111,39 +111,39 @@ def search(
     B = request.max_lengths.shape[0]
     structure = replace(structure, stop=strategy.stop or structure.stop)
     V = _check(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
-    given = Search(step, strategy, structure, numbers, coverage if structure.coverage else None, chunk)
+    fixed = Search(step, strategy, structure, numbers, coverage if structure.coverage else None, chunk)
     batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
     W = structure.beam_size
     if strategy.first_step_on_one_row and structure.groups == 1 and 1 < W <= V // 2:
-        batch = _first(given, batch)
+        batch = _first(fixed, batch)
     sizes = [B >> i for i in range(PHASES) if i == 0 or (B >> i >= LEAST_ROWS and chunk < limit)]
-    return _finish_all(given, batch, empty(B, W, limit), sizes)
+    return _finish_all(fixed, batch, empty(B, W, limit), sizes)
 
 
-def _finish_all(given: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
+def _finish_all(search: Search, batch: SearchBatch, found: Hypotheses, sizes: list[int]) -> Hypotheses:
     """Search a batch of the first of `sizes`; once enough sentences are done, go on in a batch of the next size.
 
     Args:
-      given: the search.
+      search: what stays the same.
       batch: its sentences.
       found: of all sentences; those of the batch are put in their places.
       sizes: of batches, falling.
     """
     smaller = sizes[1:]
-    batch = _run(given, batch, found.tokens.shape[-1], smaller[0] if smaller else 0)
+    batch = _run(search, batch, found.tokens.shape[-1], smaller[0] if smaller else 0)
     trail = jax.tree.map(lambda x: x[: found.tokens.shape[-1]], batch.trail)
-    new = merge_groups(trace(batch.beams.finished, trail), given.structure.groups)
+    new = merge_groups(trace(batch.beams.finished, trail), search.structure.groups)
     found = jax.tree.map(lambda x, y: x.at[batch.places].set(y), found, new)
     if not smaller:
         return found
 
     def rest(batch: SearchBatch) -> Hypotheses:
-        return _finish_all(given, compact(batch, smaller[0]), found, smaller)
+        return _finish_all(search, compact(batch, smaller[0]), found, smaller)
 
     return lax.cond(jnp.any(alive(batch)), rest, lambda _: found, batch)
 
 
-def _run(given: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchBatch:
+def _run(search: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchBatch:
     """Advance until at most `smaller` sentences live."""
 
     def live(batch: SearchBatch) -> Array:
@@ -151,35 +151,35 @@ def _run(given: Search, batch: SearchBatch, limit: int, smaller: int) -> SearchB
 
     def several(batch: SearchBatch) -> SearchBatch:
         def one(beams: Beams, _: None) -> tuple[Beams, Trail]:
-            return advance(given, replace(batch, beams=beams))
+            return advance(search, replace(batch, beams=beams))
 
-        beams, new = lax.scan(one, batch.beams, length=given.chunk)
+        beams, new = lax.scan(one, batch.beams, length=search.chunk)
         at = batch.beams.step
         trail = jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, at, 0), batch.trail, new)
         return replace(batch, beams=beams, trail=trail)
 
-    if given.chunk >= limit:
+    if search.chunk >= limit:
         return several(batch)  # nothing lives after that; without a while_loop there is a gradient
     return lax.while_loop(live, several, batch)
 
 
-def advance(given: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
-    """One symbol further: score all continuations, finish some, let W live on, end the sentences that are done."""
-    structure, numbers, strategy = given.structure, given.numbers, given.strategy
-    beams, request, W = batch.beams, batch.request, given.structure.group_size
+def advance(search: Search, batch: SearchBatch) -> tuple[Beams, Trail]:
+    """One symbol further: score all continuations, finish some, let H live on, end the sentences that are done."""
+    structure, numbers, strategy = search.structure, search.numbers, search.strategy
+    beams, request, H = batch.beams, batch.request, search.structure.group_size
     rows = beams.last.shape
-    logits, cache = given.step(batch.memory, beams.cache, beams.last.reshape(-1))
+    logits, cache = search.step(batch.memory, beams.cache, beams.last.reshape(-1))
     _check_result(beams.last.size, beams.cache, logits, cache)
     view = View(structure, numbers, request, beams.step, beams.totals, beams.history, beams.state, logits)
     totals, parents, tokens = strategy.choose(view)
 
     ends = tokens == EOS
-    ended = jnp.where(ends, totals, -jnp.inf)[:, :W]
+    ended = jnp.where(ends, totals, -jnp.inf)[:, :H]
     covered = None
-    if given.coverage is not None:
-        covered = pick(given.coverage(batch.memory, cache).reshape(rows), parents[:, :W])
-    finished = finish(structure, numbers, beams.finished, beams.step, ended, parents[:, :W], covered)
-    first = jnp.argsort(ends, axis=-1, stable=True)[:, :W]  # a beam ends at most once: W of 2W always live on
+    if search.coverage is not None:
+        covered = pick(search.coverage(batch.memory, cache).reshape(rows), parents[:, :H])
+    finished = finish(structure, numbers, beams.finished, beams.step, ended, parents[:, :H], covered)
+    first = jnp.argsort(ends, axis=-1, stable=True)[:, :H]  # a beam ends at most once: H of 2H always live on
     totals, parents, tokens = (pick(x, first) for x in (totals, parents, tokens))
 
     done = is_done(structure, numbers, finished, beams.step, jnp.max(totals, axis=-1), request.max_lengths)
@@ -203,9 +203,9 @@ def _longer(history: Array, step: Array, parents: Array, tokens: Array) -> Array
     return lax.dynamic_update_slice_in_dim(history, tokens[..., None], step, axis=2)
 
 
-def _first(given: Search, batch: SearchBatch) -> SearchBatch:
+def _first(search: Search, batch: SearchBatch) -> SearchBatch:
     """The first step on one row of each sentence: before it, the hypotheses of a sentence are equal."""
-    beams, W = batch.beams, given.structure.beam_size
+    beams, W = batch.beams, search.structure.beam_size
     one = replace(
         beams,
         last=beams.last[:, :1],
@@ -214,7 +214,7 @@ def _first(given: Search, batch: SearchBatch) -> SearchBatch:
         history=beams.history[:, :1],
         state=jax.tree.map(lambda x: x[:, :1], beams.state),
     )
-    after, new = advance(given, replace(batch, beams=one))
+    after, new = advance(search, replace(batch, beams=one))
     trail = jax.tree.map(lambda x, y: x.at[0].set(y), batch.trail, new)
     return replace(batch, beams=after, trail=trail)
 

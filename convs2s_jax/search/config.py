@@ -169,7 +169,7 @@ class SearchConfig:
 
     @property
     def group_size(self) -> int:
-        """Hypotheses kept alive in each group."""
+        """H, hypotheses kept alive in each group."""
         return self.beam_size // self.diverse_groups
 
     def max_length(self, source_length: int) -> int:

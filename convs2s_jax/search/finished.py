@@ -1,4 +1,8 @@
-"""The finished hypotheses of each sentence, and when its search is over."""
+"""The finished hypotheses of each row of a search, and when the row is over.
+
+R = B * G rows, the groups of the sentences, of H hypotheses each; G = 1 but in diverse search, so that a row is a
+sentence.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +15,13 @@ from convs2s_jax.search.structure import Structure
 
 @struct.dataclass
 class Finished:
-    """The W best finished hypotheses so far, best first; free places have score -inf.
+    """The H best finished hypotheses so far, best first; free places have score -inf.
 
     Attributes:
-      scores: [B, W], normalised.
-      totals: [B, W], cumulative.
-      steps: [B, W] int32, the step that produced the end symbol.
-      beams: [B, W] int32, the live hypothesis it was produced by.
+      scores: [R, H], normalised.
+      totals: [R, H], cumulative.
+      steps: [R, H] int32, the step that produced the end symbol.
+      beams: [R, H] int32, the live hypothesis it was produced by.
     """
 
     scores: Array
@@ -26,9 +30,9 @@ class Finished:
     beams: Array
 
 
-def nothing(B: int, W: int) -> Finished:
-    """W free places for each of B sentences."""
-    none, zero = jnp.full((B, W), -jnp.inf, jnp.float32), jnp.zeros((B, W), jnp.int32)
+def nothing(R: int, H: int) -> Finished:
+    """H free places for each of R rows."""
+    none, zero = jnp.full((R, H), -jnp.inf, jnp.float32), jnp.zeros((R, H), jnp.int32)
     return Finished(none, none, zero, zero)
 
 
@@ -41,7 +45,7 @@ def finish(
     beams: Array,
     coverage: Array | None = None,
 ) -> Finished:
-    """Add the hypotheses that ended at this step to the W best finished ones.
+    """Add the hypotheses that ended at this step to the H best finished ones.
 
     Under fairseq's rule, places go to whoever finishes first; under the exact rule, to the best.
 
@@ -49,11 +53,11 @@ def finish(
       structure, numbers: the options.
       finished: the places so far.
       step: [], the step.
-      totals: [B, W] cumulative scores of those that ended; -inf for those that did not.
-      beams: [B, W], the live hypotheses they came from.
-      coverage: [B, W], the sum over source positions of log min(attention received, 1); None for 0.
+      totals: [R, H] cumulative scores of those that ended; -inf for those that did not.
+      beams: [R, H], the live hypotheses they came from.
+      coverage: [R, H], the sum over source positions of log min(attention received, 1); None for 0.
     """
-    W = totals.shape[1]
+    H = totals.shape[1]
     if structure.stop == "fairseq":
         free = jnp.sum(finished.scores == -jnp.inf, axis=-1, keepdims=True)
         totals = jnp.where(jnp.cumsum(totals > -jnp.inf, axis=-1) <= free, totals, -jnp.inf)
@@ -65,16 +69,16 @@ def finish(
         finished,
         Finished(scores, totals, jnp.full_like(beams, step), beams),
     )
-    _, best = lax.top_k(both.scores, W)
+    _, best = lax.top_k(both.scores, H)
     return jax.tree.map(lambda x: jnp.take_along_axis(x, best, axis=-1, mode="promise_in_bounds"), both)
 
 
 def is_done(
     structure: Structure, numbers: Numbers, finished: Finished, step: Array, best_total: Array, max_lengths: Array
 ) -> Array:
-    """Whether the search of a sentence is over after this step.
+    """Whether the search of a row is over after this step.
 
-    It always ends at the longest allowed length. Before that, fairseq's rule (also for samples) ends it when all W
+    It always ends at the longest allowed length. Before that, fairseq's rule (also for samples) ends it when all H
     places are taken; the exact rule ends it when no live hypothesis can still beat the worst place.
 
     The bound of the exact rule: log-probabilities are not positive, so a live cumulative score c can only fall, except
@@ -86,11 +90,11 @@ def is_done(
       structure, numbers: the options.
       finished: the places, this step's included.
       step: [], the step just done.
-      best_total: [B], the largest live cumulative score.
-      max_lengths: [B], most tokens before the end symbol.
+      best_total: [R], the largest live cumulative score.
+      max_lengths: [R], most tokens before the end symbol.
 
     Returns:
-      [B] bool.
+      [R] bool.
     """
     worst = finished.scores[:, -1]
     if structure.stop != "exact":

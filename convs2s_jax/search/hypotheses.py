@@ -31,12 +31,14 @@ class Hypotheses:
 
 @struct.dataclass
 class Trail:
-    """What each step chose for W live hypotheses of B sentences; stacked over steps, a leading axis is added.
+    """What each step chose for the H live hypotheses of each of R = B * G rows, the groups of B sentences.
+
+    Stacked over steps, a leading axis is added.
 
     Attributes:
-      tokens: [B, W] int32, the symbol that was added.
-      parents: [B, W] int32, the hypothesis that was continued.
-      totals: [B, W], cumulative scores.
+      tokens: [R, H] int32, the symbol that was added.
+      parents: [R, H] int32, the hypothesis that was continued.
+      totals: [R, H], cumulative scores.
     """
 
     tokens: Array
@@ -58,11 +60,11 @@ def trace(finished: Finished, trail: Trail) -> Hypotheses:
     """Follow the finished hypotheses back to their beginnings.
 
     Args:
-      finished: [B, W] each.
-      trail: [L, B, W] each.
+      finished: [R, H] each.
+      trail: [L, R, H] each.
 
     Returns:
-      The hypotheses, L symbols long.
+      The hypotheses of each row, [R, H, ...], L symbols long.
     """
     exists = finished.scores > -jnp.inf
     last = jnp.where(exists, finished.steps, -1)
@@ -83,7 +85,7 @@ def trace(finished: Finished, trail: Trail) -> Hypotheses:
 
 
 def merge_groups(found: Hypotheses, groups: int) -> Hypotheses:
-    """The hypotheses of the groups of each sentence, [B * G, W] -> [B, G * W], best first."""
+    """The hypotheses of the groups of each sentence, [R = B * G, H, ...] -> [B, W = G * H, ...], best first."""
     if groups == 1:
         return found
     together = jax.tree.map(lambda x: x.reshape(x.shape[0] // groups, -1, *x.shape[2:]), found)

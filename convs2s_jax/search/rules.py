@@ -1,4 +1,7 @@
-"""Scores of the next symbol: log-probabilities, penalties, forbidden symbols. B sentences, W hypotheses, V symbols."""
+"""Scores of the next symbol: log-probabilities, penalties, forbidden symbols.
+
+R rows of a search, H hypotheses of each, V symbols.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -85,15 +88,15 @@ class Prices:
     """The number added to the log-probability of each symbol at a step: 0, -unk_penalty, or -inf if forbidden.
 
     Attributes:
-      special: [B, 4], for the four special symbols, by id.
-      others: [B], the same for all other symbols.
+      special: [R, 4], for the four special symbols, by id.
+      others: [R], the same for all other symbols.
     """
 
     special: Array
     others: Array
 
     def dense(self, vocab_size: int) -> Array:
-        """[B, V]."""
+        """[R, V]."""
         rest = jnp.broadcast_to(self.others[:, None], (len(self.others), vocab_size - SPECIAL))
         return jnp.concatenate([self.special, rest], axis=1)
 
@@ -107,7 +110,7 @@ def prices(numbers: Numbers, step: Array, max_lengths: Array) -> Prices:
     Args:
       numbers: the options.
       step: [], tokens that live hypotheses have so far.
-      max_lengths: [B], most tokens before the end symbol.
+      max_lengths: [R], most tokens before the end symbol.
     """
     full = jnp.where(step >= max_lengths, -jnp.inf, jnp.float32(0))
     short = jnp.where(step < jnp.minimum(numbers.min_length, max_lengths), -jnp.inf, jnp.float32(0))
@@ -125,37 +128,37 @@ def repeats(history: Array, step: Array, size: int, vocab_size: int) -> Array:
     """Symbols that would complete an n-gram which the hypothesis already contains.
 
     Args:
-      history: [B, W, L], tokens so far; entries from `step` on are not read.
+      history: [R, H, L], tokens so far; entries from `step` on are not read.
       step: [], number of tokens so far.
       size: n.
       vocab_size: V.
 
     Returns:
-      [B, W, V] bool.
+      [R, H, V] bool.
     """
-    B, W, L = history.shape
+    R, H, L = history.shape
     if size > L:
-        return jnp.zeros((B, W, vocab_size), bool)
+        return jnp.zeros((R, H, vocab_size), bool)
     starts = jnp.arange(L - size + 1)
-    same = jnp.broadcast_to(starts + size <= step, (B, W, len(starts)))
+    same = jnp.broadcast_to(starts + size <= step, (R, H, len(starts)))
     for offset in range(size - 1):
         place = jnp.maximum(step - (size - 1) + offset, 0)
         newest = jax.lax.dynamic_slice_in_dim(history, place, 1, axis=2)
         same = same & (history[:, :, offset : offset + len(starts)] == newest)
     last = history[:, :, size - 1 :]
-    rows = jnp.arange(B * W).reshape(B, W, 1) * vocab_size
-    flat = jnp.zeros(B * W * vocab_size, bool).at[(rows + last).reshape(-1)].max(same.reshape(-1))
-    return flat.reshape(B, W, vocab_size)
+    rows = jnp.arange(R * H).reshape(R, H, 1) * vocab_size
+    flat = jnp.zeros(R * H * vocab_size, bool).at[(rows + last).reshape(-1)].max(same.reshape(-1))
+    return flat.reshape(R, H, vocab_size)
 
 
 def force(scores: Array, log_probs: Array, numbers: Numbers, prefixes: Array, step: Array) -> Array:
     """Within a forced prefix, allow only its next token, with its usual score.
 
     Args:
-      scores: [B, W, V], scores under the other rules.
-      log_probs: [B, W, V].
+      scores: [R, H, V], scores under the other rules.
+      log_probs: [R, H, V].
       numbers: the options.
-      prefixes: [B, P], tokens, then PAD.
+      prefixes: [R, P], tokens, then PAD.
       step: [], tokens that live hypotheses have so far.
     """
     P, V = prefixes.shape[1], log_probs.shape[-1]

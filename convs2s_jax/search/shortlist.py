@@ -175,13 +175,13 @@ def wishes_of(
     allowed = [shortlist.of(source, prefix, *wanted) for source, prefix, wanted in given]
     chosen = union_sizes(plan, allowed, shortlist.size, among=sizes)
 
-    def wishes(group: Sequence[Bucket]) -> Wishes:
+    def selected(group: Sequence[Bucket]) -> Wishes:
         rows = [[nothing if i is None else allowed[i] for i in bucket.padded] for bucket in group]
         parts = [select(each, chosen[b.shape], shortlist.size) for each, b in zip(rows, group, strict=True)]
         words, masks = np.concatenate([p.words for p in parts]), np.concatenate([p.allowed for p in parts])
         return _numbered(Selection(words=words, allowed=masks), group, prefixes, phrases)
 
-    return wishes
+    return selected
 
 
 def _numbered(
@@ -191,13 +191,13 @@ def _numbered(
     phrases: Sequence[Sequence[Tokens]],
 ) -> Wishes:
     """The wishes of the rows of some batches; those of no sentence wish nothing."""
-    begins: list[Tokens] = []
-    holds: list[Sequence[Tokens]] = []
+    row_prefixes: list[Tokens] = []
+    row_phrases: list[Sequence[Tokens]] = []
     for device, bucket in enumerate(group):
         words = None if selection is None else selection.words[device]
-        begins += [() if i is None else _numbers(words, prefixes[i]) for i in bucket.padded]
-        holds += [() if i is None else [_numbers(words, phrase) for phrase in phrases[i]] for i in bucket.padded]
-    return Wishes(selection, begins, holds)
+        row_prefixes += [() if i is None else _numbers(words, prefixes[i]) for i in bucket.padded]
+        row_phrases += [() if i is None else [_numbers(words, phrase) for phrase in phrases[i]] for i in bucket.padded]
+    return Wishes(selection, row_prefixes, row_phrases)
 
 
 def _numbers(words: np.ndarray | None, tokens: Tokens) -> Tokens:

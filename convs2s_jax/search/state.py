@@ -1,7 +1,7 @@
 """The state of a search between two steps, and how a batch of sentences gets smaller.
 
-B sentences in a batch, G groups of W hypotheses for each (G = 1 but in diverse search), R = B * G. The network sees
-N = R * W rows, those of a sentence side by side.
+B sentences in a batch, a beam of W for each, in G groups of H = W // G hypotheses (G = 1 but in diverse search); R =
+B * G rows of the search. The network sees N = R * H = B * W rows, those of a sentence side by side.
 """
 
 from dataclasses import replace
@@ -30,12 +30,12 @@ class Beams:
 
     Attributes:
       step: [], tokens that live hypotheses have.
-      last: [R, W], the last symbol of each hypothesis.
-      totals: [R, W], cumulative scores; -inf for hypotheses that may not be continued.
+      last: [R, H], the last symbol of each hypothesis.
+      totals: [R, H], cumulative scores; -inf for hypotheses that may not be continued.
       cache: [N, ...], the network's.
-      finished: [R, W].
-      history: [R, W, L], tokens so far; L = 0 if no rule needs them.
-      state: [R, W, ...], the strategy's.
+      finished: [R, H].
+      history: [R, H, L], tokens so far; L = 0 if no rule needs them.
+      state: [R, H, ...], the strategy's.
     """
 
     step: Array
@@ -56,7 +56,7 @@ class SearchBatch:
       memory: [B, ...], what the network reads.
       request: [R, ...], what is asked of them.
       beams: the state of their search.
-      trail: [steps, R, W], what was chosen at each step.
+      trail: [steps, R, H], what was chosen at each step.
     """
 
     places: Array
@@ -100,31 +100,31 @@ def begin(
     start: int,
 ) -> SearchBatch:
     """The state before the first step. If hypotheses start equal, only the first of each group may be continued."""
-    B, W, G = request.max_lengths.shape[0], structure.group_size, structure.groups
+    B, H, G = request.max_lengths.shape[0], structure.group_size, structure.groups
     request = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), request)
     longest = jnp.clip(request.max_lengths, 0, limit - 1).astype(jnp.int32)
     request = replace(request, max_lengths=longest)
     R = B * G
-    totals = jnp.full((R, W), -jnp.inf, jnp.float32).at[:, : 1 if strategy.starts_as_one else W].set(0.0)
+    totals = jnp.full((R, H), -jnp.inf, jnp.float32).at[:, : 1 if strategy.starts_as_one else H].set(0.0)
     steps = limit + chunk  # whole chunks, from whichever step on
     beams = Beams(
         step=jnp.int32(0),
-        last=jnp.full((R, W), start, jnp.int32),
+        last=jnp.full((R, H), start, jnp.int32),
         totals=totals,
         cache=cache,
-        finished=nothing(R, W),
-        history=jnp.zeros((R, W, steps if structure.no_repeat_ngram else 0), jnp.int32),
-        state=strategy.start(request, W),
+        finished=nothing(R, H),
+        history=jnp.zeros((R, H, steps if structure.no_repeat_ngram else 0), jnp.int32),
+        state=strategy.start(request, H),
     )
-    shape = (steps, R, W)
+    shape = (steps, R, H)
     trail = Trail(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
     return SearchBatch(jnp.arange(B, dtype=jnp.int32), memory, request, beams, trail)
 
 
 def reorder(cache: StepCache, parents: Array, width: int) -> StepCache:
-    """Give each live hypothesis [R, W] the cache of the one of its sentence's `width` that it continues."""
-    R, W = parents.shape
-    if W == 1 and width == 1:
+    """Give each live hypothesis [R, H] the cache of the one of its group's `width` that it continues."""
+    R, H = parents.shape
+    if H == 1 and width == 1:
         return cache
-    rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * width + parents).reshape(R * W)
+    rows = (jnp.arange(R, dtype=jnp.int32)[:, None] * width + parents).reshape(R * H)
     return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), cache)

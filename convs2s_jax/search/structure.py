@@ -13,7 +13,7 @@ class Structure:
     """The static part of a search's options; hashable.
 
     Attributes:
-      beam_size: hypotheses kept alive and returned for each sentence, in all groups together.
+      beam_size: W, hypotheses kept alive and returned for each sentence, in all groups together.
       groups: G, groups of hypotheses that are searched side by side.
       stop: as in `SearchConfig`.
       length_penalty: what cumulative scores are divided by: nothing, a power of the length, or equation 14 of Wu et al.
@@ -37,7 +37,7 @@ class Structure:
 
     @property
     def group_size(self) -> int:
-        """W, hypotheses kept alive in each group."""
+        """H, hypotheses kept alive in each group."""
         return self.beam_size // self.groups
 
 

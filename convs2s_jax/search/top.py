@@ -24,30 +24,30 @@ def is_large(vocab_size: int) -> bool:
 
 
 def top(scores: Array, k: int, *, block: int | None = None) -> tuple[Array, Array, Array]:
-    """The k best of the W * V continuations of each sentence, best first; ties in order of their index.
+    """The k best of the H * V continuations of each row, best first; ties in order of their index.
 
     The vocabulary is cut into blocks, and the k best elements lie in the k blocks with the largest maxima. So one
     vectorised maximum over all scores leaves k * block elements to select from. The result is exactly that of
-    `lax.top_k(scores.reshape(B, W * V), k)`, in less than half the time on a CPU at V = 10,000.
+    `lax.top_k(scores.reshape(R, H * V), k)`, in less than half the time on a CPU at V = 10,000.
 
     Args:
-      scores: [B, W, V] float32.
-      k: at most W * V.
+      scores: [R, H, V] float32.
+      k: at most H * V.
       block: size of the blocks, close to 128 if not given. A vocabulary of fewer than four blocks is not cut.
 
     Returns:
-      values [B, k], beams [B, k] int32 in 0..W-1, tokens [B, k] int32 in 0..V-1.
+      values [R, k], beams [R, k] int32 in 0..H-1, tokens [R, k] int32 in 0..V-1.
     """
-    B, W, V = scores.shape
-    if not 1 <= k <= W * V:
-        raise ValueError(f"k is {k}, but there are {W} * {V} continuations")
+    R, H, V = scores.shape
+    if not 1 <= k <= H * V:
+        raise ValueError(f"k is {k}, but there are {H} * {V} continuations")
     block = block or block_size(V)
     if 4 * block > V:
-        values, index = lax.top_k(scores.reshape(B, W * V), k)
+        values, index = lax.top_k(scores.reshape(R, H * V), k)
         return values, index // V, index % V
     beams, columns = _best_blocks(_block_maxima(scores, block), k, block)
     found = _elements(scores, beams, columns)
-    values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(B, -1), k)
+    values, place = lax.top_k(jnp.where(columns < V, found, -jnp.inf).reshape(R, -1), k)
     return values, _pick(beams, place), _pick(columns, place)
 
 
@@ -60,10 +60,10 @@ def top_of_logits(
     elements of the chosen blocks are scored. The logits are read twice, for the maxima and for the sum of exponentials.
 
     Args:
-      logits: [B, W, V] float32, V at least four blocks.
-      totals: [B, W], cumulative scores.
-      prices: what is added to each symbol's log-probability, for B sentences.
-      k: at most W * V.
+      logits: [R, H, V] float32, V at least four blocks.
+      totals: [R, H], cumulative scores.
+      prices: what is added to each symbol's log-probability, for R rows.
+      k: at most H * V.
       temperature: logits are divided by it.
       block: size of the blocks, near 128 if not given.
 
@@ -96,22 +96,22 @@ def top_of_logits(
 
 
 def _best_blocks(maxima: Array, k: int, block: int) -> tuple[Array, Array]:
-    """The hypothesis and the columns of each element of the k blocks [B, W, M] with the largest maxima.
+    """The hypothesis and the columns of each element of the k blocks [R, H, M] with the largest maxima.
 
-    Both [B, k, block]; columns of the last block may lie beyond the vocabulary.
+    Both [R, k, block]; columns of the last block may lie beyond the vocabulary.
     """
-    B, W, M = maxima.shape
-    _, chosen = lax.top_k(maxima.reshape(B, W * M), min(k, W * M))
+    R, H, M = maxima.shape
+    _, chosen = lax.top_k(maxima.reshape(R, H * M), min(k, H * M))
     chosen = jnp.sort(chosen, axis=-1)[..., None]  # so that the first of equal scores stays the first
     columns = (chosen % M) * block + jnp.arange(block, dtype=chosen.dtype)[None, None]
     return jnp.broadcast_to(chosen // M, columns.shape), columns
 
 
 def _elements(scores: Array, beams: Array, columns: Array) -> Array:
-    """Scores [B, W, V] at beams and columns [B, X, Y]; columns beyond the vocabulary give arbitrary values."""
-    B, W, V = scores.shape
-    index = (beams * V + jnp.minimum(columns, V - 1)).reshape(B, -1)
-    found = jnp.take_along_axis(scores.reshape(B, W * V), index, axis=1, mode="promise_in_bounds")
+    """Scores [R, H, V] at beams and columns [R, X, Y]; columns beyond the vocabulary give arbitrary values."""
+    R, H, V = scores.shape
+    index = (beams * V + jnp.minimum(columns, V - 1)).reshape(R, -1)
+    found = jnp.take_along_axis(scores.reshape(R, H * V), index, axis=1, mode="promise_in_bounds")
     return found.reshape(columns.shape)
 
 
@@ -120,10 +120,10 @@ def _pick(x: Array, place: Array) -> Array:
 
 
 def _block_maxima(scores: Array, block: int) -> Array:
-    """[B, W, V] -> [B, W, ceil(V / block)]. Cut, not padded: padding would cost a copy of all scores."""
-    B, W, V = scores.shape
+    """[R, H, V] -> [R, H, ceil(V / block)]. Cut, not padded: padding would cost a copy of all scores."""
+    R, H, V = scores.shape
     whole = V // block * block
-    maxima = scores[..., :whole].reshape(B, W, whole // block, block).max(-1)
+    maxima = scores[..., :whole].reshape(R, H, whole // block, block).max(-1)
     if whole == V:
         return maxima
     return jnp.concatenate([maxima, scores[..., whole:].max(-1, keepdims=True)], axis=-1)

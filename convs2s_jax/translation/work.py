@@ -101,7 +101,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
 
 def made_of(options: Options, translator: Translator, search: SearchConfig, work: Work) -> resuming.MadeOf:
     """What decides the bytes of the output: flags, model and texts."""
-    constraints, dictionary, few = work.constraints, work.dictionary, translator.shortlist
+    constraints, dictionary, shortlist = work.constraints, work.dictionary, translator.shortlist
     texts = {
         "the input": work.lines,
         "the reference": work.references[0] if work.references and options.format == "fairseq" else None,
@@ -120,6 +120,8 @@ def made_of(options: Options, translator: Translator, search: SearchConfig, work
         **{f"--{name}": value for name, value in to_dict(search).items()},
         "--seed": options.seed or 0,
         "the model": translator.fingerprints,
-        "the file of --shortlist": None if few is None else checksum(few.always, few.words, few.offsets),
+        "the file of --shortlist": None
+        if shortlist is None
+        else checksum(shortlist.always, shortlist.words, shortlist.offsets),
         **{name: None if lines is None else resuming.digest_of(lines) for name, lines in texts.items()},
     }

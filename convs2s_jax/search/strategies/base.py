@@ -1,6 +1,6 @@
 """The strategy interface, and the view of a search step that strategies get.
 
-B sentences, G groups of W hypotheses for each, R = B * G; V symbols.
+B sentences, a beam of W for each, in G groups of H = W // G hypotheses; R = B * G rows of a search; V symbols.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from convs2s_jax.search.request import Request
 from convs2s_jax.search.structure import Structure
 
 State = Any
-"""A pytree of a strategy's own, [R, W] on the first two axes of every leaf."""
+"""A pytree of a strategy's own, [R, H] on the first two axes of every leaf."""
 
 
 class Candidates(NamedTuple):
     """Continuations, in the order in which they get places in the beam.
 
     Attributes:
-      totals: [R, 2W], cumulative scores; -inf where there is none.
-      parents: [R, 2W] int32 in 0..W-1, the hypotheses that they continue.
-      tokens: [R, 2W] int32, the symbols that they add.
+      totals: [R, 2H], cumulative scores; -inf where there is none.
+      parents: [R, 2H] int32 in 0..H-1, the hypotheses that they continue.
+      tokens: [R, 2H] int32, the symbols that they add.
     """
 
     totals: Array
@@ -43,10 +43,10 @@ class View:
       numbers: the traced options.
       request: what is asked of each sentence, [R, ...].
       step: [], tokens that live hypotheses have so far.
-      totals: [R, W], cumulative scores of live hypotheses; -inf for those that may not be continued.
-      history: [R, W, L], their tokens so far; L = 0 if no rule needs them.
+      totals: [R, H], cumulative scores of live hypotheses; -inf for those that may not be continued.
+      history: [R, H, L], their tokens so far; L = 0 if no rule needs them.
       state: the strategy's own state.
-      logits: output of the network's step, [R * W, V] or more axes (see `rules.log_probabilities`).
+      logits: output of the network's step, [R * H, V] or more axes (see `rules.log_probabilities`).
     """
 
     structure: Structure
@@ -63,7 +63,7 @@ class View:
         return rules.prices(self.numbers, self.step, self.request.max_lengths)
 
     def scores(self, own_rule: Callable[[Array, Array], Array] | None = None) -> Array:
-        """What each continuation adds to the cumulative score, [R, W, V]: its log-probability under all rules.
+        """What each continuation adds to the cumulative score, [R, H, V]: its log-probability under all rules.
 
         Args:
           own_rule: a rule of the strategy itself, called with the scores after the blocked n-grams and with those
@@ -104,15 +104,15 @@ class Strategy(NamedTuple):
 
     Attributes:
       choose: the candidates of a step.
-      start: the strategy's state before the first step, of a request [R, ...] and W.
+      start: the strategy's state before the first step, of a request [R, ...] and H.
       follow: the state of hypotheses that continue `parents` [R, X] by `tokens` [R, X].
       check: refuses, with a ValueError, a request that the strategy cannot serve.
       stop: a stopping rule in the place of the structure's, such as the one for samples, which all have to finish;
         None to leave that.
-      starts_as_one: whether the W hypotheses of a group are the same until the first symbol, so that only one of them
+      starts_as_one: whether the H hypotheses of a group are the same until the first symbol, so that only one of them
         is continued.
       first_step_on_one_row: whether `choose` may be given one hypothesis of each sentence at the first step, all of
-        whose 2W candidates it finds.
+        whose 2H candidates it finds.
     """
 
     choose: Callable[[View], Candidates]

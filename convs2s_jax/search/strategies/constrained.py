@@ -4,7 +4,7 @@ A vectorised form of dynamic beam allocation (Post & Vilar 2018): a bank holds t
 number of constraint tokens, and the beam is shared among the banks. Here places are given out in rounds, the best
 candidate of each bank first, so that a bank with few candidates leaves its places to the others.
 
-R sentences, W hypotheses of each, C phrases of at most K tokens.
+R = B sentences (G = 1), H = W hypotheses of each, C phrases of at most K tokens.
 """
 
 import jax.numpy as jnp
@@ -22,19 +22,19 @@ class Progress:
     """The progress of hypotheses in their phrases.
 
     Attributes:
-      met: [R, W, C] bool, phrases that have occurred.
-      recent: [R, W, K] int32, the last K tokens, newest last; PAD before the first.
+      met: [R, H, C] bool, phrases that have occurred.
+      recent: [R, H, K] int32, the last K tokens, newest last; PAD before the first.
     """
 
     met: Array
     recent: Array
 
 
-def start(request: Request, W: int) -> Progress:
+def start(request: Request, H: int) -> Progress:
     """Nothing produced: only empty phrases are met."""
     R, C, K = request.phrases.shape
-    met = jnp.broadcast_to((lengths(request.phrases) == 0)[:, None], (R, W, C))
-    return Progress(met=met, recent=jnp.full((R, W, K), PAD, jnp.int32))
+    met = jnp.broadcast_to((lengths(request.phrases) == 0)[:, None], (R, H, C))
+    return Progress(met=met, recent=jnp.full((R, H, K), PAD, jnp.int32))
 
 
 def follow(progress: Progress, request: Request, parents: Array, tokens: Array) -> Progress:
@@ -82,20 +82,20 @@ def restrict(scores: Array, free: Array, progress: Progress, phrases: Array, roo
     Where the other rules leave nothing, the tokens that continue a phrase may be taken all the same.
 
     Args:
-      scores: [R, W, V], under the other rules.
-      free: [R, W, V], what a token costs that may be taken all the same.
-      progress: of the R * W hypotheses.
+      scores: [R, H, V], under the other rules.
+      free: [R, H, V], what a token costs that may be taken all the same.
+      progress: of the R * H hypotheses.
       phrases: [R, C, K].
       room: [R], number of tokens that may still be produced before the end symbol.
 
     Returns:
-      [R, W, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.
+      [R, H, V]; of a hypothesis that can meet its phrases one after the other within `room`, only such continuations.
     """
-    R, W, V = scores.shape
+    R, H, V = scores.shape
     unmet = ~progress.met
     begun = spelt(progress.recent, phrases)[..., :-1] & unmet[..., None]
     token = jnp.where(begun, phrases[:, None], V)  # V: out of bounds, dropped
-    rows, beams = jnp.arange(R)[:, None, None, None], jnp.arange(W)[None, :, None, None]
+    rows, beams = jnp.arange(R)[:, None, None, None], jnp.arange(H)[None, :, None, None]
     after = jnp.broadcast_to(jnp.arange(1, phrases.shape[-1] + 1, dtype=jnp.int32), token.shape)
     gain = jnp.zeros(scores.shape, jnp.int32).at[rows, beams, token].max(after, mode="drop")
     remaining = jnp.sum(jnp.where(unmet, lengths(phrases)[:, None], 0), axis=-1)[..., None]
@@ -118,28 +118,28 @@ def next_tokens(spelt: Array, phrases: Array) -> Array:
 def choose(view: View) -> Candidates:
     """The candidates of each sentence, the places of the beam shared out over the banks.
 
-    Candidates are the 2W best continuations, each hypothesis's best one, and each hypothesis's next token of each
+    Candidates are the 2H best continuations, each hypothesis's best one, and each hypothesis's next token of each
     phrase (Post & Vilar, section 3.1).
     """
     phrases, progress = view.request.phrases, view.state
     room = view.request.max_lengths - view.step
     scores = view.scores(lambda ruled, free: restrict(ruled, free, progress, phrases, room))
-    R, W, V = scores.shape
+    R, H, V = scores.shape
     C = phrases.shape[1]
     wanted = jnp.where(progress.met, PAD, next_tokens(matched(progress.recent, phrases), phrases))
     best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
-    every = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32)[None, :, None], (R, W, C + 1)).reshape(R, -1)
+    every = jnp.broadcast_to(jnp.arange(H, dtype=jnp.int32)[None, :, None], (R, H, C + 1)).reshape(R, -1)
     more = jnp.concatenate([best[..., None], wanted], axis=-1).reshape(R, -1)
     summed = scores + view.totals[:, :, None]
-    _, top_parents, top_tokens = top(summed, 2 * W)
+    _, top_parents, top_tokens = top(summed, 2 * H)
     parents = jnp.concatenate([top_parents, every], axis=-1)
     tokens = jnp.concatenate([top_tokens, more], axis=-1)
     index = parents * V + tokens
-    found = jnp.take_along_axis(summed.reshape(R, W * V), index, axis=-1)
+    found = jnp.take_along_axis(summed.reshape(R, H * V), index, axis=-1)
     earlier = jnp.tri(index.shape[1], k=-1, dtype=bool)[None]
     twice = jnp.any((index[:, :, None] == index[:, None, :]) & earlier, axis=-1)
     found = jnp.where(twice, -jnp.inf, found)
-    order = round_the_banks(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * W]
+    order = round_the_banks(found, bank(follow(progress, view.request, parents, tokens), phrases))[:, : 2 * H]
     return Candidates(*(jnp.take_along_axis(x, order, axis=-1) for x in (found, parents, tokens)))
 
 

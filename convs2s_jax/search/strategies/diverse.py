@@ -16,19 +16,19 @@ def choose(view: View) -> Candidates:
     """
     G, strength = view.structure.groups, view.numbers.diverse_strength
     scores = view.scores()
-    R, W, V = scores.shape
-    grouped = (scores + view.totals[:, :, None]).reshape(R // G, G, W, V)
+    R, H, V = scores.shape
+    grouped = (scores + view.totals[:, :, None]).reshape(R // G, G, H, V)
     times = jnp.zeros((R // G, V), jnp.float32)
     sentence = jnp.arange(R // G)[:, None]
     results = []
     for group in range(G):
-        steered, beams, tokens = top(grouped[:, group] - strength * times[:, None, :], 2 * W)
-        found = grouped[:, group].reshape(R // G, W * V)
+        steered, beams, tokens = top(grouped[:, group] - strength * times[:, None, :], 2 * H)
+        found = grouped[:, group].reshape(R // G, H * V)
         results.append((jnp.take_along_axis(found, beams * V + tokens, axis=-1), beams, tokens))
         lives = (tokens != EOS) & (steered > -jnp.inf)
-        chosen = lives & (jnp.cumsum(lives, axis=-1) <= W)
+        chosen = lives & (jnp.cumsum(lives, axis=-1) <= H)
         times = times.at[sentence, tokens].add(chosen.astype(times.dtype))
-    totals, beams, tokens = (jnp.stack(x, axis=1).reshape(R, 2 * W) for x in zip(*results, strict=True))
+    totals, beams, tokens = (jnp.stack(x, axis=1).reshape(R, 2 * H) for x in zip(*results, strict=True))
     return Candidates(totals, beams, tokens)
 
 

@@ -1,4 +1,4 @@
-"""Plain beam search: the candidates are the 2W continuations of the highest cumulative scores."""
+"""Plain beam search: the candidates are the 2H continuations of the highest cumulative scores."""
 
 import jax.numpy as jnp
 
@@ -8,7 +8,7 @@ from convs2s_jax.search.top import is_large, top, top_of_logits
 
 
 def choose(view: View) -> Candidates:
-    """The 2W best continuations, best first.
+    """The 2H best continuations, best first.
 
     Where no rule looks at single continuations, the softmax over a large vocabulary is never written out.
     """

@@ -12,24 +12,24 @@ from convs2s_jax.search.structure import Structure
 
 
 def choose(view: View) -> Candidates:
-    """One symbol for each of the W samples of a sentence: the one with the largest score + Gumbel noise.
+    """One symbol for each of the H = W samples of a sentence (R = B): the one with the largest score + Gumbel noise.
 
     The noise depends on the sentence's key, the step, and the sample's place among those that have not ended. It does
     not depend on the batch or its shape. The begin symbol is never drawn, as in fairseq, which leaves out the first two
     symbols; its probability is shared by the others in proportion to theirs.
 
     Returns:
-      The W samples, then W candidates of score -inf to fill up the 2W.
+      The H samples, then H candidates of score -inf to fill up the 2H.
     """
     keys = view.request.keys
     assert keys is not None  # `check` has seen to it
     scores = view.scores(lambda ruled, _free: ruled.at[..., BOS].set(-jnp.inf))
-    B, W, V = scores.shape
-    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (W, V)))(keys)
+    R, H, V = scores.shape
+    noise = jax.vmap(lambda key: jax.random.gumbel(jax.random.fold_in(key, view.step), (H, V)))(keys)
     tokens = jnp.argmax(keep(view.structure, view.numbers, scores) + noise, axis=-1).astype(jnp.int32)
     new = view.totals + jnp.take_along_axis(scores, tokens[..., None], axis=-1)[..., 0]
-    own = jnp.broadcast_to(jnp.arange(W, dtype=jnp.int32), (B, W))
-    dead = jnp.full((B, W), -jnp.inf, new.dtype)
+    own = jnp.broadcast_to(jnp.arange(H, dtype=jnp.int32), (R, H))
+    dead = jnp.full((R, H), -jnp.inf, new.dtype)
     return Candidates(
         jnp.concatenate([new, dead], axis=-1),
         jnp.concatenate([own, own], axis=-1),
