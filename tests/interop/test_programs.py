@@ -1,16 +1,20 @@
 """Exported programs translate as decoding does, and need none of this package."""
 
 import ast
+import contextlib
 import gzip
+import importlib.util
 import io
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
 import tarfile
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -172,6 +176,96 @@ def test_the_runtime_refuses_what_is_no_text_in_the_words_of_decoding(name, data
     with pytest.raises(SystemExit) as ended:
         runtime.main()
     assert (ended.value.code, capsys.readouterr().err) == (2, f"translate.py: {expected.value}\n")
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A function that runs the program of an export whose model turns lines around; it returns status and message."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    content = {field: {} for field in runtime.FIELDS} | {"format": runtime.FORMAT, "files": {"src.model": "0"}}
+    (folder / "manifest.json").write_text(json.dumps(content))
+    for name in ("src.model", "requirements.txt", "translate.py"):
+        (folder / name).write_bytes(Path(runtime.__file__).read_bytes())
+    spec = importlib.util.spec_from_file_location("translate", folder / "translate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = SimpleNamespace(translate=lambda lines, **_: [line[::-1] for line in lines])
+    monkeypatch.setattr(module, "Model", lambda: model)
+    monkeypatch.chdir(folder)
+
+    def run(*flags, stdin=os.devnull):
+        before, error = os.dup(0), io.StringIO()
+        with open(stdin, "rb") as file, contextlib.redirect_stderr(error):
+            os.dup2(file.fileno(), 0)
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.FileIO(0, closefd=False)))
+            monkeypatch.setattr("sys.argv", ["translate.py", *flags])
+            try:
+                module.main()
+            except SystemExit as ended:
+                return ended.code, error.getvalue()
+            finally:
+                os.dup2(before, 0)
+                os.close(before)
+        return 0, error.getvalue()
+
+    run.module = module
+    return run
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "src.model", "requirements.txt", "translate.py", "link", "text"])
+def test_an_output_that_is_the_input_or_belongs_to_the_export_is_refused(name, program):
+    Path("link").symlink_to("translate.py")
+    Path("text").write_text("abc\n")
+    before, whose = Path(name).read_bytes(), "the file of --input" if name == "text" else "a file of this export"
+    message = f"translate.py: --output={name} is {whose}: it would be overwritten; give another\n"
+    assert program("--input=text", f"--output={name}") == (2, message)
+    assert program(f"--output={name}", stdin="text") == (2, message)
+    assert Path(name).read_bytes() == before
+
+
+def test_an_output_is_replaced_as_a_whole(program, monkeypatch):
+    Path("text").write_text("abc\n")
+    Path("other").write_text("kept")
+    Path("other").chmod(0o640)
+    os.link("other", "before")
+    Path("link").symlink_to("other")
+    assert program("--input=text", "--output=link") == (0, "")
+    assert (Path("link").is_symlink(), Path("other").read_text(), Path("before").read_text()) == (True, "cba\n", "kept")
+    assert Path("other").stat().st_mode & 0o777 == 0o640
+    monkeypatch.setattr(os, "replace", lambda *_: os.stat("nowhere"))
+    status, message = program("--input=text", "--output=new")
+    assert (status, message.endswith("cannot be written: No such file or directory; give another file\n")) == (2, True)
+    assert not [*Path().glob(".*"), *Path().glob("new")]
+
+
+def test_pipes_and_standard_output_under_another_name_are_written_as_they_are(program, capfd):
+    Path("text").write_text("abc\n")
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert program("--input=text", "--output=pipe") == (0, "")
+    assert os.read(reader, 9) == b"cba\n"
+    os.close(reader)
+    for output in ("-", "/dev/stdout", f"/proc/{os.getpid()}/fd/1"):
+        assert program("--input=text", f"--output={output}") == (0, "")
+    assert capfd.readouterr().out == "cba\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (
+            ["--input=nowhere"],
+            "--input=nowhere cannot be read: No such file or directory; give the name of a text file",
+        ),
+        (["--input=."], "--input=. cannot be read: Is a directory; give the name of a text file"),
+        (["--output=a/b"], "--output=a/b cannot be written: No such file or directory; give another file"),
+        (["--output=."], "--output=. cannot be written: Is a directory; give another file"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_is_named_before_the_work(flags, sentence, program, monkeypatch):
+    monkeypatch.setattr(program.module, "Model", lambda: pytest.fail("too late"))
+    assert program(*flags) == (2, f"translate.py: {sentence}\n")
 
 
 def test_a_line_that_no_program_holds_is_named(convs2s):

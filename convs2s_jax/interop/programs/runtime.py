@@ -1,8 +1,8 @@
 """Translate with an exported model:  python translate.py [--input=FILE] [--output=FILE] [--nbest=N]
 
 Reads standard input and writes standard output unless told otherwise: one line in, one line out, the input plain or
-gzipped. With --nbest, N
-hypotheses a line: number, score and text, separated by tabs. From Python:
+gzipped. With --nbest, N hypotheses a line: number, score and text, separated by tabs. A file of --output is replaced
+as a whole when all is translated. From Python:
 
     from translate import Model
     Model("FOLDER").translate(["April 4, 1989"])
@@ -12,13 +12,18 @@ This file and its folder need jax, numpy, sentencepiece and flatbuffers (require
 
 import argparse
 import base64
+import errno
 import functools
 import gzip
 import hashlib
 import itertools
 import json
 import math
+import os
+import shutil
 import sys
+import tempfile
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,6 +47,7 @@ FIELDS = {
     "files",
 }
 BOS, PAD, EOS, UNK = range(4)
+STDIN, STDOUT = 0, 1
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 SPACE = "\u2581"
 MARK, END = "@@", "</w>"
@@ -59,19 +65,7 @@ class Model:
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
         """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
         self.folder = Path(folder)
-        try:
-            self.manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ExportError(f"{self.folder}/manifest.json cannot be read ({error}): export the model again") from None
-        if not isinstance(self.manifest, dict):
-            raise ExportError(f"{self.folder}/manifest.json is damaged: copy the folder again")
-        if self.manifest.get("format") != FORMAT:
-            raise ExportError(
-                f"{self.folder} has format {self.manifest.get('format')}, and this program reads {FORMAT}: use the "
-                "translate.py of that folder"
-            )
-        if missing := sorted(FIELDS - self.manifest.keys()):
-            raise ExportError(f"{self.folder}/manifest.json is damaged: it has no {missing[0]}; copy the folder again")
+        self.manifest = _manifest(self.folder)
         self._check_files()
         self._src, self._tgt = (_VOCABULARIES[v["kind"]](self.folder / v["file"]) for v in self.manifest["vocabulary"])
         stored = _safetensors(self.folder / self.manifest["parameters"]["file"])
@@ -172,6 +166,24 @@ class Model:
                 ) from None
             if hashlib.sha256(content).hexdigest() != digest:
                 raise ExportError(f"{self.folder / name} is damaged: copy the folder again")
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What the folder says of itself. Raises ExportError for a damaged folder."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{folder}/manifest.json cannot be read ({error}): export the model again") from None
+    if not isinstance(manifest, dict):
+        raise ExportError(f"{folder}/manifest.json is damaged: copy the folder again")
+    if manifest.get("format") != FORMAT:
+        raise ExportError(
+            f"{folder} has format {manifest.get('format')}, and this program reads {FORMAT}: use the translate.py of "
+            "that folder"
+        )
+    if missing := sorted(FIELDS - manifest.keys()):
+        raise ExportError(f"{folder}/manifest.json is damaged: it has no {missing[0]}; copy the folder again")
+    return manifest
 
 
 class Pieces:
@@ -306,8 +318,12 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _lines(path: str) -> list[str]:
     """The lines of a UTF-8 text, plain or gzipped; "-" is standard input. Raises ExportError where it is none."""
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     name = "standard input" if path == "-" else path
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        which = name if path == "-" else f"--input={path}"
+        raise ExportError(f"{which} cannot be read: {error.strerror}; give the name of a text file") from error
     try:
         if data.startswith(GZIP) or path.endswith(".gz"):
             data = gzip.decompress(data)
@@ -324,6 +340,81 @@ def _lines(path: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
+def _check_output(output: str, source: str, folder: Path) -> None:
+    """Refuse an output that cannot be written, or by which the input or a file of the export would be lost.
+
+    Args:
+      output, source: of --output and --input; "-" for standard output and standard input.
+      folder: of the export.
+    """
+    if _is_stdout(output):
+        return
+    if os.path.isfile(output):  # neither a device nor a pipe
+        if _same(output, STDIN if source == "-" else source):
+            raise ExportError(f"--output={output} is the file of --input: it would be overwritten; give another")
+        own = (Path(__file__).name, "manifest.json", "requirements.txt", *_manifest(folder)["files"])
+        if any(_same(output, folder / name) for name in own):
+            raise ExportError(f"--output={output} is a file of this export: it would be overwritten; give another")
+    try:
+        if os.path.isdir(output):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not _is_special(output):
+            with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(output))):
+                pass
+    except OSError as error:
+        raise _unwritable(output, error) from error
+
+
+def _write(output: str, content: bytes) -> None:
+    """Write the output: a file as a whole, by a new one in its place; pipes and devices as they are."""
+    try:
+        if _is_stdout(output):
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        elif _is_special(output):
+            Path(output).write_bytes(content)
+        else:
+            _replace(Path(os.path.realpath(output)), content)  # a link stays one
+    except OSError as error:
+        if _is_stdout(output):  # what is left in the buffer would fail again at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        raise _unwritable(output, error) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file atomically; one that is there keeps its permissions."""
+    part = path.with_name(f".translate-{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _is_stdout(output: str) -> bool:
+    """Whether it is standard output, also as /dev/stdout, which may be a file that more is written to."""
+    return output == "-" or _same(output, STDOUT)
+
+
+def _is_special(output: str) -> bool:
+    return os.path.exists(output) and not os.path.isfile(output)
+
+
+def _same(path: str | Path, other: str | Path | int) -> bool:
+    """Whether two names are those of one file; the other may be the number of an open one."""
+    try:
+        return os.path.samestat(os.stat(path), os.stat(other))
+    except OSError:  # one of them is not there
+        return False
+
+
+def _unwritable(output: str, error: OSError) -> ExportError:
+    name = "standard output" if output == "-" else f"--output={output}"
+    return ExportError(f"{name} cannot be written: {error.strerror}; give another file")
+
+
 def main() -> None:
     """Translate a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -332,15 +423,12 @@ def main() -> None:
     parser.add_argument("--nbest", type=int, default=1)
     options = parser.parse_args()
     try:
+        _check_output(options.output, options.input, Path(__file__).parent)
         lines = _lines(options.input)
         results = Model().translate(lines, nbest=options.nbest)
         if options.nbest > 1:
             results = [f"{i}\t{score}\t{text}" for i, found in enumerate(results) for score, text in found]
-        output = "".join(f"{result}\n" for result in results).encode("utf-8")
-        if options.output == "-":
-            sys.stdout.buffer.write(output)
-        else:
-            Path(options.output).write_bytes(output)
+        _write(options.output, "".join(f"{result}\n" for result in results).encode("utf-8"))
     except (ExportError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
