@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import importlib.resources
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,17 +13,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from convs2s_jax.core.errors import did_you_mean
+from convs2s_jax.core.errors import did_you_mean, shown
 from convs2s_jax.serving.engine import Engine
 from convs2s_jax.serving.messages import Problem, TranslationAnswer, TranslationRequest
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.serving.service import RETRY, Service
 
+TRANSLATE = "/translate"
 GONE = 499
 """Status of a request whose client has left, as proxies write it."""
 TAKEN = (200, 500, 504)
 """Statuses of requests whose lines were translated, or tried; others are refusals."""
-PAGE = {"index.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
+INDEX = "index.html"
+PAGE = {INDEX: "text/html", "page.js": "text/javascript", "page.css": "text/css"}
 """Files of the page for people and their types."""
 SHARED = {"attention.js": "text/javascript", "attention.css": "text/css"}
 """Files that the page shares with reports (`translation/static`)."""
@@ -80,7 +83,7 @@ def make(
 def _add_routes(app: FastAPI) -> None:
     problems: dict[int | str, Any] = {status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503, 504)}
 
-    @app.post("/translate", response_model=TranslationAnswer, responses=problems)
+    @app.post(TRANSLATE, response_model=TranslationAnswer, responses=problems)
     async def translate(request: Request, asked: TranslationRequest) -> Response:
         """Translate lines. Lines of requests that arrive together share a batch, which changes no translation."""
         service: Service = request.app.state.service
@@ -131,20 +134,13 @@ def _add_routes(app: FastAPI) -> None:
     async def metrics(request: Request) -> Response:
         return Response(request.app.state.service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return _page("index.html")
-
-    @app.get("/{name}", include_in_schema=False)
-    async def page(name: str) -> Response:
-        return _page(name)
+    for path, name in {"": INDEX, **{name: name for name in PAGE | SHARED}}.items():
+        app.add_route(f"/{path}", functools.partial(_page, name), ["GET"], include_in_schema=False)
 
 
-def _page(name: str) -> Response:
+async def _page(name: str, _request: Request) -> Response:
     """A file of the page for people."""
     package = "convs2s_jax.serving" if name in PAGE else "convs2s_jax.translation"
-    if name not in PAGE | SHARED:
-        raise HTTPException(404, "there is no such page")
     content = importlib.resources.files(package).joinpath("static", name).read_bytes()
     return Response(content, media_type=(PAGE | SHARED)[name], headers={"content-security-policy": POLICY})
 
@@ -154,10 +150,17 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(AnyHTTPException)
     async def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
+        sentence = error.detail
         if error.status_code == 400:  # what FastAPI says of a body that Python's JSON reader fails at
             count(request.app, request.url.path, 400)
-            error.detail = "the request is not JSON in UTF-8, or is nested too deeply"
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+            sentence = _unreadable(error.__cause__)
+        elif error.status_code == 404:
+            sentence = "there is no such page; /docs lists what there is"
+        elif error.status_code == 405:
+            methods = (error.headers or {}).get("Allow", "another method")
+            here = request.url.path == TRANSLATE
+            sentence = f"send lines to {TRANSLATE} with POST" if here else f"this address answers to {methods} only"
+        return JSONResponse({"error": sentence}, error.status_code, headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -173,8 +176,19 @@ def _add_handlers(app: FastAPI) -> None:
 
 def count(app: FastAPI, path: str, status: int) -> None:
     """Count a request to translate that is refused before `translate` has it; that counts its own."""
-    if path == "/translate":
+    if path == TRANSLATE:
         app.state.service.metrics.requests.labels(str(status)).inc()
+
+
+def _unreadable(why: BaseException | None) -> str:
+    """What is wrong with a body that Python's JSON reader fails at."""
+    match why:
+        case UnicodeDecodeError():
+            return "the request is not JSON in UTF-8"
+        case RecursionError():
+            return "the request is nested too deeply"
+        case _:  # the only other failure: Python reads no number of thousands of digits
+            return "the request has a number of thousands of digits, which no field takes"
 
 
 def _sentence(error: Any) -> str:
@@ -184,10 +198,12 @@ def _sentence(error: Any) -> str:
         return "the request is not JSON"
     if not field and isinstance(error["input"], bytes):
         return "the request is not said to be JSON: send it with the header content-type: application/json"
+    if not field and error["type"] == "string_unicode":
+        return "the name of a field has half of a surrogate pair, which is no character"
     if not field:
         return 'the request is not a JSON object such as {"lines": ["April 4, 1989"]}'
     if error["type"] == "extra_forbidden":
-        return f"there is no field '{field}'{did_you_mean(field, TranslationRequest.model_fields)}"
+        return f"there is no field {shown(field)}{did_you_mean(field, TranslationRequest.model_fields)}"
     return f"{field}: {error['msg'].lower()}"
 
 

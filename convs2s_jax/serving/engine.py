@@ -85,7 +85,10 @@ class Engine:
         Raises:
           UserError: values that a search cannot have, or that would have to be compiled first.
         """
-        search = _changed(self.search, tuple(changes.items()))
+        try:
+            search = _changed(self.search, tuple(changes.items()))
+        except UserError as error:  # a request names its fields without a path
+            raise UserError(str(error).removeprefix("search.")) from error
         check(
             search.beam_size in self.beam_sizes,
             f"beam_size is {search.beam_size}: this server has {', '.join(map(str, self.beam_sizes))}",

@@ -50,6 +50,7 @@ def test_nbest_alignment_and_attention_are_given_on_request():
     ("body", "status", "sentence"),
     [
         ({"lines": ["a"], "beamsize": 2}, 422, "there is no field 'beamsize'; did you mean 'beam_size'?"),
+        ({"lines": ["a"], "\0" + "x" * 1000: 2}, 422, "there is no field '\\x00xxx"),
         ({"lines": ["a"], "beam_size": 3}, 422, "beam_size is 3: this server has 2, 1"),
         ({"lines": ["a"], "nbest": 3}, 422, "nbest is 3: use 1 to 2"),
         ({"lines": ["a"], "temperature": 0}, 422, "temperature is 0"),
@@ -72,6 +73,8 @@ def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence)
     answer = answer_to(body)
     assert answer.status_code == status
     assert sentence in answer.json()["error"]
+    assert "search." not in answer.text
+    assert len(answer.text) < 700
     assert not {"Traceback", "/some", "secret"} & set(answer.text.split())
 
 
@@ -80,19 +83,21 @@ def test_a_request_that_cannot_be_served_gets_a_sentence(body, status, sentence)
     [
         (b"{bad", 400, "the request is not JSON"),
         (b'{"lines": ["\xff"]}', 400, "not JSON in UTF-8"),
-        (b"[" * 4000, 400, "the request is not JSON"),
+        (b"[" * 4000, 400, "the request is n"),  # nested too deeply, or not JSON for a Python that reads that deep
+        (b'{"lines": ["a"], "min_length": %s}' % (b"9" * 5000), 400, "has a number of thousands of digits"),
+        (b'{"lines": ["a"], "\\ud800": 1}', 422, "the name of a field has half of a surrogate pair"),
         (b"", 422, "not a JSON object such as"),
         (b'["a"]', 422, 'not a JSON object such as {"lines": ["April 4, 1989"]}'),
         (b'{"lines": ["\\ud800"]}', 422, "half of a surrogate pair"),
         (b'{"lines": ["a"], "length_penalty": NaN}', 422, "length_penalty is nan"),
-        (b" " * 5000, 413, "more than 4096 bytes"),
+        (b" " * 7000, 413, "more than 6000 bytes"),
     ],
 )
 def test_a_body_that_is_no_request_gets_a_sentence(content, status, sentence):
     async def work(client):
         return await client.post("/translate", content=content, headers={"content-type": "application/json"})
 
-    answer = talk(work, options=ServeOptions(workdir=("w",), max_body=4096))
+    answer = talk(work, options=ServeOptions(workdir=("w",), max_body=6000))
     assert answer.status_code == status
     assert sentence in answer.json()["error"]
 
@@ -277,10 +282,30 @@ def test_metrics_count_requests_lines_and_batches():
 def test_the_page_loads_nothing_from_elsewhere_and_the_interface_is_described():
     async def work(client):
         pages = [await client.get(path) for path in ("/", "/page.js", "/page.css")]
-        return pages, (await client.get("/openapi.json")).json(), await client.get("/../app.py")
+        return pages, (await client.get("/openapi.json")).json()
 
-    pages, described, other = talk(work)
+    pages, described = talk(work)
     assert [page.status_code for page in pages] == [200, 200, 200]
     assert all("http" not in page.text and page.headers["content-security-policy"] == app.POLICY for page in pages)
     assert "TranslationRequest" in json.dumps(described["paths"]["/translate"])
-    assert other.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "sentence"),
+    [
+        ("GET", "/translate", 405, "send lines to /translate with POST"),
+        ("PUT", "/translate", 405, "send lines to /translate with POST"),
+        ("POST", "/health", 405, "this address answers to GET only"),
+        ("GET", "/other", 404, "there is no such page; /docs lists what there is"),
+        ("POST", "/other", 404, "there is no such page; /docs lists what there is"),
+        ("GET", "/a/b", 404, "there is no such page; /docs lists what there is"),
+        ("GET", "/../app.py", 404, "there is no such page; /docs lists what there is"),
+    ],
+)
+def test_another_address_or_method_gets_a_sentence(method, path, status, sentence):
+    async def work(client):
+        return await client.request(method, path)
+
+    answer = talk(work)
+    assert (answer.status_code, answer.json()) == (status, {"error": sentence})
+    assert ("allow" in answer.headers) == (status == 405)
