@@ -12,7 +12,7 @@ import jax
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import new_folder
 from convs2s_jax.data import vocabulary
-from convs2s_jax.interop.fairseq import dictionaries, momentum, recipe
+from convs2s_jax.interop.fairseq import dictionaries, files, momentum, recipe
 from convs2s_jax.interop.fairseq.checkpoint import save
 from convs2s_jax.interop.fairseq.families import family_of_model
 from convs2s_jax.training import schedule
@@ -45,13 +45,14 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     """Write the checkpoint and its dictionaries; on an error, no file is written.
 
     Raises:
-      UserError: no run in the workdir, a model that fairseq cannot represent, or other files of the same names.
+      UserError: no run in the workdir, a model that fairseq cannot represent, no torch, or other files of those names.
     """
     cfg = run_folder.load_config(order.workdir)
     family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
         raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
+    files.imported_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
     vocabularies = vocabulary.load(run_folder.vocabulary(order.workdir))

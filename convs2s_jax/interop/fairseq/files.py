@@ -109,7 +109,7 @@ def write(content: dict[str, Any], path: Path) -> None:
     Raises:
       UserError: what is read back is not what was written.
     """
-    torch = _torch(path)
+    torch = imported_torch(f"--output={path}")
 
     def convert(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -149,7 +149,7 @@ def _single(value: np.ndarray) -> np.ndarray:
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
-    torch = _torch(path)
+    torch = imported_torch(f"--checkpoint={path}")
     _check_version(path, torch.__version__)
     allowed = [argparse.Namespace, *((Inert, name) for name in INERT)]
     try:
@@ -207,12 +207,13 @@ def _inspected_older(path: Path) -> io.BytesIO:
     return content
 
 
-def _torch(path: Path) -> Any:
+def imported_torch(where: str) -> Any:
+    """The module; `where` is the flag that needs it, for the UserError where it is not installed."""
     try:
         import torch
     except ImportError as error:
         raise UserError(
-            f"{path}: checkpoints of fairseq need PyTorch, which is not installed: pip install '.[fairseq]'"
+            f"{where}: checkpoints of fairseq need PyTorch, which is not installed: pip install '.[fairseq]'"
         ) from error
     return torch
 

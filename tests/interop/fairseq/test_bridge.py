@@ -22,7 +22,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.checkpoints import position_file
+from convs2s_jax.training.run.checkpoints import position_file, restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs.configured import compile_configured
@@ -235,9 +235,19 @@ def test_state_dict_and_arguments_need_no_torch(golden, tmp_path, monkeypatch):
         np.testing.assert_array_equal(value, tensors[name])
     with pytest.raises(UserError, match=r"need PyTorch, which is not installed: pip install '\.\[fairseq\]'"):
         examples.bring_in(model / "checkpoint_best.pt", tmp_path / "other")
-    with pytest.raises(UserError, match=r"need PyTorch, which is not installed: pip install '\.\[fairseq\]'"):
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_without_torch_the_flag_that_needs_it_is_named_before_the_work(file, tmp_path, monkeypatch):
+    examples.bring_in(file, tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(restoring, "restore_items", lambda *_, **__: pytest.fail("it was restored first"))
+    needs = r"checkpoints of fairseq need PyTorch, which is not installed: pip install '\.\[fairseq\]'"
+    with pytest.raises(UserError, match=rf"^--checkpoint={file}: {needs}"):
+        examples.bring_in(file, tmp_path / "other")
+    with pytest.raises(UserError, match=rf"^--output={tmp_path}/out/again.pt: {needs}"):
         examples.take_out(tmp_path / "run", tmp_path / "out" / "again.pt")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    assert not [*tmp_path.glob("other"), *tmp_path.glob("out/*")]
     assert not any((tmp_path / "out").iterdir())
 
 
