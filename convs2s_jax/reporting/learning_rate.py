@@ -12,7 +12,10 @@ def sentences(run: Run) -> str:
         times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
         last = f"; the last time at {changes[-1].sentence}" if len(changes) > 1 else ""
         said += f" The learning rate was {changed(changes)} {times}: at {changes[0].sentence}{last}."
-    return said.strip() or "The log names no change of the learning rate."
+    nothing = "The log names no change of the learning rate."
+    if not run.log.starts:
+        nothing = "There is no readable log, so how the learning rate changed is not known."
+    return said.strip() or nothing
 
 
 def by_update(cfg: PlateauConfig | FixedConfig | InverseSqrtConfig | CosineConfig) -> str:

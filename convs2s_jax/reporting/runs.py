@@ -19,6 +19,8 @@ from convs2s_jax.training.run.locks import lock
 from convs2s_jax.training.run.processes.holder import Holder
 from convs2s_jax.training.run.reports import metrics_file
 
+LOG = "train.log"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -42,7 +44,7 @@ class Run:
       samples: step -> samples of the validation there.
       problems: a sentence for each thing that could not be read.
       trainer: who trains there now; "" if nobody does.
-      mean_of: the steps and the workdir whose mean it is, as `convs2s average` makes it; "" for a run.
+      derived: what it is where nothing was trained, "the mean of ..." or "an import of ..."; "" for a run.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Run:
     samples: Mapping[int, tuple[Sample, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     trainer: str = ""
-    mean_of: str = ""
+    derived: str = ""
 
     def of(self, split: str) -> list[Mapping[str, Any]]:
         """The reports of a split."""
@@ -73,29 +75,41 @@ def read(workdir: Path, name: str) -> Run:
     """Read a run; errors as in `read_all`."""
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
-    mean_of = _mean_of(workdir)
-    of_training = [] if mean_of else problems  # where nothing was trained, there is none
+    derived = _derived(workdir)
+    of_training = [] if derived else problems  # where nothing was trained, there is none
     records = _records(workdir, of_training)
-    text = _text(workdir / "train.log", of_training)
+    found = _log(workdir / LOG, of_training)
     return Run(
         name=name,
         workdir=workdir,
         cfg=cfg,
         records=tuple(records),
-        log=log.read(text),
+        log=found,
         samples=_samples(workdir / "samples", problems),
         problems=tuple(problems),
         trainer=_trainer(workdir),
-        mean_of=mean_of,
+        derived=derived,
     )
 
 
-def _mean_of(workdir: Path) -> str:
-    for place in [*run_folder.finished(run_folder.checkpoints(workdir)).values()][-1:]:
+def _derived(workdir: Path) -> str:
+    """What a workdir is in which nothing was trained, as `convs2s average` and imports make it; "" for others."""
+    places = [*run_folder.finished(run_folder.checkpoints(workdir)).values()]
+    trained = len(places) > 1 or any((workdir / name).exists() for name in (LOG, metrics_file.NAME))
+    for place in places[-1:]:
         with contextlib.suppress(DamagedError, ValueError, OSError):
-            if origin := position_file.read(place).get(derived_workdir.AVERAGED):
+            position = position_file.read(place)
+            if origin := position.get(derived_workdir.AVERAGED):
                 steps = ", ".join(map(str, origin["steps"]))
-                return f"step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
+                return f"the mean of step{'s' * (len(origin['steps']) > 1)} {steps} of {origin['workdir']}"
+            if not trained and position.get("data", "") is None:  # a run knows its data
+                files = position.get(derived_workdir.IMPORTED, ())  # earlier imports do not name them
+                what = (
+                    f"fairseq's checkpoint{'s' * (len(files) > 1)} {', '.join(files)}"
+                    if files
+                    else "a checkpoint of fairseq"
+                )
+                return f"an import of {'the mean of ' * (len(files) > 1)}{what}"
     return ""
 
 
@@ -148,12 +162,15 @@ def _samples(folder: Path, problems: list[str]) -> dict[int, tuple[Sample, ...]]
     return dict(sorted(found.items()))
 
 
-def _text(path: Path, problems: list[str]) -> str:
+def _log(path: Path, problems: list[str]) -> Log:
     try:
-        return content(path).decode("utf-8", errors="replace")
+        found = log.read(content(path).decode("utf-8", errors="replace"))
     except OSError as error:
         problems.append(f"{path} cannot be read ({error.strerror}): devices and reasons are not known")
-        return ""
+        return Log()
+    if not found.starts:
+        problems.append(f"{path} has no readable line: devices and reasons are not known")
+    return found
 
 
 def _trainer(workdir: Path) -> str:

@@ -21,9 +21,9 @@ def paragraph(run: Run) -> str:
     size = f" of {log.parameters} parameters" if log.parameters else ""
     where, _, versions = log.devices.removesuffix(")").partition(" (")
     sentences = [f"A model{size}: {kind(run)}.", f"It was trained on {task(run)}" + (f", by {where}" if where else "")]
-    if run.mean_of:
+    if run.derived:
         return f"{sentences[0]} {ending(run)}"
-    sentences[-1] += f" ({versions})." if versions else "; the log names no versions."
+    sentences[-1] += f" ({versions})." if versions else "; the log names no versions." if log.starts else "."
     if origin := began_with(run):
         sentences.append(f"It began with the parameters of {origin}.")
     known, step = _validations(run), best_step(run)
@@ -61,8 +61,8 @@ def tested(run: Run) -> Mapping[str, Any] | None:
 def ending(run: Run) -> str:
     """How the training ended, or that it goes on."""
     log = run.log
-    if run.mean_of:
-        return f"It is the mean of {run.mean_of}: nothing was trained here."
+    if run.derived:
+        return f"It is {run.derived}: nothing was trained here."
     if run.trainer:
         return f"Training goes on: {run.trainer} works there."
     if _SIGNAL.fullmatch(log.why):
@@ -71,6 +71,8 @@ def ending(run: Run) -> str:
         return f"Training stopped at {log.stopped}: {log.why}."
     last = run.records[-1]["step"] if run.records else None
     reported = f"; the last report is of step {last:,}" if last is not None else ""
+    if not log.starts:
+        return f"There is no readable log, so how it ended is not known{reported}."
     return f"The log names no end: training goes on elsewhere, or it was killed{reported}."
 
 
@@ -104,6 +106,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     words = f"{log.source_words} source and {log.target_words} target entries" if log.source_words else UNKNOWN
     optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
     rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
+    no_rate = "no change in the log" if log.starts else UNKNOWN
     found = [
         ("Workdir", str(run.workdir)),
         ("Model", _capital(kind(run))),
@@ -113,7 +116,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Training pairs", log.pairs or UNKNOWN),
         ("Devices and versions", log.devices or UNKNOWN),
         ("Optimiser and schedule", f"{optimizer.kind}, {schedule.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
-        ("Learning rate", "; ".join(rate for rate in rates if rate) or "no change in the log"),
+        ("Learning rate", "; ".join(rate for rate in rates if rate) or no_rate),
         ("Began, last line of the log", f"{log.begun}, {log.ended}" if log.begun else UNKNOWN),
         ("Starts", str(log.starts or UNKNOWN)),
         ("End", ending(run)),

@@ -242,7 +242,8 @@ def test_the_end_is_that_of_the_last_start(tmp_path, sentences, ending):
 )
 def test_the_learning_rate_is_said_to_move_as_it_does(tmp_path, schedule, rates, said):
     cfg = tiny.config(training__schedule=schedule)
-    run = runs.Run("a", tmp_path, cfg, log=logged(*(f"epoch 2: learning rate {rate}" for rate in rates)))
+    found = logged("devices: a", *(f"epoch 2: learning rate {rate}" for rate in rates))
+    run = runs.Run("a", tmp_path, cfg, log=found)
     assert learning_rate.sentences(run).startswith(said)
     fact = dict(summary.facts(run))["Learning rate"]
     assert all(rate in fact for rate in rates)
@@ -274,6 +275,45 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
     assert ("Began with", "step 441 of runs/base") in summary.facts(run)
     assert ("Began with", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
     assert "Began with" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
+
+
+@pytest.mark.parametrize(
+    ("position", "sentence"),
+    [
+        ({"averaged": {"steps": [2, 3], "workdir": "b"}, "data": 1}, "It is the mean of steps 2, 3 of b: nothing was"),
+        (
+            {"imported": ["c.pt"], "data": None},
+            "It is an import of fairseq's checkpoint c.pt: nothing was trained here.",
+        ),
+        (
+            {"imported": ["c.pt", "d.pt"], "data": None},
+            "It is an import of the mean of fairseq's checkpoints c.pt, d.pt: ",
+        ),
+        ({"data": None}, "It is an import of a checkpoint of fairseq: nothing was trained here."),
+        ({"data": 1}, "There is no readable log, so how it ended is not known."),
+    ],
+)
+def test_what_was_not_trained_here_says_where_it_is_from(tmp_path, monkeypatch, position, sentence):
+    run_folder.write_config(tmp_path, tiny.config())
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    monkeypatch.setattr(runs.position_file, "read", lambda _: position)
+    found = runs.read(tmp_path, "a")
+    assert sentence in summary.paragraph(found)
+    assert bool(found.problems) == (position == {"data": 1})
+    (tmp_path / "train.log").write_text(LOG)  # from an import training may go on
+    assert bool(runs.read(tmp_path, "a").derived) == ("averaged" in position)
+
+
+def test_a_log_without_a_readable_line_is_a_problem_and_tells_nothing(tmp_path):
+    path = workdir_at(tmp_path / "a")
+    (path / "train.log").write_bytes(b"\xff\xfe junk\n")
+    found = runs.read(path, "a")
+    assert found.problems == (f"{path}/train.log has no readable line: devices and reasons are not known",)
+    text, facts = summary.paragraph(found), dict(summary.facts(found))
+    assert "It was trained on cldr (en to de). The lowest" in text
+    assert "There is no readable log, so how the learning rate changed is not known." in text
+    assert text.endswith("There is no readable log, so how it ended is not known; the last report is of step 4.")
+    assert facts["Learning rate"] == summary.UNKNOWN
 
 
 def test_a_trainer_at_work_is_named_and_not_disturbed(tmp_path):

@@ -111,8 +111,9 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
             tell(f"{what}: its momentum starts afresh, since updates belong to one model")
         else:
             made = [_convert(one, order, tell) for one in found]
-        for part, one in zip(parts, made, strict=True):
-            _write(part, one)
+        files = [str(path) for path in order.checkpoints]
+        for part, one, of in zip(parts, made, [files] if order.average else [[file] for file in files], strict=True):
+            _write(part, one, of)
     for path, one in zip(order.workdirs, made, strict=True):
         at = f"step {one.position.step}, epoch {one.position.epoch}"
         tell(f"{path}: {at}; convs2s decode --workdir={path} translates")
@@ -245,8 +246,8 @@ def _average(made: Sequence[_Made]) -> _Made:
     return dataclasses.replace(last, state=state)
 
 
-def _write(folder: Path, made: _Made) -> None:
-    """Write a workdir with one checkpoint."""
+def _write(folder: Path, made: _Made, files: Sequence[str]) -> None:
+    """Write a workdir with one checkpoint, which remembers the files that it was made of."""
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
-    position = dataclasses.asdict(made.position) | {"data": None}
+    position = dataclasses.asdict(made.position) | {"data": None, derived_workdir.IMPORTED: files}
     derived_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)

@@ -22,7 +22,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.training.batch import Batch
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.training.run.checkpoints import position_file, restoring
+from convs2s_jax.training.run.checkpoints import derived_workdir, position_file, restoring
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.programs.configured import compile_configured
@@ -94,7 +94,12 @@ def test_import_export_import_is_exact(name, tmp_path):
     examples.bring_in(file, tmp_path / "one")
     examples.take_out(tmp_path / "one", tmp_path / "out" / "again.pt")
     examples.bring_in(tmp_path / "out" / "again.pt", tmp_path / "two")
-    assert tiny.digests(tmp_path / "one", examples.UPDATES) == tiny.digests(tmp_path / "two", examples.UPDATES)
+    found = [tiny.digests(tmp_path / run, examples.UPDATES) for run in ("one", "two")]
+    assert all(found[0][part] == found[1][part] for part in ("params", "optimizer"))
+    (_, _, _, one), (_, _, _, two) = (examples.held(tmp_path / run) for run in ("one", "two"))
+    names = one.pop(derived_workdir.IMPORTED), two.pop(derived_workdir.IMPORTED)
+    assert names == ([str(file)], [str(tmp_path / "out" / "again.pt")])
+    assert one | {"digests": {}} == two | {"digests": {}}
     assert (tmp_path / "one" / "config.json").read_text() == (tmp_path / "two" / "config.json").read_text()
     for language in ("de", "en"):
         same = f"dict.{language}.txt"
@@ -345,6 +350,8 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
     average = {**both, "workdirs": [tmp_path / "c"], "average": True}
     told = examples.bring_in(one, tmp_path, **average)
     assert "the average of 2 checkpoints: its momentum starts afresh" in " ".join(told)
+    names = [examples.held(tmp_path / run)[3][derived_workdir.IMPORTED] for run in "abc"]
+    assert names == [[str(one)], [str(two)], [str(one), str(two)]]
     _, _, state, _ = examples.held(tmp_path / "c")
     found, kernels = fairseq.state_dict(weight_norm.merge(state.params)), [merged_tensors(t) for t in (tensors, other)]
     for name, value in found.items():

@@ -22,6 +22,8 @@ from convs2s_jax.training.step import TrainState
 
 AVERAGED = "averaged"
 """Field of the position of a checkpoint that is a mean: the workdir and the steps it was made of."""
+IMPORTED = "imported"
+"""Field of the position of a checkpoint that another program made: its files."""
 
 
 @contextlib.contextmanager
