@@ -68,11 +68,11 @@ def curve(found: Curve, runs: Sequence[str]) -> Spec:
     return _finished(alt.layer(lines, points).add_params(shown), f"{found.title} by step")
 
 
-def lengths(plan: BatchPlan) -> Spec:
-    """How many pairs have which lengths, and the shapes that hold them."""
+def lengths(plan: BatchPlan, counted: str, sides: tuple[str, str]) -> Spec:
+    """How many pairs, or what `counted` calls them, have which lengths on both sides, and the shapes that hold them."""
     cells = [dict(zip(("s", "s2", "t", "t2", "pairs"), cell, strict=True)) for cell in plan.lengths]
-    source = alt.X("s:Q", title="source tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
-    target = alt.Y("t:Q", title="target tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
+    source = alt.X("s:Q", title=f"{sides[0]} tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
+    target = alt.Y("t:Q", title=f"{sides[1]} tokens", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
     counts = (
         alt.Chart(alt.Data(values=cells))
         .mark_rect(aria=False)
@@ -82,12 +82,12 @@ def lengths(plan: BatchPlan) -> Spec:
             x2="s2:Q",
             y2="t2:Q",
             color=alt.Color(
-                "pairs:Q", scale=alt.Scale(type="log"), legend=alt.Legend(title="pairs", gradientLength=90)
+                "pairs:Q", scale=alt.Scale(type="log"), legend=alt.Legend(title=counted, gradientLength=90)
             ),
             tooltip=[
-                alt.Tooltip("s:Q", title="source tokens from"),
-                alt.Tooltip("t:Q", title="target tokens from"),
-                alt.Tooltip("pairs:Q", format=","),
+                alt.Tooltip("s:Q", title=f"{sides[0]} tokens from"),
+                alt.Tooltip("t:Q", title=f"{sides[1]} tokens from"),
+                alt.Tooltip("pairs:Q", title=counted, format=","),
             ],
         )
     )
@@ -103,10 +103,10 @@ def lengths(plan: BatchPlan) -> Spec:
         alt.Chart(alt.Data(values=rows))
         .transform_calculate(label="datum.rows + ' x (' + (datum.s2 - 1) + ', ' + (datum.t2 - 1) + ')'")
         .mark_point(filled=True, size=50, fill={"expr": "outline"}, opacity=1)
-        .encode(x="s2:Q", y="t2:Q", tooltip=[alt.Tooltip("label:N", title="rows x (source, target)")])
+        .encode(x="s2:Q", y="t2:Q", tooltip=[alt.Tooltip("label:N", title=f"rows x ({', '.join(sides)})")])
     )
     shapes = alt.layer(counts, outlines, corners).add_params(alt.param(name="outline", value="black"))
-    return _finished(shapes, "Lengths of the training pairs and the shapes of batches")
+    return _finished(shapes, f"Lengths of the training {counted} and the shapes of batches")
 
 
 def by_length(rows: Sequence[Mapping[str, Any]], metric: str, runs: Sequence[str]) -> Spec:

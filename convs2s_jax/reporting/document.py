@@ -50,20 +50,20 @@ def curve_section(runs: Sequence[Run]) -> Section:
 
 def plan_section(runs: Sequence[Run]) -> list[Section]:
     """Shapes and padding; runs with the same plan are shown together."""
-    found: list[tuple[BatchPlan | None, list[str], str]] = []
+    found: list[tuple[BatchPlan | None, list[str], Run]] = []
     for run in runs:
         plan = batch_plan.of_run(run.cfg, run.workdir)
         same = next((names for other, names, _ in found if plan is not None and other == plan), None)
         if same is None:
-            found.append((plan, [run.name], run.log.batches))
+            found.append((plan, [run.name], run))
         else:
             same.append(run.name)
-    return [_plan(plan, names, said) for plan, names, said in found]
+    return [_plan(plan, names, run) for plan, names, run in found]
 
 
-def _plan(plan: BatchPlan | None, names: list[str], said: str) -> Section:
+def _plan(plan: BatchPlan | None, names: list[str], run: Run) -> Section:
     if plan is None:
-        logged = f" The log says: {said}." if said else ""
+        logged = f" The log says: {run.log.batches}." if run.log.batches else ""
         return {
             "runs": names,
             "note": f"The run's tokenised text, from which batches are planned, was not found.{logged}",
@@ -74,7 +74,9 @@ def _plan(plan: BatchPlan | None, names: list[str], said: str) -> Section:
     ]
     batches = sum(row.batches for row in plan.rows)
     note = f"The first epoch has {batches:,} batches; {100 * plan.padding:.1f} % of their cells are padding."
-    return {"runs": names, "note": note, "rows": rows, "spec": charts.lengths(plan)}
+    counted, sides = ("texts", ("text", "label")) if run.cfg.classifies else ("pairs", ("source", "target"))
+    spec = charts.lengths(plan, counted, sides)
+    return {"runs": names, "note": note, "rows": rows, "spec": spec, "counted": counted, "sides": sides}
 
 
 def sample_section(runs: Sequence[Run]) -> list[Section]:

@@ -104,6 +104,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """(what, value) of a run, for a table."""
     log, cfg = run.log, run.cfg
     words = f"{log.source_words} source and {log.target_words} target entries" if log.source_words else UNKNOWN
+    counted = "Training pairs", log.pairs or UNKNOWN
+    if cfg.classifies:  # the log is in the words of translation
+        words = words.replace(" source", " entries of texts").replace(" target entries", " of labels")
+        counted = "Training texts", re.sub(r"(\d+) source or \d+ target tokens", r"\1 tokens", counted[1])
     optimizer, schedule = cfg.training.optimizer, cfg.training.schedule
     rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
     no_rate = "no change in the log" if log.starts else UNKNOWN
@@ -113,7 +117,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Parameters", log.parameters or UNKNOWN),
         ("Vocabularies", words),
         ("Data", task(run)),
-        ("Training pairs", log.pairs or UNKNOWN),
+        counted,
         ("Devices and versions", log.devices or UNKNOWN),
         ("Optimiser and schedule", f"{optimizer.kind}, {schedule.kind}; clip {cfg.training.clip:g}; seed {cfg.seed}"),
         ("Learning rate", "; ".join(rate for rate in rates if rate) or no_rate),

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.reporting import curves, document, learning_rate, log, runs, summary
+from convs2s_jax.data.shapes import Shape
+from convs2s_jax.reporting import batch_plan, curves, document, learning_rate, log, runs, summary
 from convs2s_jax.training.run import run_folder, validation
 from convs2s_jax.training.run.locks.lock import locked
 from convs2s_jax.training.run.loop import train
@@ -67,6 +69,30 @@ def test_units_are_those_of_the_task(tmp_path):
     both = {one.field: one.unit for one in curves.curves([text, label])}
     assert both["loss"] == "nats per target token or nats per text"
     assert both["memory"] == "GB in use on the fullest device"
+
+
+def test_classifiers_have_texts_and_labels_in_place_of_pairs(tmp_path, monkeypatch):
+    said = logged(
+        "devices: a",
+        "training pairs: 4 used, 0 skipped as longer than 10 source or 2 target tokens",
+        "24 parameters; vocabularies of 150 and 22",
+    )
+    text, label = (runs.Run(name, tmp_path, cfg, log=said) for name, cfg in CONFIGS.items())
+    facts = dict(summary.facts(label))
+    assert facts["Training texts"] == "4 used, 0 skipped as longer than 10 tokens"
+    assert facts["Vocabularies"] == "150 entries of texts and 22 of labels"
+    assert dict(summary.facts(text))["Training pairs"].endswith("10 source or 2 target tokens")
+    plan = batch_plan.BatchPlan((batch_plan.Row(Shape(4, 10, 2), 1, 4, 0.5),), 0.5, ((1, 2, 1, 2, 4),))
+    for run, words, other in (
+        (text, ("pairs", "source", "target"), "text"),
+        (label, ("texts", "text", "label"), "pair"),
+    ):
+        monkeypatch.setattr(batch_plan, "of_run", lambda *_: plan)
+        [found] = document.plan_section([run])
+        assert (found["counted"], *found["sides"]) == words
+        titles = re.findall(r'"(?:title|text)": "([^"]*)"', json.dumps(found["spec"]))
+        assert all(any(word in title for title in titles) for word in words)
+        assert not any(other in title for title in titles)
 
 
 def test_labels_have_their_f1_of_the_test_set(tmp_path):

@@ -132,13 +132,13 @@ function showPlans() {
     const about = element("div", [element("h3", names.length > 1 ? plan.runs.map(who) : ["Shapes"], { class: "runs" }), element("p", plan.note, { class: "hint" })]);
     if (!plan.rows) return about;
     sortableTable(table, [
-      { title: "Rows x (source, target)", show: (row) => row[0] },
+      { title: `Rows x (${plan.sides.join(", ")})`, show: (row) => row[0] },
       { title: "Batches", numeric: true, show: (row) => row[1].toLocaleString("en"), value: (row) => row[1] },
-      { title: "Pairs", numeric: true, show: (row) => row[2].toLocaleString("en"), value: (row) => row[2] },
+      { title: plan.counted[0].toUpperCase() + plan.counted.slice(1), numeric: true, show: (row) => row[2].toLocaleString("en"), value: (row) => row[2] },
       { title: "Padding, %", numeric: true, show: (row) => shortNumber(row[3], 1), value: (row) => row[3] },
     ]).update(plan.rows);
     about.append(element("div", [table], { class: "scroll", tabindex: "0", role: "region", "aria-label": `Shapes of ${plan.runs.join(", ")}` }));
-    return element("div", [about, card("Lengths of training pairs", plan.spec)], { class: "plan" });
+    return element("div", [about, card(`Lengths of training ${plan.counted}`, plan.spec)], { class: "plan" });
   }));
 }
 
