@@ -1,6 +1,7 @@
 """The convolutional decoder with multi-step attention (sections 3.2 and 3.3)."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -75,6 +76,8 @@ class ConvDecoderConfig(DecoderConfig):
                     1 <= number <= len(self.layers),
                     f"attention_layers has {number}: layers are counted from 1 to {len(self.layers)}",
                 )
+            twice = [a for a, b in itertools.pairwise(sorted(self.attention_layers)) if a == b]
+            check(not twice, f"attention_layers has {twice[0] if twice else 0} more than once: name each layer once")
 
     @property
     def max_length(self) -> int:

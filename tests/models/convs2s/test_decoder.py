@@ -285,6 +285,10 @@ def test_fresh_bias_of_a_tied_output_is_uniform():
         ({"attention_layers": []}, r"^model\.decoder reads no source, and there is an encoder: .* such as .*=\[1\]"),
         ({"attention_layers": [0]}, r"^model\.decoder\.attention_layers has 0: layers are counted from 1 to 3"),
         ({"attention_layers": [1, 4]}, r"^model\.decoder\.attention_layers has 4: layers are counted from 1 to 3"),
+        (
+            {"attention_layers": [1, 3, 1]},
+            r"^model\.decoder\.attention_layers has 1 more than once: name each layer once",
+        ),
         ({"attention_layers": 1}, r"^model\.decoder\.attention_layers is 1: expected a list"),
         (
             {"tied_output": True, "out_dim": 64},
