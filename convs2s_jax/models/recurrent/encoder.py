@@ -52,11 +52,12 @@ class RecurrentEncoderConfig(EncoderConfig):
             f"{self.layers}",
         )
         changes = (i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i))
-        odd = next(changes, None)
+        odd, least = next(changes, None), self.bidirectional + 2
         check(
             odd is None,
             f"residual is {self.residual}: a layer adds its input to its output, and in layer {(odd or 0) + 1} their "
-            f"sizes differ; use {self.bidirectional + 2} or more, or another number of bidirectional layers",
+            f"sizes differ; use {f'{least} or more' if least <= self.layers else 'None'}, or set bidirectional to "
+            f"{self.layers} or at most {(self.residual or 2) - 2}",
         )
 
     def adds_input(self, index: int) -> bool:

@@ -130,12 +130,16 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
         ({"layers": 2, "residual": 9}, r"^model\.encoder\.residual is 9: the first of 2 layers reads words, "),
         (
             {"layers": 4, "residual": 2},
-            r"^model\.encoder\.residual is 2: .*, and in layer 2 their sizes differ; use 3 or more, or another",
+            r"^model\.encoder\.residual is 2: .* in layer 2 .* differ; use 3 or more, or set b.* to 4 or at most 0",
+        ),
+        (
+            {"layers": 3, "bidirectional": 2, "residual": 2},
+            r"and in layer 3 their sizes differ; use None, or set bidirectional to 3 or at most 0$",
         ),
         ({"layers": [(8, 3)]}, r"^model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number"),
         (
             {"positions": True},
-            r"^model\.encoder\.positions: there is no field 'positions'; there are: bidirectional, cell,",
+            r"^model\.encoder has 'positions', a field of kind conv.*, and its kind is recurrent: .*; there are: bid",
         ),
     ],
 )
