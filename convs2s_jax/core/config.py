@@ -224,7 +224,21 @@ def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     name = value.get("kind", next(iter(records)))
     if not isinstance(name, str) or name not in records:
         raise UserError(f"{where}.kind is {shown(name)}{did_you_mean(_plain(name), records)}")
+    _check_fields(records, name, value, where)
     return _record(records[name], value, where)
+
+
+def _check_fields(records: Mapping[Any, Any], kind: str, value: Mapping[str, Any], where: str) -> None:
+    """Refuse a field of another kind, such as one of a configuration file whose kind alone was changed by a flag."""
+    fields = {name: {field.name for field in dataclasses.fields(cls)} for name, cls in records.items()}
+    for name in value:
+        owners = [other for other in records if name in fields[other]]
+        if owners and kind not in owners:
+            as_flag = f", as --{where}=\"{{'kind': '{kind}'}}\"" if where.startswith("config.") else ""
+            raise UserError(
+                f"{where} has '{name}', a field of kind {' and '.join(owners)}, and its kind is {kind}: leave it out, "
+                f"or, to change the kind, give the whole record{as_flag}{did_you_mean(name, fields[kind])}"
+            )
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:

@@ -1,12 +1,14 @@
 """Typed configuration: what is accepted, what is refused and with which words."""
 
 import json
+import shlex
 from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from convs2s_jax.core.command_line import split_overrides
 from convs2s_jax.core.config import build, check, override, record, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.config import ModelConfig
@@ -17,6 +19,7 @@ from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.optimizer import AdamConfig, NesterovConfig
 from convs2s_jax.training.run.config import Config
+from convs2s_jax.training.schedule import PlateauConfig
 
 DATA = {"corpus": "cldr", "src": "en", "tgt": "de"}
 
@@ -54,7 +57,7 @@ def test_records_are_taken_as_they_are():
     [
         ({"modle": {}}, r"^config\.modle: there is no field 'modle'; did you mean 'model'\?$"),
         ({"model": {"xyz": 1}}, r"^config\.model\.xyz: there is no field 'xyz'; there are: decoder, dropout, dtype,"),
-        ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer\.b1: there is no field 'b1'"),
+        ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer has 'b1', a field of kind adam and"),
         (
             {"training": {"optimizer": {"kind": "adma"}}},
             r"^config\.training\.optimizer\.kind is 'adma'; did you mean 'adam'\?$",
@@ -113,7 +116,18 @@ def test_an_override_chooses_the_kind_of_a_record():
             "recurrent",
             r"^config\.model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number",
         ),
-        (CONV, "encoder.units", "8", r"^config\.model\.encoder\.units: there is no field 'units'; there are: c"),
+        (
+            CONV,
+            "encoder.units",
+            "8",
+            r"^config\.model\.encoder has 'units', a field of kind recurrent, .*; there are: c",
+        ),
+        (
+            CONV,
+            "encoder.kind",
+            "none",
+            r" has 'layers', a field of kind conv and .*, and its kind is none: leave it out",
+        ),
         (
             {},
             "encoder",
@@ -125,6 +139,22 @@ def test_an_override_chooses_the_kind_of_a_record():
 def test_fields_of_another_kind_are_refused(model, path, text, message):
     with pytest.raises(UserError, match=message):
         build(Config, override({"data": DATA, "model": model}, f"model.{path}", text))
+
+
+def test_a_change_of_the_kind_alone_is_refused_with_a_way_that_works():
+    """The preset's fields stay, which the user never wrote."""
+    values = {"data": DATA, "training": {"schedule": {"kind": "fixed", "rates": [0.25]}}}
+    with pytest.raises(UserError) as refused:
+        build(Config, override(values, "training.schedule.kind", "plateau"))
+    assert str(refused.value) == (
+        "config.training.schedule has 'rates', a field of kind fixed, and its kind is plateau: leave it out, or, to "
+        "change the kind, give the whole record, as --config.training.schedule=\"{'kind': 'plateau'}\"; did you mean "
+        "'rate'?"
+    )
+    [(path, text)] = split_overrides([shlex.split(str(refused.value).split(", as ")[1].split(";")[0])[0]])[1]
+    assert build(Config, override(values, path, text)).training.schedule == PlateauConfig()
+    with pytest.raises(UserError, match=r"give the whole record; there are: "):
+        ModelConfig(encoder={"kind": "none", "units": 3})
 
 
 def test_a_search_for_coverage_needs_an_attention():

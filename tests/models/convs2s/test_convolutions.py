@@ -264,7 +264,10 @@ def test_a_configuration_of_before_is_dense():
         ({"kind": "dynamic", "heads": 0}, r"^model\.encoder\.convolution\.heads is 0: .*use 1 or more"),
         ({"kind": "dynamic", "heads": 3}, r"^model\.encoder\.convolution\.heads is 3, and a layer has 256 channels: "),
         ({"kind": "lightweight", "heads": 7}, r"^model\.encoder\.convolution\.heads is 7, .* use a divisor"),
-        ({"kind": "lightweight", "dilations": [1]}, r"^model\.encoder\.convolution\.dilations: there is no field"),
+        (
+            {"kind": "lightweight", "dilations": [1]},
+            r"^model\.encoder\.convolution has 'dilations', a field of kind sep",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(values, message):
