@@ -84,6 +84,7 @@ def init_cache(tables: Tables, rows: int) -> Words:
 
 def read(tables: Tables, words: Words) -> Array:
     """The input of the first convolution, [N, T, C]."""
+    words = _within(tables, words)
     x = _rows(tables.words.inputs, words.tokens)
     return x if tables.positions is None else x + _rows(tables.positions.inputs, words.places)
 
@@ -99,7 +100,7 @@ def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
     Returns:
       Output [N, T, D] and the history for what follows.
     """
-    T = words.tokens.shape[1]
+    words, T = _within(tables, words), words.tokens.shape[1]
     tokens = jnp.concatenate([history.tokens, words.tokens], axis=1)
     places = jnp.concatenate([history.places, words.places], axis=1)
     _, K, D = tables.words.products.shape
@@ -110,6 +111,20 @@ def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
         if tables.positions is not None:
             total = total + _rows(tables.positions.products.reshape(-1, D), places[:, j : j + T] * K + j)
     return total.astype(b.dtype), Words(tokens=tokens[:, T:], places=places[:, T:])
+
+
+def _within(tables: Tables, words: Words) -> Words:
+    """Words whose ids and places are rows of the plain tables, as `nn.embedding.rows` reads them.
+
+    Beyond the last row that is the last one; negative ids count from the end. The row of zeros is for `init_cache`.
+    """
+    ids, places = words.tokens, words.places
+    V = len(tables.words.inputs) - 1
+    ids = ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)  # 8 bits do not hold every bound
+    ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1)
+    if tables.positions is not None:
+        places = jnp.minimum(places, len(tables.positions.inputs) - 2)
+    return Words(tokens=ids, places=places)
 
 
 def _rows(table: Array, index: Array) -> Array:

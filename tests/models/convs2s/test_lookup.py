@@ -47,6 +47,22 @@ def test_what_is_looked_up_is_what_the_layer_computes(width, positions, cuts):
         at += cut
 
 
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8])
+def test_ids_and_places_beyond_the_tables_read_what_the_layer_reads(dtype):
+    """The last row, or rows from the end; never the row of zeros, which stands for the time before the first word."""
+    embedding, map_in, conv = layer(2, positions=True)
+    found = tables.init(embedding, map_in, conv)
+    tokens = jnp.asarray([[5, V - 1, V, V + 9, 4], [-1, -V, -V - 5, 127, 6]], dtype)
+    before = jnp.asarray([0, P - 4], jnp.int32)  # the second row goes beyond the positions
+    words = Words(tokens=tokens, places=places(tokens, before))
+    x = linear(map_in, embed(embedding, tokens, before))
+    y, past = convolution.causal(partial(convolution.dense, conv), jnp.zeros((2, 1, C)), x)
+    ours, history = tables.causal(found, tables.init_cache(found, 2), words)
+    np.testing.assert_allclose(tables.read(found, words), x, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ours, y, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(tables.read(found, history), past, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("positions", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_size_is_that_of_the_tables(dtype, positions):
