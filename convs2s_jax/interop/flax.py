@@ -131,7 +131,7 @@ def _computed(params: Params, cfg: ModelConfig) -> Params:
 def _logits(params: Params, cfg: ModelConfig, src: Array, tgt: Array, key: Key | None) -> Array:
     check_pairs(src, tgt)
     encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
-    memory = encoder_decoder.encode(params, cfg, src, key=encoder_key)
+    memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src, key=encoder_key))
     cache = encoder_decoder.init_cache(params, cfg, memory, tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(tgt)
     return encoder_decoder.decode(params, cfg, memory, cache, inputs, key=decoder_key)[0]

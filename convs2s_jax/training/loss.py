@@ -109,7 +109,7 @@ def _features(
         raise ValueError(f"{len(batch.tgt)} rows cannot be spread over {shards} devices: use a multiple")
     encoder_key, decoder_key = split_key(key, 2)
     params = encoder_decoder.cast(params, cfg)
-    memory = encoder_decoder.encode(params, cfg, batch.src, key=encoder_key)
+    memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, batch.src, key=encoder_key))
     cache = encoder_decoder.init_cache(params, cfg, memory, batch.tgt.shape[0])
     inputs = encoder_decoder.decoder_inputs(batch.tgt)
     features, _, _ = encoder_decoder.advance(params, cfg, memory, cache, inputs, key=decoder_key)

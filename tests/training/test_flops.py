@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import ShapeDtypeStruct as Shaped
+from jax.interpreters import partial_eval
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import build
+from convs2s_jax.interop.flax import LinenModel
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.nn import convolution
@@ -142,6 +144,24 @@ def test_a_target_token_costs_what_the_formulas_of_its_decoder_say(decoder):
     counted = forward_flops(decoder, T1).model - forward_flops(decoder, T0).model
     assert counted == 2 * B * (T1 - T0) * MULTIPLICATIONS[decoder]
     assert forward_flops(decoder, T0, 2 * B).model == 2 * forward_flops(decoder, T0).model
+
+
+@pytest.mark.parametrize("traced", ["loss", "flax"])
+@pytest.mark.parametrize("decoder", drills_but(MULTIPLICATIONS, kept=["conv", "lightconv", "slicenet", "bahdanau"]))
+def test_no_product_is_counted_whose_result_nobody_reads(decoder, traced):
+    """XLA drops such products, so that what is counted would not be what is computed."""
+    cfg = model_of("conv", decoder)
+    batch = Batch(src=Shaped((B, S), jnp.int32), tgt=Shaped((B, T0), jnp.int32))
+    if traced == "flax":
+        module = LinenModel(cfg, V, V)
+        params = jax.eval_shape(module.init, jax.random.key(0), batch.src, batch.tgt)
+        program = jax.make_jaxpr(module.apply)(params, batch.src, batch.tgt).jaxpr
+    else:
+        init = partial(encoder_decoder.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+        params = jax.eval_shape(init, jax.random.key(0))
+        program = jax.make_jaxpr(lambda p, batch: loss(p, cfg, batch).loss)(params, batch).jaxpr
+    live, _ = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    assert flops.of_jaxpr(program) == flops.of_jaxpr(live) != Flops()
 
 
 def test_every_kind_of_decoder_has_a_formula():
