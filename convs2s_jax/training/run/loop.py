@@ -18,7 +18,7 @@ from convs2s_jax.training.run.background_compiler import CompileRequest, request
 from convs2s_jax.training.run.checkpoints import checkpoint
 from convs2s_jax.training.run.config import Config, TrainingConfig
 from convs2s_jax.training.run.inputs import segmenting
-from convs2s_jax.training.run.inputs.batches import batch_on
+from convs2s_jax.training.run.inputs.batches import batch_on, padding_on
 from convs2s_jax.training.run.inputs.dataset import Split, fingerprint
 from convs2s_jax.training.run.opening import open_run
 from convs2s_jax.training.run.processes import distributed
@@ -138,6 +138,7 @@ def _epoch(
     if session.ahead.enabled:
         session.ahead.request(requests(run, session.mesh, epoch.first_uses(position.batch)))
     _tell_rate(session, position)
+    padding = padding_on(session.mesh, epoch)
     pending, root = [], jax.random.fold_in(jax.random.key(run.cfg.seed), 1)
     for prepared in loader.load(epoch, make, start=position.batch):
         session.clock.was("input", prepared.waited)
@@ -167,7 +168,7 @@ def _epoch(
         keep = cfg.save_every is not None and position.step % cfg.save_every == 0
         over = bool(session.interrupts.received)
         if due or ended or keep or over or last or position.step % cfg.report_every == 0:
-            _report(session, window, position, epoch)
+            _report(session, window, position, padding)
             position = dataclasses.replace(position, skipped=window.skipped)
             keep = session.save_clock.due() or keep
         if (due or ended) and not over:
@@ -188,7 +189,7 @@ def _tell_rate(session: Session, position: Position) -> None:
         session.reports.tell(f"epoch {position.epoch}: learning rate {before:g} -> {now:g}, as the schedule says")
 
 
-def _report(session: Session, window: Window, position: Position, epoch: plan.Plan) -> None:
+def _report(session: Session, window: Window, position: Position, padding: float) -> None:
     """Write the metrics since the last report. Raises UserError for a loss that is not finite and a failed save."""
     summary = window.close()
     checkpoint.check(session.checkpoints)
@@ -197,7 +198,7 @@ def _report(session: Session, window: Window, position: Position, epoch: plan.Pl
             step=position.step,
             epoch=position.last_epoch,
             split="train",
-            padding=epoch.padding,
+            padding=padding,
             compilations=session.compiled.count - session.compiled.kept,
             **summary,
             **device_memory(session.mesh.local_devices),

@@ -26,6 +26,16 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
     )
 
 
+def padding_on(mesh: Mesh, plan: Plan) -> float:
+    """Share of padding in the batches of a plan as `batch_on` makes them, the rows for the mesh counted, in [0, 1]."""
+    shards, planned, added = row_shards(mesh), 0, 0
+    for batch in plan.batches:
+        rows, width = plan.shapes[batch.shape].rows, plan.shapes[batch.shape].src + plan.shapes[batch.shape].tgt
+        planned += rows * width
+        added += (round_up(rows, shards) - rows) * width
+    return plan.padding + (1.0 - plan.padding) * added / (planned + added) if added else plan.padding
+
+
 def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> jax.Array:
     """[B, U]; each part is read once, though several devices may hold it."""
     read: dict[int, np.ndarray] = {}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from convs2s_jax.core.tokens import EOS, PAD
-from convs2s_jax.data.plan import Plan, PlannedBatch
+from convs2s_jax.data.plan import Plan, PlannedBatch, plan_all
 from convs2s_jax.data.shapes import Shape
 from convs2s_jax.training.mesh import MeshConfig, make
-from convs2s_jax.training.run.inputs.batches import batch_on
+from convs2s_jax.training.run.inputs.batches import batch_on, padding_on
 from convs2s_jax.training.run.inputs.dataset import Split
 
 SPLIT = Split(
@@ -23,3 +23,13 @@ def test_source_and_target_have_their_own_lengths_and_rows_are_padded_for_all_de
     assert batch.src.tolist() == [[EOS, PAD, PAD, PAD], [5, 6, 7, EOS]] + [[PAD] * 4] * (rows - 2)
     assert batch.tgt.tolist() == [[21, EOS], [20, EOS]] + [[PAD] * 2] * (rows - 2)
     assert {shard.data.shape for shard in batch.src.addressable_shards} == {(rows // devices, 4)}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_the_share_of_padding_is_that_of_the_arrays(devices):
+    mesh = make(MeshConfig(data=devices))
+    plan = plan_all(np.array([4, 1, 2]), np.array([2, 2, 2]), (Shape(4, 2, 1), Shape(4, 2, 3)))
+    batches = [batch_on(mesh, SPLIT, plan, planned) for planned in plan.batches]
+    cells = np.concatenate([np.asarray(side).ravel() for batch in batches for side in (batch.src, batch.tgt)])
+    assert padding_on(mesh, plan) == pytest.approx(np.mean(cells == PAD))
+    assert (padding_on(mesh, plan) == plan.padding) == (devices == 1)
