@@ -77,9 +77,12 @@ def ending(run: Run) -> str:
 
 
 def began_with(run: Run) -> str:
-    """Whose parameters a fine-tuned run began with: "step 441 of runs/base"; "" for random ones."""
+    """Whose parameters a fine-tuned run began with: "step 441 of runs/base"; "" for random ones.
+
+    The log says so; the configuration is asked where there is none.
+    """
     other = run.cfg.training.finetune_from
-    return run.log.origin or (f"a checkpoint of {other}" if other else "")
+    return run.log.origin if run.log.begun else f"a checkpoint of {other}" if other else ""
 
 
 def kind(run: Run) -> str:

@@ -301,6 +301,8 @@ def test_a_fine_tuned_run_says_what_it_began_with(tmp_path):
     assert ("Began with", "step 441 of runs/base") in summary.facts(run)
     assert ("Began with", "a checkpoint of runs/b") in summary.facts(runs.Run("a", tmp_path, cfg))
     assert "Began with" not in dict(summary.facts(runs.Run("a", tmp_path, tiny.config())))
+    random = logged("devices: a", "500 parameters; vocabularies of 9 and 9")
+    assert summary.began_with(runs.Run("a", tmp_path, cfg, log=random)) == ""
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def _measured_otherwise(run: Run) -> bool:
 
 def _commit(run: Run, damaged: list[Path]) -> None:
     """Write what the checks have found to be right: the configuration, new vocabularies, the names of checkpoints."""
-    run_folder.write_config(run.workdir, run.cfg)
+    run_folder.write_config(run.workdir, run_folder.with_origin(run.workdir, run.cfg))
     if not run_folder.begun(run.workdir):
         vocabulary.save(run.vocabularies, run_folder.vocabulary(run.workdir))
         shutil.rmtree(run_folder.learned_vocabularies(run.workdir), ignore_errors=True)

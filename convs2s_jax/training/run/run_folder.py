@@ -4,6 +4,7 @@ config.json  vocab/  checkpoints/<step>/  metrics.jsonl  train.log  tensorboard/
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +26,6 @@ FREE = (
     "data.files",
     "data.tfds_dir",
     "data.cache_dir",
-    "data.vocabulary.dir",
-    "training.finetune_from",
     "training.max_steps",
     "training.max_epochs",
     "training.report_every",
@@ -48,7 +47,10 @@ FREE = (
     "parallel",
 )
 """Fields that may change when a run is continued: limits, reports, execution of layers, precision of products, devices,
-the paths of the data (the content is compared), and the run that was fine-tuned, of which nothing is read again."""
+and the paths of the data (the content is compared)."""
+
+ORIGIN = ("data.vocabulary.dir", "training.finetune_from")
+"""Fields that are read only when a run begins. It may go on without them; another value begins another run."""
 
 FILES = (
     *("config.json", "vocab", "checkpoints", "metrics.jsonl", "metrics.jsonl.damaged", "train.log", "tensorboard"),
@@ -176,6 +178,25 @@ def check_config(workdir: Path, cfg: Config) -> None:
             f"--workdir={workdir} holds a run of another configuration: {odd}. Use another workdir, or the settings of "
             "that run",
         )
+        for name, before, now in _differences(there, here, ""):
+            check(
+                name not in ORIGIN or now == "",
+                f"{name}={now}: the run in --workdir={workdir} has begun {f'with {before}' if before else 'without'}, "
+                "and only a new run reads it: leave it out, or use another workdir",
+            )
+
+
+def with_origin(workdir: Path, cfg: Config) -> Config:
+    """The configuration with what the run in the workdir, where one has begun, was begun with, also if left out now."""
+    if not begun(workdir):
+        return cfg
+    there = load_config(workdir)
+    words = dataclasses.replace(cfg.data.vocabulary, dir=there.data.vocabulary.dir)
+    return dataclasses.replace(
+        cfg,
+        data=dataclasses.replace(cfg.data, vocabulary=words),
+        training=dataclasses.replace(cfg.training, finetune_from=there.training.finetune_from),
+    )
 
 
 def write_config(workdir: Path, cfg: Config) -> None:
@@ -221,7 +242,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _free(name: str) -> bool:
-    return any(name == free or name.startswith(f"{free}.") for free in FREE)
+    return any(name == free or name.startswith(f"{free}.") for free in (*FREE, *ORIGIN))
 
 
 def differences(there: Any, here: Any, *, free: Callable[[str], bool], path: str = "") -> str:

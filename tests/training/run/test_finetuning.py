@@ -67,6 +67,7 @@ def test_it_trains_them_and_goes_on_when_the_other_run_is_gone(source, tmp_path)
     assert all(np.any(after[name] != theirs) for name, theirs in tiny.arrays(source, step).items())
     assert [line["step"] for line in tiny.metrics(tmp_path / "run") if line["split"] == "train"][-1] == 3
     train(tiny.config(**{**cfg, "training__max_steps": 4, "training__finetune_from": ""}), tmp_path / "run")
+    assert run_folder.load_config(tmp_path / "run").training.finetune_from == str(copy)
 
 
 @pytest.mark.drill
