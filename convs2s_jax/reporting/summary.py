@@ -8,7 +8,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting import learning_rate
 from convs2s_jax.reporting.curves import QUANTITIES
 from convs2s_jax.reporting.runs import Run
-from convs2s_jax.training.run.selection import LESS_IS_BETTER, LOSS, best_of, counting
+from convs2s_jax.training.run.selection import LESS_IS_BETTER, LOSS, Validation, best_of, counting
 
 UNKNOWN = "not recorded"
 _SIGNAL = re.compile("SIG[A-Z]+")
@@ -48,7 +48,12 @@ def paragraph(run: Run) -> str:
 def best_step(run: Run) -> int | None:
     """The step of the best validation, by the metric that tells the best checkpoint; None without one."""
     known = _validations(run)
-    return best_of(known, known, counting(known.values(), run.cfg.training.best_metric))
+    found = {
+        record["step"]: Validation(known[record["step"]], bool(record.get("scheduled", True)))
+        for record in run.of("valid")
+    }
+    steps = {record["step"] for record in run.records}  # one that was not scheduled counts at the end of the run
+    return best_of(found, steps, counting(known.values(), run.cfg.training.best_metric))
 
 
 def tested(run: Run) -> Mapping[str, Any] | None:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from convs2s_jax.metrics.scoring import METRICS
 
@@ -14,6 +15,19 @@ LESS_IS_BETTER = frozenset(
     {LOSS, *(key for metric in METRICS.values() if metric.less_is_better for key in metric.keys)}
 )
 """Scores of which the lowest is the best."""
+
+
+class Validation(NamedTuple):
+    """A validation.
+
+    Attributes:
+      scores: what it measured; empty where there was none.
+      scheduled: False for that at the end of a run which no schedule asked for. It counts only while the run is there:
+        one that goes on chooses as if it had never ended.
+    """
+
+    scores: Scores
+    scheduled: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +65,7 @@ def ended(best: Best, metric: str, patience: int | None) -> str:
         return f"training.patience is {patience}: no validation had a finite {metric}"
     order = "lower" if metric in LESS_IS_BETTER else "higher"
     since = f"since step {best.step} had a {order} {metric} than its {best.value:.4f}"
-    return f"training.patience is {patience}: no validation {since}"
+    return f"training.patience is {patience}: no scheduled validation {since}"
 
 
 def counting(measured: Iterable[Scores], metric: str) -> str:
@@ -59,15 +73,24 @@ def counting(measured: Iterable[Scores], metric: str) -> str:
     return metric if any(metric in scores for scores in measured) else LOSS
 
 
-def best_of(validations: Mapping[int, Scores], steps: Iterable[int], metric: str) -> int | None:
-    """The best of some steps by the metric that is `counting`, the latest of several; None where it is known of none.
+def best_of(validations: Mapping[int, Validation], steps: Iterable[int], metric: str) -> int | None:
+    """The best of some steps by the metric that is `counting`, the first of equal ones; None where it is known of none.
 
-    So a run that continues with another metric keeps the best by its loss until one has the new score.
+    A validation that is not `scheduled` counts at the last of the steps only. A run that continues with another metric
+    keeps the best by its loss until one has the new score.
     """
-    measured = {step: validations.get(step, {}) for step in steps}
+    steps = list(steps)
+    last = max(steps, default=None)
+    found = {step: validations[step] for step in steps if step in validations}
+    measured = {step: one.scores for step, one in found.items() if one.scheduled or step == last}
     one = counting(measured.values(), metric)
-    known = [(_rank(one, scores[one]), step) for step, scores in measured.items() if one in scores]
-    return max(known)[1] if known else None
+    known = [(_rank(one, scores[one]), -step) for step, scores in measured.items() if one in scores]
+    return -max(known)[1] if known else None
+
+
+def scheduled(validations: Mapping[int, Validation]) -> dict[int, Validation]:
+    """Those that count also when the run goes on."""
+    return {step: one for step, one in validations.items() if one.scheduled}
 
 
 def _rank(metric: str, value: float) -> float:

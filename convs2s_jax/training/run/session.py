@@ -102,7 +102,8 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
     """Score the validation set, update the schedule and save a checkpoint. A signal abandons the validation.
 
     Without a validation set only the checkpoint is saved. A validation at the end of a run that is not `scheduled` does
-    not affect the learning rate nor the patience, so a run continued from there is as one that never ended.
+    not affect the learning rate nor the patience, and it tells the best checkpoint only while the run ends there: a run
+    continued from there is as one that never ended.
     """
     run, cfg = session.run, session.run.cfg
     if run.valid is None:
@@ -113,11 +114,11 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         loss, scores, hypotheses = measure(session, state.params, run.valid, name=f"valid {position.step}")
     except InterruptedWorkError:
         return position
-    measured = {LOSS: loss, **scores}
+    measured, mark = {LOSS: loss, **scores}, {} if scheduled else {"scheduled": 0}
     with session.clock.during("other"):
         if hypotheses and distributed.is_primary():
             validation.write_samples(run.workdir / "samples", position.step, run.valid, hypotheses)
-        session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured)
+        session.reports.metrics(step=position.step, epoch=position.last_epoch, split="valid", **measured, **mark)
     position = dataclasses.replace(position, validated=position.step)
     if scheduled:
         after, why = schedule.validated(cfg.training.schedule, position.schedule, loss)
@@ -125,7 +126,7 @@ def validate(session: Session, state: TrainState, position: Position, *, schedul
         position = dataclasses.replace(position, schedule=after, best=best)
         if why:
             session.reports.tell(f"step {position.step}: {why}")
-    save(session, state, position, scores=measured)
+    save(session, state, position, scores=measured, scheduled=scheduled)
     return position
 
 
@@ -204,13 +205,15 @@ def _measure(session: Session, params: Tree, split: Split, name: str) -> tuple[f
     return found.loss, task.scores(cfg, split, outputs), outputs
 
 
-def save(session: Session, state: TrainState, position: Position, *, scores: Scores | None = None) -> None:
+def save(
+    session: Session, state: TrainState, position: Position, *, scores: Scores | None = None, scheduled: bool = True
+) -> None:
     """Save a checkpoint of this position. Raises UserError if a parameter is not finite."""
     with session.clock.during("checkpoint"):
-        _save(session, state, position, scores)
+        _save(session, state, position, scores, scheduled)
 
 
-def _save(session: Session, state: TrainState, position: Position, scores: Scores | None) -> None:
+def _save(session: Session, state: TrainState, position: Position, scores: Scores | None, scheduled: bool) -> None:
     run = session.run
     if not validation.all_finite(state.params):
         raise UserError(f"step {position.step}: a parameter is not finite. {way_out(session)}")
@@ -220,7 +223,8 @@ def _save(session: Session, state: TrainState, position: Position, scores: Score
         "vocabularies": run_folder.fingerprints(run.vocabularies),
     }
     session.place.settle()
-    checkpoint.save(session.checkpoints, session.place.to_save(session.mesh, state), record, scores=scores)
+    whole = session.place.to_save(session.mesh, state)
+    checkpoint.save(session.checkpoints, whole, record, scores=scores, of_schedule=scheduled)
     session.save_clock.restart()
 
 

@@ -7,10 +7,10 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.interop.fairseq.exporting import Export, export_checkpoint
 from convs2s_jax.reporting import runs, summary
-from convs2s_jax.training.run import finetuning, run_folder, selection
+from convs2s_jax.training.run import finetuning, run_folder, selection, session
 from convs2s_jax.training.run.checkpoints import checkpoint, position_file, restoring
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.selection import Best
+from convs2s_jax.training.run.selection import Best, Validation
 from convs2s_jax.translation.translator import load
 from tests import tiny
 from tests.checkpoints import ABSTRACT, ACCEPT, position, save, state
@@ -35,7 +35,7 @@ def test_a_lower_loss_and_a_higher_score_are_better():
 def test_a_lower_error_rate_is_better():
     assert seen("ter", [60.0, 120.0, 45.5, 45.5]) == [(0, 1), (1, 1), (0, 3), (1, 3)]
     assert "had a lower ter than its 45.5000" in selection.ended(Best("ter", 45.5, step=3, waiting=1), "ter", 1)
-    assert selection.best_of({1: {"loss": 1.0, "ter": 60.0}, 2: {"loss": 2.0, "ter": 45.5}}, [1, 2], "ter") == 2
+    assert selection.best_of({1: Validation({"ter": 60.0}), 2: Validation({"ter": 45.5})}, [1, 2], "ter") == 2
     assert frozenset({"loss", "ter"}) == selection.LESS_IS_BETTER
 
 
@@ -43,7 +43,7 @@ def test_patience_ends_training_with_a_reason():
     best = Best("bleu", 31.25, step=40, waiting=3)
     assert selection.ended(best, "bleu", 4) == selection.ended(best, "bleu", None) == ""
     assert selection.ended(best, "bleu", 3) == (
-        "training.patience is 3: no validation since step 40 had a higher bleu than its 31.2500"
+        "training.patience is 3: no scheduled validation since step 40 had a higher bleu than its 31.2500"
     )
     assert selection.ended(Best(waiting=2), "loss", 2) == "training.patience is 2: no validation had a finite loss"
 
@@ -61,10 +61,10 @@ def test_the_checkpoint_with_the_highest_score_stays_and_is_read(tmp_path):
             measured = None if found is None else {"loss": found[0], "bleu": found[1]}
             checkpoint.save(checkpoints, state(step), position(step), scores=measured)
         checkpoint.wait(checkpoints)
-        assert checkpoints.all_steps() == [30, 50]  # of equal ones the latest
+        assert checkpoints.all_steps() == [20, 50]  # of equal ones the first, as patience counts
     with checkpoint.manager(tmp_path, keep=1, metric="chrf") as checkpoints:
-        assert checkpoints.best_step() == 30  # by the loss, as nobody measured it
-    for metric, best in (("bleu", 30), ("loss", 30), ("chrf", 30)):
+        assert checkpoints.best_step() == 20  # by the loss, as nobody measured it
+    for metric, best in (("bleu", 20), ("loss", 20), ("chrf", 20)):
         _, read = restoring.restore_params(
             tmp_path, ABSTRACT.params, step=None, metric=metric, check=ACCEPT, tell=pytest.fail
         )
@@ -84,13 +84,51 @@ def test_the_best_by_the_loss_stays_until_another_score_is_measured(tmp_path):
             assert checkpoints.all_steps() == left
 
 
+def test_a_validation_that_was_not_scheduled_counts_while_the_run_ends_there(tmp_path):
+    def kept(*saves):
+        for step, loss, scheduled in saves:
+            with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+                scores = None if loss is None else {"loss": loss}
+                checkpoint.save(checkpoints, state(step), position(step), scores=scores, of_schedule=scheduled)
+                checkpoint.wait(checkpoints)
+        with checkpoint.manager(tmp_path, keep=1) as checkpoints:
+            return checkpoints.all_steps(), checkpoints.best_step()
+
+    assert kept((10, 2.0, True), (20, 3.0, True), (25, 1.0, False)) == ([10, 25], 25)
+    assert kept((27, None, True)) == ([10, 27], 10)  # the run went on
+    assert kept((30, 2.5, True)) == ([10, 30], 10)
+    assert kept((35, 4.0, False)) == ([10, 35], 10)
+
+
+def test_a_run_that_had_ended_between_validations_tests_what_an_undisturbed_one_does(tmp_path, monkeypatch):
+    """The losses are given. The best of all is at step 3, which the undisturbed run does not measure."""
+    losses = {2: 3.0, 3: 1.0, 4: 2.0, 6: 2.5, 7: 2.75}
+    real = session.measure
+
+    def measured(here, params, split, *, name):
+        kind, step = name.split()
+        return (losses[int(step)], {}, []) if kind == "valid" else real(here, params, split, name=name)
+
+    monkeypatch.setattr(session, "measure", measured)
+    cfg = {"training__validate_every": 2, "training__keep": 1}
+    for steps in (3, 7):
+        train(tiny.config(**cfg, training__max_steps=steps), tmp_path / "continued")
+        tests = [line["step"] for line in tiny.metrics(tmp_path / "continued") if line["split"] == "test"]
+        assert tests[-1] == summary.best_step(runs.read(tmp_path / "continued", "run")) == {3: 3, 7: 4}[steps]
+    train(tiny.config(**cfg, training__max_steps=7), tmp_path / "run")
+    [test] = [line for line in tiny.metrics(tmp_path / "run") if line["split"] == "test"]
+    assert test == [line for line in tiny.metrics(tmp_path / "continued") if line["split"] == "test"][-1]
+    assert run_folder.finished(tmp_path / "run" / "checkpoints").keys() == {4, 7}
+    assert run_folder.finished(tmp_path / "continued" / "checkpoints").keys() == {4, 7}
+
+
 STILL = {"training__schedule": {"kind": "fixed", "rates": [1e-30]}, "training__validate_every": 1}
 """Updates that change nothing: no validation is better than the first."""
 
 
 def test_a_run_ends_after_its_patience_also_when_it_was_stopped_in_between(tmp_path, capsys):
     workdir = tmp_path / "run"
-    ended = "training.patience is 3: no validation since step 1 had a lower loss than its"
+    ended = "training.patience is 3: no scheduled validation since step 1 had a lower loss than its"
     train(tiny.config(**STILL, training__patience=3, training__max_steps=3), workdir)
     train(tiny.config(**STILL, training__patience=3), workdir)
     assert f"stopped at step 4, epoch 1: {ended}" in capsys.readouterr().err
@@ -107,7 +145,7 @@ def test_a_run_keeps_and_reads_what_is_best_by_its_metric(tmp_path, monkeypatch)
     valid = {line["step"]: line for line in tiny.metrics(workdir) if line["split"] == "valid"}
     for step, place in run_folder.finished(run_folder.checkpoints(workdir)).items():
         assert position_file.scores_of(place) == {name: valid[step][name] for name in ("loss", metric)}
-    best = max(valid, key=lambda step: (valid[step][metric], step))
+    best = max(valid, key=lambda step: (valid[step][metric], -step))
     assert best != min(valid, key=lambda step: valid[step]["loss"])
     assert position_file.read(workdir / "checkpoints" / "8")["best"]["metric"] == metric
     assert load(workdir, tell=pytest.fail).steps == ((best,),)

@@ -21,7 +21,7 @@ from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import BEFORE, finished
-from convs2s_jax.training.run.selection import LOSS, Scores, best_of
+from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of, scheduled
 from convs2s_jax.training.step import TrainState
 
 
@@ -30,7 +30,7 @@ class Checkpoints(ocp.CheckpointManager):
 
     Attributes:
       metric: the score by which checkpoints are compared.
-      validations: step -> scores of its validation; empty if there was none.
+      validations: step -> its validation.
       unreadable: step -> why its position, and so its scores, cannot be read. Such a checkpoint is never deleted.
       shared: whether all processes write their parts; otherwise the primary one writes all.
       writing: step of the last save, which is perhaps still being written.
@@ -103,7 +103,7 @@ class Elsewhere(Checkpoints):
 
 @dataclasses.dataclass
 class _LastAndBest(policies.PreservationPolicy):
-    """Preserves the last `keep` checkpoints, the best, and those whose scores cannot be read.
+    """Preserves the last `keep` checkpoints, the best of scheduled validations, and those with unreadable scores.
 
     Attributes:
       keep: how many of the last.
@@ -112,7 +112,7 @@ class _LastAndBest(policies.PreservationPolicy):
 
     keep: int
     metric: str
-    validations: dict[int, Scores]
+    validations: dict[int, Validation]
     unreadable: dict[int, str]
 
     def should_preserve(
@@ -121,17 +121,17 @@ class _LastAndBest(policies.PreservationPolicy):
         """Whether each of the checkpoints stays; they are in the order of their steps."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric), *self.unreadable}
+        kept = {*steps[-self.keep :], best_of(scheduled(self.validations), steps, self.metric), *self.unreadable}
         return [step in kept for step in steps]
 
 
-def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Scores], dict[int, str]]:
+def validations_of(places: Mapping[int, Path]) -> tuple[dict[int, Validation], dict[int, str]]:
     """`validations` and `unreadable`, as of `Checkpoints`, of the checkpoints at these places."""
-    validations: dict[int, Scores] = {}
+    validations: dict[int, Validation] = {}
     unreadable = {}
     for step, place in places.items():
         try:
-            validations[step] = position_file.scores_of(place)
+            validations[step] = position_file.validation_of(place)
         except UserError:
             continue  # of another version, which whoever reads the checkpoint is told
         except (ValueError, OSError) as error:
@@ -158,7 +158,12 @@ def manager(
 
 
 def save(
-    checkpoints: Checkpoints, state: TrainState, position: dict[str, Any], *, scores: Scores | None = None
+    checkpoints: Checkpoints,
+    state: TrainState,
+    position: dict[str, Any],
+    *,
+    scores: Scores | None = None,
+    of_schedule: bool = True,
 ) -> None:
     """Start to save in the background; training may go on at once.
 
@@ -167,6 +172,7 @@ def save(
       state: the checkpoint is named by its `step`. An existing one is kept, unless there are now scores for it.
       position: the progress of training, as JSON.
       scores: of the validation, for choosing the best; None where there was none.
+      of_schedule: whether that validation was scheduled.
 
     Raises:
       UserError: this or the previous checkpoint could not be written, for example because the disk is full.
@@ -185,9 +191,14 @@ def save(
             distributed.barrier(f"{step} is {step}{BEFORE}")
         checkpoints.reload()
     record = position_file.make(
-        position, step=step, scores=scores or {}, params=state.params, optimizer=state.optimizer
+        position,
+        step=step,
+        scores=scores or {},
+        scheduled=of_schedule,
+        params=state.params,
+        optimizer=state.optimizer,
     )
-    checkpoints.validations[step] = record["scores"]
+    checkpoints.validations[step] = Validation(record["scores"], of_schedule)
     checkpoints.unreadable.pop(step, None)
     checkpoints.writing = step
     with _writing(checkpoints, step):

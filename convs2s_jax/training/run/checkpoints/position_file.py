@@ -12,23 +12,27 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints.digest import digest, digest_of_record
-from convs2s_jax.training.run.selection import LOSS, Scores
+from convs2s_jax.training.run.selection import LOSS, Scores, Validation
 
 FORMAT = 1
 """Version of the format. It is raised when older checkpoints can no longer be read; CHANGELOG says what to do."""
 
 
-def make(position: Mapping[str, Any], *, step: int, scores: Scores, params: Tree, optimizer: Tree) -> dict[str, Any]:
+def make(
+    position: Mapping[str, Any], *, step: int, scores: Scores, scheduled: bool = True, params: Tree, optimizer: Tree
+) -> dict[str, Any]:
     """The record of a checkpoint, as `read` returns it.
 
     Args:
       position: the progress of training, as JSON.
       step: of the checkpoint.
       scores: of the validation, with its loss; empty where there was none. Values that are not finite are not stored.
+      scheduled: as of `selection.Validation`.
       params, optimizer: the arrays of the checkpoint.
     """
     known = {name: value for name, value in scores.items() if math.isfinite(value)}
-    content = {**position, "format": FORMAT, "step": step, "loss": known.get(LOSS), "scores": known}
+    validation = {"loss": known.get(LOSS), "scores": known, "scheduled": scheduled}
+    content = {**position, "format": FORMAT, "step": step, **validation}
     digests = {"params": digest(params), "optimizer": digest(optimizer), "position": digest_of_record(content)}
     return {**content, "digests": seal(digests)}
 
@@ -71,9 +75,21 @@ def known_splits(workdir: Path) -> Mapping[str, int | str | None]:
     return {}
 
 
+def validation_of(folder: Path) -> Validation:
+    """The validation of the checkpoint in `folder`. Earlier versions do not tell: theirs count as scheduled.
+
+    Errors as in `read`.
+    """
+    record = read(folder)
+    return Validation(_scores(folder, record), bool(record.get("scheduled", True)))
+
+
 def scores_of(folder: Path) -> Scores:
     """The scores of the checkpoint in `folder`, with its loss; empty without a validation. Errors as in `read`."""
-    record = read(folder)
+    return validation_of(folder).scores
+
+
+def _scores(folder: Path, record: Mapping[str, Any]) -> Scores:
     if "scores" in record:
         return {name: float(value) for name, value in record["scores"].items()}
     if "loss" in record:  # earlier versions knew no other score
