@@ -7,7 +7,7 @@ from convs2s_jax.core.config import check
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.translation import inputs
-from convs2s_jax.translation.lines import encode
+from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.translator import Translator
 
 Allowed = Literal["prefixes", "constraints", "sampling"]
@@ -67,7 +67,7 @@ def checked(
     )
     tgt = translator.vocabularies.tgt
     tokens = [len(ids) for ids in encode(tgt, prefix or ())]
-    phrases = [[len(ids) for ids in encode(tgt, wanted)] for wanted in constraints or ()]
+    phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]
     for what, counts, most in (
         ("tokens of a prefix", tokens, MOST.prefix),
         ("constraints of a line", map(len, phrases), MOST.phrases),
