@@ -6,8 +6,6 @@ A piece that does not end its word is written with the mark "@@", as in "Ap@@ fe
 import dataclasses
 import functools
 import hashlib
-import heapq
-import itertools
 import json
 import random
 import re
@@ -17,6 +15,7 @@ from typing import Any
 
 from convs2s_jax.core.errors import UserError, shown
 from convs2s_jax.core.files import read_json
+from convs2s_jax.data.merges import merged, merged_at_random
 from convs2s_jax.data.text_files import encoded, read_lines
 from convs2s_jax.data.words import WordList
 
@@ -51,9 +50,12 @@ class Codes:
     def _cut(self, word: str) -> tuple[str, ...]:
         return self._pieces(word, functools.partial(merged, ranks=self._ranks))
 
+    def _rank(self, left: str, right: str) -> int | None:
+        return self._ranks.get((left, right))
+
     def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
         """The pieces of a word where each merge is left out with the probability `rate`, each time anew."""
-        return self._pieces(word, functools.partial(merged_at_random, ranks=self._ranks, rate=rate, rng=rng))
+        return self._pieces(word, functools.partial(merged_at_random, rank=self._rank, rate=rate, rng=rng))
 
     def _pieces(self, word: str, merge: Callable[[Sequence[str]], list[str]]) -> tuple[str, ...]:
         """The pieces that merges make of the letters of a word."""
@@ -102,55 +104,6 @@ class Codes:
         if not merges:
             raise UserError(f"{path} holds no codes: give the file that subword-nmt learn-bpe wrote")
         return cls(tuple(merges), version)
-
-
-def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Merge neighbours until no pair has a rank: each time all pairs of the lowest rank, from left to right.
-
-    It takes n log(n) steps for n symbols.
-    """
-    parts, n = [*symbols], len(symbols)
-    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each part that is left
-    found = [(ranks[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in ranks]
-    heapq.heapify(found)
-    while found:
-        lowest, joined = found[0][0], []
-        while found and found[0][0] == lowest:
-            i = heapq.heappop(found)[1]
-            j = after[i]
-            if j < n and ranks.get((parts[i], parts[j])) == lowest:  # else merged with another neighbour since
-                parts[i], parts[j], after[i] = parts[i] + parts[j], "", after[j]
-                if after[i] < n:
-                    before[after[i]] = i
-                joined.append(i)
-        for i in joined:
-            for left, right in ((before[i], i), (i, after[i])):
-                if left >= 0 and right < n and (parts[left], parts[right]) in ranks:
-                    heapq.heappush(found, (ranks[parts[left], parts[right]], left))
-    return [part for part in parts if part]
-
-
-def merged_at_random(
-    symbols: Sequence[str], ranks: Mapping[tuple[str, str], int], *, rate: float, rng: random.Random
-) -> list[str]:
-    """Merge neighbours as `merged` does, but before each step leave out every place with the probability `rate`.
-
-    It ends where all places are left out (Provilkov et al. 2020, algorithm 1).
-    """
-    parts = [*symbols]
-    while True:
-        pairs = itertools.pairwise(parts)
-        places = [(ranks[pair], i) for i, pair in enumerate(pairs) if pair in ranks and rng.random() >= rate]
-        if not places:
-            return parts
-        lowest = min(places)[0]
-        chosen = {i for rank, i in places if rank == lowest}
-        joined, i = list[str](), 0
-        while i < len(parts):
-            both = i in chosen
-            joined.append(parts[i] + parts[i + 1] if both else parts[i])
-            i += 1 + both
-        parts = joined
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import sentencepiece
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL, UNK
-from convs2s_jax.data.sentencepiece import SentencePiece, sampled
+from convs2s_jax.data.random_pieces import RandomPieces
+from convs2s_jax.data.sentencepiece import SentencePiece
 from convs2s_jax.data.words import WordList
 
 _SPACE = "\u2581"
@@ -48,6 +50,10 @@ class ListedPieces:
     def _processor(self) -> Any:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
+    @functools.cached_property
+    def _random_pieces(self) -> RandomPieces:
+        return RandomPieces(self._processor)
+
     @property
     def size(self) -> int:
         """Number of ids, the special ones included."""
@@ -73,7 +79,8 @@ class ListedPieces:
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Token ids of a random segmentation of each text; see `data.segmentation`."""
-        return self._numbered(sampled(self._processor, texts, str, rate=rate, seed=seed))
+        rng = random.Random(seed)
+        return self._numbered(self._random_pieces.draw(text, rate=rate, rng=rng) for text in texts)
 
     def _numbered(self, segmented: Iterable[Sequence[str]]) -> list[list[int]]:
         """The ids of the pieces of each text."""

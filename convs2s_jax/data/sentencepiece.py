@@ -4,10 +4,9 @@ import dataclasses
 import functools
 import hashlib
 import io
+import random
 import re
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_bytes
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.random_pieces import RandomPieces
 
 # SentencePiece reserves these two characters: it reads the first as a space and skips training lines that contain the
 # second. Both are replaced by code points that Unicode reserves for internal use.
 _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
-
-_ONE_SEED = threading.Lock()  # the seed is one for the whole process
 
 FEW = 64
 """Texts that are encoded one by one: SentencePiece starts threads for a list, which takes longer than the texts."""
@@ -49,6 +47,10 @@ class SentencePiece:
     @functools.cached_property
     def _processor(self) -> Any:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    @functools.cached_property
+    def _random_pieces(self) -> RandomPieces:
+        return RandomPieces(self._processor)
 
     @property
     def size(self) -> int:
@@ -80,7 +82,9 @@ class SentencePiece:
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Token ids of a random segmentation of each text; see `data.segmentation`."""
-        return sampled(self._processor, map(_escape, texts), int, rate=rate, seed=seed)
+        rng, to_id = random.Random(seed), self._processor.piece_to_id
+        drawn = (self._random_pieces.draw(_escape(text), rate=rate, rng=rng) for text in texts)
+        return [[to_id(piece) for piece in pieces] for pieces in drawn]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
         """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols).
@@ -119,29 +123,6 @@ class SentencePiece:
         if not whole:
             raise UserError(f"{path} is not a SentencePiece model: it is damaged or another kind of file")
         return vocabulary
-
-
-def sampled(processor: Any, texts: Iterable[str], kind: type, *, rate: float, seed: int) -> list[Any]:
-    """A random segmentation of each text; the same arguments give the same.
-
-    SentencePiece keeps a generator for each thread, which takes the seed of the process at its first use. So each call
-    has a thread of its own, one call at a time.
-
-    Args:
-      processor: SentencePiece's.
-      texts: as SentencePiece reads them.
-      kind: of the segments: int for ids, str for pieces.
-      rate: SentencePiece's alpha: with a unigram model the power of probabilities, with merges the probability with
-        which each is left out.
-      seed: from 0 to 2^32 - 2; the number after it stands for none.
-    """
-
-    def segment(text: str) -> Any:
-        return processor.encode(text, out_type=kind, enable_sampling=True, alpha=rate, nbest_size=-1)
-
-    with _ONE_SEED, ThreadPoolExecutor(max_workers=1) as thread:
-        sentencepiece.set_random_generator_seed(seed)
-        return thread.submit(lambda: [segment(text) for text in texts]).result()
 
 
 def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> SentencePiece:

@@ -1,9 +1,12 @@
 """Random segmentations: their probabilities are those of the papers, and the same arguments give the same."""
 
 import collections
+import io
 import itertools
 import math
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -12,16 +15,23 @@ import sentencepiece
 
 from convs2s_jax.core.tokens import SPECIAL
 from convs2s_jax.data import segmentation, store
-from convs2s_jax.data.bpe_codes import CodedWords, Codes, merged, merged_at_random
+from convs2s_jax.data.bpe_codes import CodedWords, Codes
 from convs2s_jax.data.config import VocabularyConfig
+from convs2s_jax.data.merges import merged, merged_at_random
 from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.pieces import ListedPieces
+from convs2s_jax.data.random_pieces import RandomPieces
 from convs2s_jax.data.segmentation import Segmenter
 from convs2s_jax.data.words import WordList
+from tests import tiny
 from tests.data import vocabularies
 
 MERGES = (("l", "o"), ("lo", "w"), ("e", "r</w>"), ("low", "er</w>"), ("a", "a"))
 RANKS = {pair: rank for rank, pair in enumerate(MERGES)}
+
+
+def rank(left, right):
+    return RANKS.get((left, right))
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +96,78 @@ def by_merges(symbols, rate):
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_each_merge_is_left_out_with_the_given_probability(symbols, rate):
     rng, draws = random.Random(1), 20_000
-    found = frequencies(merged_at_random(symbols, RANKS, rate=rate, rng=rng) for _ in range(draws))
+    found = frequencies(merged_at_random(symbols, rank=rank, rate=rate, rng=rng) for _ in range(draws))
     agree(found, by_merges(symbols, rate), draws)
 
 
 def test_no_merge_and_all_merges_are_left_out():
     symbols, rng = ("a", "a", "a", "l", "o", "w", "e", "r</w>"), random.Random(1)
-    assert merged_at_random(symbols, RANKS, rate=0, rng=rng) == merged(symbols, RANKS) == ["aa", "a", "lower</w>"]
-    assert merged_at_random(symbols, RANKS, rate=1, rng=rng) == list(symbols)
+    assert merged_at_random(symbols, rank=rank, rate=0, rng=rng) == merged(symbols, RANKS) == ["aa", "a", "lower</w>"]
+    assert merged_at_random(symbols, rank=rank, rate=1, rng=rng) == list(symbols)
+
+
+ODD = [
+    *vocabularies.SRC[:3],
+    "",
+    " ",
+    "  a  b ",
+    "\u2581\u2581",
+    "der\u3000Hund",
+    "\U0001f600\U0001f600x",
+    "ab" * 400,
+    "q",
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"byte_fallback": True}, {"user_defined_symbols": ["Hund", "<x>"]}, {"split_by_whitespace": False}],
+    ids=["plain", "bytes", "symbols of the user's", "across words"],
+)
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_what_is_drawn_from_a_model_is_a_segmentation_of_its_own_text(kind, options):
+    """With no merge left out it is SentencePiece's own; and any is one that SentencePiece decodes to the same text."""
+    texts = [f"der {i}. Hund läuft <x> {'weit ' * (i % 3)}weg" for i in range(40)]
+    size = 340 if "byte_fallback" in options else 60
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces, rng = RandomPieces(processor), random.Random(1)
+    assert pieces.merges == (kind == "bpe")
+    for text in [*texts, *ODD]:
+        if kind == "bpe":
+            assert pieces.draw(text, rate=0, rng=rng) == processor.encode(text, out_type=str)
+        for rate in (0.1, 0.9):
+            drawn = pieces.draw(text, rate=rate, rng=rng)
+            assert processor.decode(drawn) == processor.decode(processor.encode(text, out_type=str))
+            assert all(drawn.count(symbol) == text.count(symbol) for symbol in options.get("user_defined_symbols", []))
+
+
+def test_other_processes_draw_the_same(unigram, bpe, tmp_path):
+    """SentencePiece itself would draw something else in each."""
+    texts = ["lower undoing redoing", "Der Hund läuft"] * 20
+    for name, vocabulary in (("unigram", unigram), ("bpe", bpe)):
+        vocabulary.save(tmp_path / name)
+        code = (
+            "import pathlib, sys; from convs2s_jax.data.sentencepiece import SentencePiece\n"
+            f"print(SentencePiece.load(pathlib.Path(sys.argv[1])).sample({texts!r}, rate=0.3, seed=7))"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / name)]
+        found = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=True).stdout
+        assert found.strip() == str(vocabulary.sample(texts, rate=0.3, seed=7))
+
+
+def test_a_draw_is_the_same_in_all_versions(coded):
+    """Python's generator keeps its numbers."""
+    assert coded.sample(["lower lower"], rate=0.4, seed=3) == [[7, 8, 9, 5, 12, 9, 10, 11]]
 
 
 def test_codes_are_read_and_marked_as_ever(coded):

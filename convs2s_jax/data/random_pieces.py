@@ -1,0 +1,129 @@
+"""Random segmentations of a text into the pieces of a SentencePiece model, drawn here and not by SentencePiece.
+
+SentencePiece's own generator is seeded anew in every process, whatever its seed (0.2.3), so that neither a run that
+continues nor the processes of a training would see the same text.
+"""
+
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from convs2s_jax.data.merges import merged_at_random
+
+_SPACE = "\u2581"
+_UNKNOWN_PENALTY = 10.0
+"""How much less than the least likely piece an unknown character weighs, as in SentencePiece's unigram models."""
+_WORDS = 2**16
+"""Words whose possible pieces are kept."""
+
+
+class _Edge(NamedTuple):
+    """A piece of a word: where it ends, and its logarithmic weight."""
+
+    end: int
+    weight: float
+
+
+class RandomPieces:
+    """Draws segmentations under one model."""
+
+    def __init__(self, processor: Any) -> None:
+        """Read the pieces of SentencePiece's processor."""
+        self._processor = processor
+        special = processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte
+        ids = [i for i in range(processor.get_piece_size()) if not any(one(i) for one in special)]
+        self._scores: Mapping[str, float] = {processor.id_to_piece(i): processor.get_score(i) for i in ids}
+        self._longest = max(map(len, self._scores), default=1)
+        self._unknown = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
+        self._bytes = any(processor.is_byte(i) for i in range(processor.get_piece_size()))
+        # symbols of the user's are never cut; their score is 0, that of a piece is a rank from -0 on, or below 0
+        own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
+        self._own = re.compile("|".join(map(re.escape, own))) if own else None
+        across = any(_SPACE in piece[1:] for piece in self._scores)
+        self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
+
+    @functools.cached_property
+    def merges(self) -> bool:
+        """Whether the model merges letters (byte-pair encoding): then its scores are the ranks of the pieces."""
+        return all(score <= 0 and score == int(score) for score in self._scores.values())
+
+    def draw(self, text: str, *, rate: float, rng: random.Random) -> list[str]:
+        """The pieces of a random segmentation of a text; unknown characters in a row are one piece.
+
+        Args:
+          text: as SentencePiece reads it.
+          rate: of merges, the probability that one is left out; else the power to which probabilities are raised.
+          rng: where the draw comes from.
+        """
+        segment = self._merged if self.merges else self._path
+        pieces: list[str] = []
+        for part, own in self._parts(self._processor.normalize(text)):
+            pieces += [part] if own else (one for word in self._words.findall(part) for one in segment(word, rate, rng))
+        return self._with_unknown(pieces)
+
+    def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The parts of a text, and whether each is a symbol of the user's."""
+        begin = 0
+        for found in self._own.finditer(text) if self._own else ():
+            yield text[begin : found.start()], False
+            yield found[0], True
+            begin = found.end()
+        yield text[begin:], False
+
+    def _merged(self, word: str, rate: float, rng: random.Random) -> list[str]:
+        """Letters merged at random; a pair ranks as the piece that it makes."""
+        return merged_at_random([*word], rank=self._rank, rate=rate, rng=rng)
+
+    def _rank(self, left: str, right: str) -> float | None:
+        score = self._scores.get(left + right)
+        return None if score is None else -score
+
+    def _path(self, word: str, rate: float, rng: random.Random) -> list[str]:
+        """A path through the pieces of a word, from its begin to its end, by the weights of what follows."""
+        edges, after = self._weights(word, rate)
+        parts, i = [], 0
+        while i < len(word):
+            left = rng.random()
+            for edge in edges[i]:
+                left -= math.exp(edge.weight + after[edge.end] - after[i])
+                if left < 0:
+                    break
+            parts.append(word[i : edge.end])
+            i = edge.end
+        return parts
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        return functools.lru_cache(maxsize=_WORDS)(self._weights_of)
+
+    def _weights_of(self, word: str, rate: float) -> tuple[list[list[_Edge]], list[float]]:
+        """The pieces that begin at each place, and the logarithm of the total weight of all paths from there on."""
+        n = len(word)
+        edges: list[list[_Edge]] = []
+        for i in range(n):
+            ends = range(i + 1, min(n, i + self._longest) + 1)
+            found = [_Edge(j, rate * self._scores[word[i:j]]) for j in ends if word[i:j] in self._scores]
+            alone = bool(found) and found[0].end == i + 1
+            edges.append(found if alone else [_Edge(i + 1, rate * self._unknown), *found])
+        after = [0.0] * (n + 1)
+        for i in reversed(range(n)):
+            weights = [edge.weight + after[edge.end] for edge in edges[i]]
+            most = max(weights)
+            after[i] = most + math.log(sum(math.exp(weight - most) for weight in weights))
+        return edges, after
+
+    def _with_unknown(self, pieces: Sequence[str]) -> list[str]:
+        """The pieces, with the bytes of unknown characters where the model has them, and unknown runs joined."""
+        found: list[str] = []
+        for known, run in itertools.groupby(pieces, self._scores.__contains__):
+            if known:
+                found += run
+            elif self._bytes:
+                found += [f"<0x{byte:02X}>" for piece in run for byte in piece.encode("utf-8")]
+            else:
+                found.append("".join(run))
+        return found
