@@ -26,10 +26,10 @@ from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
 from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
-from convs2s_jax.nn.parts import Part, in_parts, is_part, whole, whole_early
 from convs2s_jax.nn.quantized import Quantized, is_quantized
+from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gather_early, is_sharded
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.types import Array, Key, Tree, wide
+from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 
 T = TypeVar("T")
 
@@ -104,31 +104,31 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Parameters in the dtype of the computation. Parts (`nn.parts`) are made whole, but for those that layers gather.
+    """Parameters in the dtype of the computation; sharded ones (`nn.sharded_params`) are gathered, unless layers do it.
 
-    Embedding tables stay in float32, since gradients add up in them row by row; those in parts are sent in the dtype of
-    the computation, and stay parts if rows of them are all that is used. The scale and bias of layer normalisation stay
-    in float32 too.
+    Embedding tables stay in float32, since gradients add up in them row by row; sharded ones are sent in the dtype of
+    the computation, and stay sharded if rows of them are all that is used. The scale and bias of layer normalisation
+    stay in float32 too.
 
     Args:
       params: of any model.
       cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
-    if cfg.dtype == "float32" and not in_parts(params):
+    if cfg.dtype == "float32" and not any_sharded(params):
         return params
     tied = getattr(getattr(cfg, "decoder", None), "tied_output", False)
 
-    def convert(path: tuple[Any, ...], leaf: Array | Part | Quantized) -> Array | Part | Quantized:
+    def convert(path: tuple[Any, ...], leaf: Array | ShardedParam | Quantized) -> Array | ShardedParam | Quantized:
         name = path[-1].name
         only_rows = name == "table" and not (tied and path_of(path).startswith("decoder/"))
-        if only_rows and isinstance(leaf, Part) and leaf.look_up is not None:
+        if only_rows and isinstance(leaf, ShardedParam) and leaf.look_up is not None:
             return leaf.astype(cfg.dtype)
-        if name in ("table", "positions") and is_part(leaf):
-            return whole(leaf.astype(cfg.dtype)).astype(leaf.dtype)
+        if name in ("table", "positions") and is_sharded(leaf):
+            return gather(leaf.astype(cfg.dtype)).astype(leaf.dtype)
         leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
-        return whole_early(leaf) if "/blocks/" in path_of(path) else whole(leaf)
+        return gather_early(leaf) if "/blocks/" in path_of(path) else gather(leaf)
 
-    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=lambda x: is_part(x) or is_quantized(x))
+    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=lambda x: is_sharded(x) or is_quantized(x))
     return converted
 
 
@@ -215,7 +215,7 @@ def advance(
     """
     features, layers, cache = advance_in_layers(params, cfg, memory, cache, tokens, key=key)
     if not layers:
-        attention = jnp.zeros((*tokens.shape, memory.mask.shape[1]), wide(features.dtype))
+        attention = jnp.zeros((*tokens.shape, memory.mask.shape[1]), accumulation_dtype(features.dtype))
     elif cfg.decoder.averages_attention and len(layers) > 1:
         attention = jnp.mean(jnp.stack(layers), axis=0)
     else:

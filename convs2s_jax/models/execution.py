@@ -85,18 +85,25 @@ class ExecutionConfig:
         return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
     def kept(
-        self, layer: F, *, scanned: bool = False, parts: bool = False, named: bool = False, static: tuple[int, ...] = ()
+        self,
+        layer: F,
+        *,
+        scanned: bool = False,
+        sharded: bool = False,
+        named: bool = False,
+        static: tuple[int, ...] = (),
     ) -> F:
         """The function of a layer that keeps for its gradient what `remat` says.
 
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
-          parts: whether its parameters are `nn.parts.Part`s: then it keeps results of products, and no whole kernel.
+          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s: then it keeps results of products, and
+            no full kernel.
           named: whether it names what is worth keeping then (`keep`), in place of all results of products.
           static: arguments of it that are no arrays.
         """
-        if self.remat == "none" and not parts:
+        if self.remat == "none" and not sharded:
             return layer
         products: Any = _NAMED if named and self.remat == "none" else _products
         policy = {"block": None, "offload": _offloaded}.get(self.remat, products)

@@ -7,7 +7,7 @@ from convs2s_jax.nn import affine, draws
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.quantized import Quantized, product
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.0) -> Affine | Array:
@@ -28,7 +28,7 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
 def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeLike) -> Affine:
     """The last equation of section 3.2 as a linear map: W_o [O, V] in `dtype`, b_o [V] in float32 or better."""
     w, b = (output.w, output.b) if isinstance(output, Affine) else (embedding.table.T, output)
-    return Affine(w=w.astype(dtype), b=b.astype(wide(dtype)))
+    return Affine(w=w.astype(dtype), b=b.astype(accumulation_dtype(dtype)))
 
 
 def columns(softmax: Affine, words: Array) -> Affine:
@@ -39,7 +39,7 @@ def columns(softmax: Affine, words: Array) -> Affine:
 
 def logits(softmax: Affine, features: Array) -> Array:
     """The last equation of section 3.2 before its softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
-    dtype = wide(features.dtype)
+    dtype = accumulation_dtype(features.dtype)
     if isinstance(softmax.w, Quantized):
         return add_bias(product(features, softmax.w, dtype), softmax.b)
     scores = jnp.einsum("...O,OV->...V", features, softmax.w, preferred_element_type=dtype)

@@ -8,9 +8,10 @@ they run once per sentence rather than once per hypothesis and step, which makes
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn import affine, placing, struct
+from convs2s_jax.nn import affine, struct
+from convs2s_jax.nn.activation_sharding import replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, add_bias, linear
-from convs2s_jax.nn.types import SQRT_HALF, Array, Key, wide
+from convs2s_jax.nn.types import SQRT_HALF, Array, Key, accumulation_dtype
 
 
 @struct.dataclass
@@ -54,11 +55,11 @@ def attend(
     Returns:
       [N, T, C] and the weights a [N, T, S] in float32, whose rows sum to one over real positions.
     """
-    d = (placing.whole(linear(params.query, h)) + g) * SQRT_HALF
-    scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=wide(d.dtype))
+    d = (replicate_channels(linear(params.query, h)) + g) * SQRT_HALF
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=accumulation_dtype(d.dtype))
     c, a = fetch(scores_BQS, values, mask)
-    c, a = placing.whole(c.reshape(g.shape)), a.reshape(*g.shape[:2], -1)
-    return placing.cut((linear(params.context, c) + h) * SQRT_HALF), a
+    c, a = replicate_channels(c.reshape(g.shape)), a.reshape(*g.shape[:2], -1)
+    return shard_channels((linear(params.context, c) + h) * SQRT_HALF), a
 
 
 @struct.dataclass
@@ -96,7 +97,7 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
     """
     w, b = params.query.w, params.query.b
     mapped = jnp.einsum("CE,BES->BCS", w, z)
-    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=wide(w.dtype))
+    offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=accumulation_dtype(w.dtype))
     fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
     return ProjectedSource(keys=mapped, offset=offset, values=fetched)
 
@@ -105,7 +106,7 @@ def attend_projected(
     params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
 ) -> tuple[Array, Array]:
     """`attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
-    dtype = wide(h.dtype)
+    dtype = accumulation_dtype(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
     c, a = fetch(scores_BQS + source.offset[:, None], source.values, mask)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import draws
 from convs2s_jax.nn.affine import Affine, add_bias, matmul, tangent_product
 from convs2s_jax.nn.quantized import Quantized, product
-from convs2s_jax.nn.types import Array, Key, shardings_in_types, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype, shardings_in_types
 from convs2s_jax.nn.winograd import tile, winograd
 
 DenseForm = Literal["xla", "products", "winograd"]
@@ -139,7 +139,7 @@ def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx
     """
     width, _, outputs = w.shape
     dy = tangent_product(_windows(x, width), dw.reshape(-1, outputs), precision)
-    dx = dx.astype(wide(x.dtype))
+    dx = dx.astype(accumulation_dtype(x.dtype))
     for j in reversed(range(width)):
         part = dx[:, j : j + dy.shape[1]]
         dy += jnp.einsum("BTC,CD->BTD", part, w[j], precision=precision, preferred_element_type=dy.dtype)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.gradient import broadcast
 from convs2s_jax.nn.reshape import reshape
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 DepthwiseForm = Literal["auto", "shifts", "products"]
 
@@ -47,7 +47,7 @@ def depthwise(
     T = U + sum(padding) - (K - 1) * dilation
     x = reshape(x.astype(w.dtype), (B, U, H, C // H))
     if T == 1:
-        kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
+        kernels = (w if w.ndim == 4 else w[None, None]).astype(accumulation_dtype(w.dtype))
         taps = kernels[:, 0, :, :, None] * _padded(x.astype(kernels.dtype), padding)[:, ::dilation]
         y = jnp.sum(taps, axis=1).astype(w.dtype)
     else:
@@ -74,7 +74,7 @@ def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0))
     Returns:
       [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
     """
-    kernels = (w if w.ndim == 4 else w[None, None]).astype(wide(w.dtype))
+    kernels = (w if w.ndim == 4 else w[None, None]).astype(accumulation_dtype(w.dtype))
     x = _padded(x.astype(kernels.dtype), padding)
     K = w.shape[-2]
     T = x.shape[1] - (K - 1) * dilation

@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import draws, struct
-from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
@@ -65,9 +65,9 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
     return jnp.where(real, e, jax.lax.stop_gradient(e))  # nothing here trains row PAD
 
 
-def rows(table: Array | Part, indices: Array) -> Array:
+def rows(table: Array | ShardedParam, indices: Array) -> Array:
     """table[indices]. Where types have shardings, that of the result has to be given: it is the indices'."""
-    if isinstance(table, Part):
+    if isinstance(table, ShardedParam):
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)
         table = table.gather(table.value, table.dtype)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 P = TypeVar("P")
 C = TypeVar("C")
@@ -71,13 +71,13 @@ def add_broadcast(y: Array, x: Array) -> Array:
       y: of any shape.
       x: of as many axes.
     """
-    dtype = wide(y.dtype)
+    dtype = accumulation_dtype(y.dtype)
     return (y.astype(dtype) + x.astype(dtype)).astype(y.dtype)
 
 
 def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
     """`jnp.broadcast_to`, whose gradient is summed in float32 or better, as that of `add_broadcast`."""
-    return jnp.broadcast_to(x.astype(wide(x.dtype)), shape).astype(x.dtype)
+    return jnp.broadcast_to(x.astype(accumulation_dtype(x.dtype)), shape).astype(x.dtype)
 
 
 def loop_invariant(arrays: P) -> Callable[[], P]:
@@ -86,7 +86,9 @@ def loop_invariant(arrays: P) -> Callable[[], P]:
     Returns:
       A function that gives the arrays in their own dtype, to be called within the loop.
     """
-    held = jax.tree.map(lambda x: x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x, arrays)
+    held = jax.tree.map(
+        lambda x: x.astype(accumulation_dtype(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x, arrays
+    )
     return lambda: jax.tree.map(lambda x, like: x.astype(like.dtype), held, arrays)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import bias
 from convs2s_jax.nn.gradient import apart_on_cpu
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 EPSILON = 1e-5
 """Added to the variance; the default of PyTorch, which fairseq uses."""
@@ -37,7 +37,7 @@ def normalise(params: LayerNorm, x: Array) -> Array:
 
     Computed in float32 or better and returned in the dtype of x.
     """
-    z = x.astype(wide(x.dtype))
+    z = x.astype(accumulation_dtype(x.dtype))
     scale, shift = (bias(p.astype(z.dtype), z.ndim) for p in (params.scale, params.bias))
     return _normalised(z, scale, shift).astype(x.dtype)
 

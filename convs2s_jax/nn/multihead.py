@@ -8,7 +8,7 @@ from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import softmax
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.reshape import reshape
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 @struct.dataclass
@@ -77,7 +77,7 @@ def attend(
     B, H, D, S = source.keys.shape
     q = jnp.moveaxis(reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5, 3, 1)
     q = reshape(q, (B, H, N // B * T, D))  # one axis of queries: XLA's CPU has no bfloat16 product with W and T apart
-    scores = jnp.einsum("BHQD,BHDS->BHQS", q, source.keys, preferred_element_type=wide(q.dtype))
+    scores = jnp.einsum("BHQD,BHDS->BHQS", q, source.keys, preferred_element_type=accumulation_dtype(q.dtype))
     scores = jnp.swapaxes(reshape(scores, (B, H, N // B, T, S)), 1, 2)
     a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))
     weights = reshape(dropout(a, rate, key).astype(source.values.dtype), (B, N // B, H, T, S))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 
 def maximum(x: Array, mask: Array) -> Array:
@@ -21,7 +21,7 @@ def maximum(x: Array, mask: Array) -> Array:
 
 def mean(x: Array, mask: Array) -> Array:
     """Mean of x [B, S, E] over the positions where mask [B, S] is True: [B, E]; zero in rows without any."""
-    dtype = wide(x.dtype)
+    dtype = accumulation_dtype(x.dtype)
     total = jnp.sum(zero_padding(x, mask), axis=1, dtype=dtype)
     count = jnp.maximum(jnp.sum(mask, axis=1), 1).astype(dtype)
     return (total / count[:, None]).astype(x.dtype)

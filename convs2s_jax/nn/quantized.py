@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from convs2s_jax.nn import struct
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 LARGEST = 127
 """Integers are symmetric: -128 is not used."""
@@ -77,7 +77,7 @@ def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
       w: a kernel.
       dtype: of the result, None for that of the kernel.
     """
-    rows, steps = _rounded(x.astype(wide(x.dtype)), axes=(-1,))
+    rows, steps = _rounded(x.astype(accumulation_dtype(x.dtype)), axes=(-1,))
     sums = jnp.einsum("...N,ND->...D", rows, w.values.reshape(-1, w.shape[-1]), preferred_element_type=jnp.int32)
     scale = jax.lax.expand_dims(w.scale.astype(steps.dtype), range(x.ndim - 1))
     return (sums.astype(steps.dtype) * steps * scale).astype(dtype or w.dtype)

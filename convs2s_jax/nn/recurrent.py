@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import affine, draws, struct
 from convs2s_jax.nn.affine import Affine, add_bias, linear
 from convs2s_jax.nn.gradient import scan
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 CellName = Literal["gru", "lstm"]
 CellState = tuple[Array, ...]
@@ -112,7 +112,7 @@ def _orthogonal(key: Key, count: int, units: int) -> Array:
 
 def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> CellState:
     """The state before the first position, for kernels in `dtype`."""
-    return (jnp.zeros((rows, units), wide(dtype)),) * kind.parts
+    return (jnp.zeros((rows, units), accumulation_dtype(dtype)),) * kind.parts
 
 
 def run(

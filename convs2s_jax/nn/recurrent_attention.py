@@ -17,7 +17,7 @@ from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear, matmul
 from convs2s_jax.nn.attention import mix
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 P = TypeVar("P")
 AttentionName = Literal["additive", "dot", "general", "none"]
@@ -118,7 +118,7 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
     def one(query: Array) -> Array:
         keys, score = read()
         hidden = jnp.tanh(add_broadcast(keys, query[:, None]))
-        return jnp.einsum("BSA,A->BS", hidden, score, preferred_element_type=wide(keys.dtype))
+        return jnp.einsum("BSA,A->BS", hidden, score, preferred_element_type=accumulation_dtype(keys.dtype))
 
     if len(mapped) <= CHUNK:
         return jax.vmap(one, out_axes=1)(mapped)
@@ -127,7 +127,9 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
 
 def product(_params: General | None, queries: Array, keys: Array) -> Array:
     """score = s . h (Luong et al. 2015, section 3.1): "general" with mapped keys, "dot" with keys as they are."""
-    return jnp.einsum("BQA,BSA->BQS", queries.astype(keys.dtype), keys, preferred_element_type=wide(keys.dtype))
+    return jnp.einsum(
+        "BQA,BSA->BQS", queries.astype(keys.dtype), keys, preferred_element_type=accumulation_dtype(keys.dtype)
+    )
 
 
 def map_keys(params: Additive | General, keys: Array) -> Array:
@@ -166,7 +168,7 @@ def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) ->
       c [N, T, E], in the dtype of the values, and a [N, T, S] in float32 or better.
     """
     (N, T, _), (B, S, E) = queries.shape, memory.values.shape
-    dtype = wide(memory.values.dtype)
+    dtype = accumulation_dtype(memory.values.dtype)
     if kind.score is None:
         c = broadcast(memory.summary[:, None], (B, N // B * T, E))
         a = jnp.zeros((B, N // B * T, S), dtype)

@@ -18,7 +18,7 @@ from convs2s_jax.nn.affine import Kernel
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.gradient import broadcast
 from convs2s_jax.nn.reshape import reshape
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 P = TypeVar("P")
 Draw = Callable[[Key, tuple[int, ...]], Array]
@@ -74,7 +74,7 @@ def uniform(bound: float) -> Draw:
 
 def softmax(scores: Array) -> Array:
     """Softmax over K of scores [..., K, H]; same dtype."""
-    return jax.nn.softmax(scores.astype(wide(scores.dtype)), axis=-2).astype(scores.dtype)
+    return jax.nn.softmax(scores.astype(accumulation_dtype(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
 def predicted(maker: Array, x: Array) -> Array:

@@ -21,8 +21,8 @@ SQRT_HALF = 0.5**0.5
 """Halves the variance of a sum of two equally distributed terms (section 3.4)."""
 
 
-def wide(dtype: Any) -> Any:
-    """The dtype in which softmax and sums are computed: float64 for float64, float32 for all others."""
+def accumulation_dtype(dtype: Any) -> Any:
+    """The dtype in which sums are accumulated and softmax is computed: float64 for float64, float32 for all others."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 POINTS = (0, 1, -1, 2, -2)
 """Where the polynomials behind the transforms are evaluated, besides at infinity."""
@@ -72,7 +72,7 @@ def winograd(w: Array, x: Array) -> Array:
     Linear in w and in x for JAX too, so it has derivatives of every kind and order.
     """
     width, inputs, channels = w.shape
-    dtype, w, x = w.dtype, w.astype(wide(w.dtype)), x.astype(wide(x.dtype))
+    dtype, w, x = w.dtype, w.astype(accumulation_dtype(w.dtype)), x.astype(accumulation_dtype(x.dtype))
     rows, length = x.shape[0], x.shape[1] - width + 1
     m = tile(length, width)
     tiles = -(-length // m)

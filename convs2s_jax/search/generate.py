@@ -19,7 +19,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.types import wide
+from convs2s_jax.nn.types import accumulation_dtype
 from convs2s_jax.search import rules
 from convs2s_jax.search.beam import search
 from convs2s_jax.search.finished import normalised
@@ -201,7 +201,7 @@ def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src:
     """Empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
     members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
-    dtype = wide(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
+    dtype = accumulation_dtype(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
     coverage = jnp.zeros((rows, src.shape[1]), dtype) if structure.coverage else None
     return EnsembleCache(members, coverage)
 

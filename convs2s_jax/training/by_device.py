@@ -2,10 +2,10 @@
 
 With `tensor`, devices along that axis compute those of the same rows together, and XLA's partitioner divides the work.
 
-`summed` adds them up over the devices, layer by layer in the backward pass. `waiting` leaves them on each device, so
-that those of several batches are added up before `arrived` exchanges the total. That is one exchange for each update,
-and an array as large as all gradients on each device meanwhile: where `fsdp` cuts the state, gradients are summed over
-`fsdp` at once, and only those over `data` wait.
+`summed` adds them up over the devices, layer by layer in the backward pass. `unreduced` leaves them on each device, so
+that those of several batches are added up before `reduced` sums the total over devices. That is one exchange for each
+update, and an array as large as all gradients on each device meanwhile: where `fsdp` shards the state, gradients are
+summed over `fsdp` at once, and only the sum over `data` is put off.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def summed(
     """Gradients with respect to merged parameters, and the sums of the loss, added up over all devices.
 
     Args:
-      loss: of parameters as parts.
+      loss: of parameters as `ShardedParam`s.
       merged: as `sharding.shardings` places them.
       batch: rows over `ROWS`.
       key: for dropout.
@@ -52,10 +52,10 @@ def summed(
     specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
-        def in_parts(params: Tree, batch: B, key: Key | None) -> S:
+        def sharded_loss(params: Tree, batch: B, key: Key | None) -> S:
             return loss(exchanges.exchanged(params, ways), batch, key)
 
-        grads, sums = merged_gradients(in_parts, merged, batch, first=first[0], key=key)
+        grads, sums = merged_gradients(sharded_loss, merged, batch, first=first[0], key=key)
         return grads, lax.psum(sums, ROWS)
 
     places = (specs, P(ROWS), P(), P(ROWS))
@@ -66,7 +66,7 @@ def summed(
     return exchanges.joined(grads, ways), sums
 
 
-def waiting(
+def unreduced(
     loss: Loss[B, S],
     merged: Tree,
     batch: B,
@@ -84,11 +84,11 @@ def waiting(
     specs = exchanges.specs(ways)
 
     def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
-        def in_parts(slots: Tree, batch: B, key: Key | None) -> S:
-            return loss(exchanges.waiting(merged, slots, ways), batch, key)
+        def sharded_loss(slots: Tree, batch: B, key: Key | None) -> S:
+            return loss(exchanges.exchanged_into_slots(merged, slots, ways), batch, key)
 
         slots = exchanges.slots(merged, ways)
-        grads, sums = merged_gradients(in_parts, slots, batch, first=first[0], key=key)
+        grads, sums = merged_gradients(sharded_loss, slots, batch, first=first[0], key=key)
         return _expanded((grads, lax.psum(sums, at_once)))
 
     each = jax.shard_map(
@@ -96,17 +96,17 @@ def waiting(
         mesh=mesh,
         axis_names=_named(mesh),
         in_specs=(specs, P(ROWS), P(), P(ROWS)),
-        out_specs=(_waiting_specs(specs, mesh), P(LATE)),
+        out_specs=(_unreduced_specs(specs, mesh), P(LATE)),
         check_vma=False,
     )
     found: tuple[Tree, S] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
     return found
 
 
-def arrived(
+def reduced(
     total: tuple[Tree, S], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
 ) -> tuple[Tree, S]:
-    """The sum over `data` of what `waiting` returned, or of several of those added up; `merged` for its shapes."""
+    """The sum over `data` of what `unreduced` returned, or of several of those added up; `merged` for its shapes."""
     ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
     specs = exchanges.specs(ways)
 
@@ -118,7 +118,7 @@ def arrived(
         local,
         mesh=mesh,
         axis_names=_named(mesh),
-        in_specs=((_waiting_specs(specs, mesh), P(LATE)),),
+        in_specs=((_unreduced_specs(specs, mesh), P(LATE)),),
         out_specs=(specs, P()),
         check_vma=False,
     )
@@ -126,8 +126,8 @@ def arrived(
     return exchanges.joined(grads, ways), sums
 
 
-def _waiting_specs(specs: Tree, mesh: Mesh) -> Tree:
-    """Of gradients that wait: what `data` cuts is whole on each device along it."""
+def _unreduced_specs(specs: Tree, mesh: Mesh) -> Tree:
+    """Of unreduced gradients: what `data` shards is unsharded on each device along it."""
     cut = sharding.state_axis(mesh)
     return jax.tree.map(
         lambda spec: P(LATE) if cut == LATE else P(LATE, *spec), specs, is_leaf=lambda x: isinstance(x, P)

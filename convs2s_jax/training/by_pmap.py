@@ -43,15 +43,15 @@ def steps(
         begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
         return gradients(loss, params, batch, first=begin, key=key)
 
-    def arrived(total: tuple[Tree, S]) -> tuple[Tree, S]:
+    def reduced(total: tuple[Tree, S]) -> tuple[Tree, S]:
         way = Exchanged("data", None, exchange.dtype, ("data",))
         return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
 
     cut_compiled, finish_compiled = dispatch.jit(cut), dispatch.jit(finish, donate_argnums=0)  # the same everywhere
-    if exchange.once:
+    if exchange.reduce_once_per_update:
         own = each(local, in_axes=(None, 0, None), out_axes=0)
         more = each(added, in_axes=0, out_axes=0, donate_argnums=0)
-        exchanged = each(arrived, in_axes=0, out_axes=None)
+        exchanged = each(reduced, in_axes=0, out_axes=None)
 
         def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
             found: tuple[Tree, S] = own(params, cut_compiled(batch), key)
@@ -63,7 +63,7 @@ def steps(
             finish=lambda state, total, rate: finish_compiled(state, public(exchanged(total)), rate),
         )
     summed_compiled = each(
-        lambda params, batch, key: arrived(local(params, batch, key)), in_axes=(None, 0, None), out_axes=None
+        lambda params, batch, key: reduced(local(params, batch, key)), in_axes=(None, 0, None), out_axes=None
     )
     add_compiled = dispatch.jit(added, donate_argnums=0)
 

@@ -1,11 +1,11 @@
-"""Parameters as parts that layers make whole by named exchanges: within a `jax.shard_map` over the axes of rows.
+"""Parameters as `ShardedParam`s that layers gather by named exchanges: within a `jax.shard_map` over the axes of rows.
 
 The axis `tensor` is left to XLA's partitioner there: it divides the products of a layer, and arrays are constrained to
 lie over it as the layer uses them. Where both `tensor` and the axis of rows cut an array axis of D columns, it is two
 axes here, [n, D / n], with the n parts of `tensor` first: an exchange over rows is then within each of these parts.
 (For a `shard_map` the named axis would come first, and parts would change devices before and after each exchange.)
 
-As in `training.gathering`, the gradient of a whole kernel comes back as that of the part, summed over the rows of all
+As in `training.gathering`, the gradient of a full kernel comes back as that of the shard, summed over the rows of all
 devices, or it stays on each device until those of several batches are added up.
 """
 
@@ -20,9 +20,9 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.nn.parts import Gather, Part
+from convs2s_jax.nn.sharded_params import Gather, ShardedParam
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.types import Array, Tree, wide
+from convs2s_jax.nn.types import Array, Tree, accumulation_dtype
 from convs2s_jax.training import sharding
 from convs2s_jax.training.gathering import Exchange, SumDtype, gathered, in_use, is_early, sum_dtype
 from convs2s_jax.training.halves import Paired
@@ -35,12 +35,12 @@ class Exchanged:
 
     Attributes:
       axis: mesh axis that cuts the parameter.
-      dim: axis of the array that it cuts; None for an array that each device has whole.
+      dim: axis of the array that it cuts; None for an array that is not sharded.
       dtype: of the sums of gradients.
       over: mesh axes over which gradients are summed.
       use: how `tensor` cuts the array in use; None where it has one device.
       halves: the mesh, for a kernel whose halves layers want side by side (`training.halves`).
-      early: whether it is made whole once, before the first layer.
+      early: whether it is gathered once, before the first layer.
       groups: number of parts along `tensor` that get an array axis of their own before `dim`; 1 for none.
       promoted: whether sums in bfloat16 are of float32 in transit, as XLA's CPU compiler makes all of them. It does so
         by itself, but ends the process where a `shard_map` leaves an axis to the partitioner (jax 0.10 and 0.12).
@@ -57,30 +57,30 @@ class Exchanged:
     promoted: bool = False
 
     def __call__(self, value: Array, dtype: Any) -> Array:
-        """The array in this dtype, whole."""
+        """The full array in this dtype."""
         return gathered(value, self, dtype)
 
     def gather(self, value: Array) -> Array:
-        """All parts."""
+        """The full array."""
         if self.grouped_dim is None:
             return in_use(value, self.use)
         gather = partial(lax.all_gather, axis_name=self.axis, axis=self.grouped_dim, tiled=True)
         return in_use(self.joined(on_each_part(gather, value, self.grouped_use)), self.use)
 
     def scatter(self, gradient: Array) -> Array:
-        """This device's part of the sum over devices, in the dtype of the gradient."""
+        """This device's shard of the sum over devices, in the dtype of the gradient."""
         return self.scatter_grouped(self.grouped(in_use(gradient, self.use)))
 
     def scatter_grouped(self, gradient: Array) -> Array:
         """As `scatter`, of a gradient that is `grouped`."""
         dtype, axes = sum_dtype(gradient.dtype, self.dtype), self.over
-        part = in_use(gradient, self.grouped_use).astype(dtype)
-        part = part.astype(wide(dtype)) if self.promoted else part
+        shard = in_use(gradient, self.grouped_use).astype(dtype)
+        shard = shard.astype(accumulation_dtype(dtype)) if self.promoted else shard
         if self.grouped_dim is not None and self.axis in axes:
             scatter = partial(lax.psum_scatter, axis_name=self.axis, scatter_dimension=self.grouped_dim, tiled=True)
-            part = on_each_part(scatter, part, self.grouped_use)
+            shard = on_each_part(scatter, shard, self.grouped_use)
             axes = tuple(axis for axis in axes if axis != self.axis)
-        return (lax.psum(part, axes) if axes else part).astype(dtype).astype(gradient.dtype)
+        return (lax.psum(shard, axes) if axes else shard).astype(dtype).astype(gradient.dtype)
 
     @property
     def grouped_dim(self) -> int | None:
@@ -121,8 +121,8 @@ class Exchanged:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """For gradients that wait on each device: those of a part (array, slot) go to the slot, not summed over `data`.
+class IntoSlot:
+    """For gradients that stay on each device: those of (array, slot) go to the slot, not summed over `data`.
 
     Attributes:
       exchange: of everything else: the gather, and sums over `fsdp`.
@@ -131,14 +131,14 @@ class Waiting:
     exchange: Exchanged
 
     def __call__(self, value: tuple[Array, Array], dtype: Any) -> Array:
-        """The array in this dtype, whole."""
+        """The full array in this dtype."""
         return _gathered_beside(*value, self.exchange, dtype)
 
 
 def on_each_part(function: Callable[[Array], Array], value: Array, spec: P | None) -> Array:
     """An exchange over rows of an array that `tensor` cuts by this spec, on each of these parts alone.
 
-    The partitioner would make the array whole before an exchange by name, and cut it afterwards.
+    The partitioner would gather the array before an exchange by name, and shard it again afterwards.
     """
     if spec is None:
         return function(value)
@@ -193,21 +193,21 @@ def specs(ways: Tree) -> Tree:
 
 
 def exchanged(params: Tree, ways: Tree) -> Tree:
-    """Grouped parameters as parts."""
+    """Grouped parameters as `ShardedParam`s."""
 
-    def part(value: Array, way: Exchanged) -> Part:
-        return Part(value, way.for_layers(lambda own: own), value.dtype, way.early)
+    def sharded(value: Array, way: Exchanged) -> ShardedParam:
+        return ShardedParam(value, way.for_layers(lambda own: own), value.dtype, way.early)
 
-    return jax.tree.map(part, params, ways)
+    return jax.tree.map(sharded, params, ways)
 
 
-def waiting(params: Tree, slots: Tree, ways: Tree) -> Tree:
+def exchanged_into_slots(params: Tree, slots: Tree, ways: Tree) -> Tree:
     """As `exchanged`, with gradients in the slots: arrays such as `slots` makes."""
 
-    def part(value: Array, slot: Array, way: Exchanged) -> Part:
-        return Part((value, slot), way.for_layers(Waiting), value.dtype, way.early)
+    def sharded(value: Array, slot: Array, way: Exchanged) -> ShardedParam:
+        return ShardedParam((value, slot), way.for_layers(IntoSlot), value.dtype, way.early)
 
-    return jax.tree.map(part, params, slots, ways)
+    return jax.tree.map(sharded, params, slots, ways)
 
 
 def slots(params: Tree, ways: Tree) -> Tree:
@@ -233,7 +233,7 @@ def _forward_beside(value: Array, slot: Array, way: Exchanged, dtype: Any) -> tu
 
 
 def _backward_beside(way: Exchanged, _dtype: Any, like: Array, gradient: Array) -> tuple[None, Array]:
-    return None, way.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype)
+    return None, way.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype)
 
 
 _gathered_beside.defvjp(_forward_beside, _backward_beside)

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import sharding
@@ -32,7 +32,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Typed:
-    """For `explicit`: makes an array whole by a change of its type, whose transpose cuts the gradient.
+    """For `explicit`: gathers an array by a change of its type, whose transpose shards the gradient.
 
     Attributes:
       use: how `tensor`, which is no part of types, cuts the array in use; None where it has one device.
@@ -41,34 +41,34 @@ class Typed:
     use: P | None = None
 
     def __call__(self, value: Array, dtype: Any) -> Array:
-        """The array in this dtype, whole along the axes of types."""
+        """The array in this dtype, not sharded along the axes of types."""
         return in_use(jax.sharding.reshard(value.astype(dtype), P()), self.use)
 
 
-def in_parts(
+def sharded_loss(
     loss: Callable[[Tree, B, Key | None], S], mesh: Mesh, rules: Sequence[ShardingRule] = ()
 ) -> Callable[[Tree, B, Key | None], S]:
-    """The loss of a batch within `typed`: of cut parameters, mapped over the parts of the rows."""
+    """The loss of a batch within `typed`: of sharded parameters, mapped over the shards of the rows."""
     count = row_shards(mesh)
 
-    def part(path: tuple[Any, ...], value: Array) -> Part:
+    def sharded(path: tuple[Any, ...], value: Array) -> ShardedParam:
         name = path_of(path)
         use = sharding.spec(name, value.shape, mesh, rules=rules) if mesh.shape["tensor"] > 1 else None
         if use is not None and sharding.in_halves(name, value.shape, mesh, rules):
-            return Part(value, Paired(mesh, Typed(P(*use, None))), value.dtype)
-        return Part(value, Typed(use), value.dtype)
+            return ShardedParam(value, Paired(mesh, Typed(P(*use, None))), value.dtype)
+        return ShardedParam(value, Typed(use), value.dtype)
 
     def cut(x: Array) -> Array:
         """[B, ...] -> [parts, B / parts, ...]: no data moves between devices."""
         return lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), out_sharding=P(ROWS))
 
     def summed(params: Tree, batch: B, key: Key | None) -> S:
-        parts = jax.tree_util.tree_map_with_path(part, params)
+        held = jax.tree_util.tree_map_with_path(sharded, params)
         if key is None:
-            each = jax.vmap(lambda rows: loss(parts, rows, None))(jax.tree.map(cut, batch))
+            each = jax.vmap(lambda rows: loss(held, rows, None))(jax.tree.map(cut, batch))
         else:  # reshaping typed keys has no `out_sharding`
             words = cut(jax.sharding.reshard(jax.random.key_data(key), P(ROWS)))
-            mapped = jax.vmap(lambda rows, words: loss(parts, rows, jax.random.wrap_key_data(words)))
+            mapped = jax.vmap(lambda rows, words: loss(held, rows, jax.random.wrap_key_data(words)))
             each = mapped(jax.tree.map(cut, batch), words)
         total: S = jax.tree.map(partial(jnp.sum, axis=0), each)
         return total

@@ -1,6 +1,6 @@
-"""Parameters as parts that layers make whole: `nn.parts.Part`s, for a program that XLA partitions.
+"""Parameters as `nn.sharded_params.ShardedParam`s, which layers gather, for a program that XLA partitions.
 
-The gradient of a whole kernel comes back as that of the part, summed over the rows of all devices: a reduce-scatter
+The gradient of a full kernel comes back as that of the shard, summed over the rows of all devices: a reduce-scatter
 where the gather is an all-gather. `training.exchanges` has the same with exchanges that are called by name.
 """
 
@@ -15,9 +15,9 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.trees import path_of
-from convs2s_jax.nn.types import Array, Tree, wide
+from convs2s_jax.nn.types import Array, Tree, accumulation_dtype
 from convs2s_jax.training import sharding
 from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
@@ -32,38 +32,38 @@ class Exchange(NamedTuple):
 
     Attributes:
       dtype: of the sums.
-      once: whether devices add up the gradients of several batches, each its own, before they are exchanged. `explicit`
-        does not read it, and `jit` with `fsdp` only where the mesh spans slices.
-      early: whether kernels that `fsdp` cuts are made whole once, before the first layer, as those cut by `data` are:
-        for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice. `explicit`
-        does not read it.
+      reduce_once_per_update: whether each device adds up its gradients of several batches before they are reduced over
+        devices. `explicit` does not read it, and `jit` with `fsdp` only where the mesh spans slices.
+      early: whether kernels that `fsdp` shards are gathered once, before the first layer, as those sharded by `data`
+        are: for meshes whose axis `fsdp` was not asked for, to save memory, but stands for `data` within a slice.
+        `explicit` does not read it.
     """
 
     dtype: SumDtype = "auto"
-    once: bool = False
+    reduce_once_per_update: bool = False
     early: bool = False
 
 
 EACH_BATCH = Exchange()
 """For each batch, in the dtype that the way chooses."""
 NARROW = 32
-"""Parts with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
+"""Shards with fewer columns are gathered along an axis of their own. In place, XLA's TPU compiler would add up whole
 arrays padded to tiles, which sends several times the bytes."""
 
 
 class Exchanger(Protocol):
-    """How the parts of one parameter are exchanged."""
+    """How the shards of one parameter are exchanged."""
 
     def gather(self, value: Array) -> Array:
-        """The whole array of all parts."""
+        """The full array, of all shards."""
 
     def scatter(self, gradient: Array) -> Array:
-        """This part of a gradient of the whole array, summed over rows, in the dtype of the gradient."""
+        """This shard of a gradient of the full array, summed over rows, in the dtype of the gradient."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """For one device, which has all parts: no exchange and no constraint, which take time to be traced."""
+    """For one device, which has full arrays: no exchange and no constraint, which take time to be traced."""
 
     def __call__(self, value: Array, dtype: Any) -> Array:
         """The array in this dtype."""
@@ -72,38 +72,38 @@ class Alone:
 
 @dataclass(frozen=True)
 class Constrained:
-    """For `jit`: says how the array and its gradient lie, and XLA exchanges parts.
+    """For `jit`: says how the array and its gradient lie, and XLA exchanges shards.
 
     Attributes:
-      whole: sharding of the array in use.
-      part: sharding of the parameter and of its gradient.
-      narrow: axis of the array that is cut into narrow parts; None where parts are wide.
+      used: sharding of the array in use.
+      stored: sharding of the parameter and of its gradient.
+      narrow: axis of the array that is cut into narrow shards; None where shards are wide.
     """
 
-    whole: NamedSharding
-    part: NamedSharding
+    used: NamedSharding
+    stored: NamedSharding
     narrow: int | None = None
 
     def __call__(self, value: Array, dtype: Any) -> Array:
-        """The array in this dtype, not cut by the state's axis."""
+        """The array in this dtype, not sharded by the state's axis."""
         return gathered(value, self, dtype)
 
     def gather(self, value: Array) -> Array:
-        """All parts."""
+        """The full array."""
         if self.narrow is None:
-            return lax.with_sharding_constraint(value, self.whole)
-        axis, shape, entries = self.narrow, value.shape, list(self.whole.spec)
-        cut = self.part.spec[axis]
-        count = self.part.mesh.shape[cut]
+            return lax.with_sharding_constraint(value, self.used)
+        axis, shape, entries = self.narrow, value.shape, list(self.used.spec)
+        cut = self.stored.spec[axis]
+        count = self.stored.mesh.shape[cut]
         parts = value.reshape(*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
         parts = jnp.moveaxis(parts, axis, 0)
         for first in (cut, None):
-            parts = lax.with_sharding_constraint(parts, NamedSharding(self.whole.mesh, P(first, *entries)))
-        return lax.with_sharding_constraint(jnp.moveaxis(parts, 0, axis).reshape(shape), self.whole)
+            parts = lax.with_sharding_constraint(parts, NamedSharding(self.used.mesh, P(first, *entries)))
+        return lax.with_sharding_constraint(jnp.moveaxis(parts, 0, axis).reshape(shape), self.used)
 
     def scatter(self, gradient: Array) -> Array:
-        """This part of the sum over rows, which XLA takes."""
-        return lax.with_sharding_constraint(gradient, self.part)
+        """This shard of the sum over rows, which XLA takes."""
+        return lax.with_sharding_constraint(gradient, self.stored)
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class ConstrainedRows:
         Each device finds its columns for the rows of all devices that cut the table, and these are exchanged for all
         columns of its own rows. In the backward pass as well; there gradients add up in the dtype of the table.
         """
-        mesh, cut = self.table.part.mesh, self.table.part.spec[1]
+        mesh, cut = self.table.stored.mesh, self.table.stored.spec[1]
         if indices.size >= value.shape[0] * row_shards(mesh):
             return self.table(value, dtype).astype(value.dtype)[indices]
         rest = tuple(axis for axis in ROWS if axis != cut)
         indices = lax.with_sharding_constraint(indices, NamedSharding(mesh, P(rest)))
-        value = lax.with_sharding_constraint(value, self.table.part)  # and with it the gradient
+        value = lax.with_sharding_constraint(value, self.table.stored)  # and with it the gradient
         found = value[indices].astype(dtype)
         for spec in (P(rest, None, cut), P(ROWS)):
             found = lax.with_sharding_constraint(found, NamedSharding(mesh, spec))
@@ -137,34 +137,34 @@ class ConstrainedRows:
 
 
 def is_early(mesh: Mesh, exchange: Exchange) -> bool:
-    """Whether kernels are made whole once, before the first layer, and not by the layers in both passes."""
+    """Whether kernels are gathered once, before the first layer, and not by the layers in both passes."""
     return exchange.early or sharding.state_axis(mesh) == "data"
 
 
 def constrained(params: Tree, mesh: Mesh, rules: Sequence[ShardingRule] = (), exchange: Exchange = EACH_BATCH) -> Tree:
-    """Merged parameters as parts, for a function that is compiled by `jit` for the mesh."""
+    """Merged parameters as `ShardedParam`s, for a function that is compiled by `jit` for the mesh."""
     if mesh.size == 1:
-        return jax.tree.map(lambda value: Part(value, Alone(), value.dtype, True), params)
+        return jax.tree.map(lambda value: ShardedParam(value, Alone(), value.dtype, True), params)
     cut = sharding.state_axis(mesh)
     early = is_early(mesh, exchange)
 
-    def part(path: tuple[Any, ...], value: Array) -> Part:
+    def sharded(path: tuple[Any, ...], value: Array) -> ShardedParam:
         name = path_of(path)
         whole, own = (sharding.spec(name, value.shape, mesh, cut=axis, rules=rules) for axis in (None, cut))
         if sharding.in_halves(name, value.shape, mesh, rules):
             whole, own = (P(*spec, None) for spec in (whole, own))
-            return Part(value, Paired(mesh, placed(whole, own)), value.dtype, early)
+            return ShardedParam(value, Paired(mesh, placed(whole, own)), value.dtype, early)
         last = value.ndim - 1
         narrow = value.ndim > 1 and own[last] == cut and value.shape[last] < NARROW * mesh.shape[cut]
         way = placed(whole, own, last if narrow else None)
         by_columns = own in (P(None, cut), P("tensor", cut))
         looked_up = name.endswith("embedding/table") and by_columns and not narrow
-        return Part(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
+        return ShardedParam(value, way, value.dtype, early, ConstrainedRows(way) if looked_up else None)
 
     def placed(whole: P, own: P, narrow: int | None = None) -> Constrained:
         return Constrained(NamedSharding(mesh, whole), NamedSharding(mesh, own), narrow)
 
-    return jax.tree_util.tree_map_with_path(part, params)
+    return jax.tree_util.tree_map_with_path(sharded, params)
 
 
 def in_use(whole: Array, spec: P | None) -> Array:
@@ -176,12 +176,12 @@ def in_use(whole: Array, spec: P | None) -> Array:
 
 def sum_dtype(dtype: Any, asked: SumDtype) -> Any:
     """The dtype in which arrays of this dtype are summed over devices: that asked for, else float32 or better."""
-    return jnp.bfloat16 if asked == "bfloat16" else wide(dtype)
+    return jnp.bfloat16 if asked == "bfloat16" else accumulation_dtype(dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gathered(value: Array, exchanger: Exchanger, dtype: Any) -> Array:
-    """The whole array in this dtype; its gradient comes back as that of the part."""
+    """The full array in this dtype; its gradient comes back as that of the shard."""
     return exchanger.gather(value.astype(dtype))
 
 
@@ -191,7 +191,7 @@ def _forward(value: Array, exchanger: Exchanger, dtype: Any) -> tuple[Array, Arr
 
 def _backward(exchanger: Exchanger, _dtype: Any, like: Array, gradient: Array) -> tuple[Array]:
     """Of a gradient in bfloat16, each device's summand is that number whatever the dtype of the sum."""
-    return (exchanger.scatter(gradient.astype(wide(gradient.dtype))).astype(like.dtype),)
+    return (exchanger.scatter(gradient.astype(accumulation_dtype(gradient.dtype))).astype(like.dtype),)
 
 
 gathered.defvjp(_forward, _backward)

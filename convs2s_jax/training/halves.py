@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from convs2s_jax.nn.parts import Gather
+from convs2s_jax.nn.sharded_params import Gather
 from convs2s_jax.nn.types import Array
 
 
@@ -25,7 +25,7 @@ class Paired:
 
     Attributes:
       mesh: the devices; an even number of them along `tensor`.
-      gather: makes the whole of the paired part.
+      gather: gathers the paired shard.
     """
 
     mesh: Mesh

@@ -13,7 +13,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.models.execution import products_at
 from convs2s_jax.nn.dropout import split_key
 from convs2s_jax.nn.gradient import scan
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.softmax import summed_cross_entropy
 
@@ -139,5 +139,5 @@ def _projected(
         total, nll = cross_entropy(encoder_decoder.logits(params, cfg, chunk[0]), chunk[1], smoothing)
         return (sums[0] + total, sums[1] + nll), None
 
-    zero = jnp.zeros((), wide(features.dtype))
+    zero = jnp.zeros((), accumulation_dtype(features.dtype))
     return scan(add_chunk, params, (zero, zero), (cut(features), cut(targets)))[0]

@@ -2,7 +2,7 @@
 
 `jit`: the program is written for the whole batch, and XLA partitions it by the shardings of its arguments.
 `explicit`: types of arrays say how `data` and `fsdp` shard them, and JAX derives the exchanges.
-`shard_map`: each device runs the program on its rows, and exchanges parts of kernels and gradients over `data` and
+`shard_map`: each device runs the program on its rows, and exchanges shards of kernels and gradients over `data` and
 `fsdp` by name. In both, XLA partitions what `tensor` divides.
 `pmap`: each device runs the program on its rows with all parameters; the axis `data`.
 All give the same update as one device with the whole batch, dropout included.
@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.config import check
 from convs2s_jax.nn import weight_norm
-from convs2s_jax.nn.parts import whole
+from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gathering, sharding
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
@@ -60,8 +60,8 @@ def compile_steps(
       parallel: "jit", "explicit", "shard_map" or "pmap".
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether to leave the state unchanged when the loss or the gradient is not finite.
-      takes_parts: whether the loss makes parameters whole that are `nn.parts.Part`s, as the losses of this package do.
-        Others get whole parameters on a mesh too, all at once.
+      takes_parts: whether the loss gathers parameters that are `nn.sharded_params.ShardedParam`s, as the losses of this
+        package do. Others get full parameters on a mesh too, all gathered at once.
       exchange: how gradients are summed over devices.
       rules: how parameters are sharded, before `sharding.RULES`; `sharding.check_rules` compares them with parameters.
 
@@ -71,7 +71,7 @@ def compile_steps(
     """
     if parallel not in _WAYS:
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
-    loss = loss if takes_parts else _of_whole(loss)
+    loss = loss if takes_parts else _of_gathered(loss)
 
     def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
@@ -87,16 +87,17 @@ def loss_shards(mesh: Mesh, parallel: Parallel, exchange: Exchange = EACH_BATCH)
 def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
     """Whether `jit` takes the program of `shard_map`, whose exchanges are named.
 
-    A program of the whole batch has no gradients of each device that could wait, nor a dtype of their sums. They wait
-    where a device has those of all its rows, and where the sum over `data` takes the network between slices. With
-    `fsdp` an exchange of each batch mostly takes less time on TPUs, and always less memory (decision 0041).
+    Under `jit` XLA places the reductions: gradients cannot be accumulated per device, nor the dtype of the sum chosen.
+    They are accumulated where a device has those of all its rows, and where the sum over `data` takes the network
+    between slices. With `fsdp` a reduction for each batch mostly takes less time on TPUs, and always less memory
+    (decision 0041).
     """
-    waits = exchange.once and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
-    return parallel == "jit" and row_shards(mesh) > 1 and (waits or exchange.dtype != "auto")
+    accumulates = exchange.reduce_once_per_update and (mesh.shape["fsdp"] == 1 or spans_slices(mesh))
+    return parallel == "jit" and row_shards(mesh) > 1 and (accumulates or exchange.dtype != "auto")
 
 
-def _of_whole(loss: Loss[B, S]) -> Loss[B, S]:
-    return lambda params, batch, key: loss(whole(params), batch, key)
+def _of_gathered(loss: Loss[B, S]) -> Loss[B, S]:
+    return lambda params, batch, key: loss(gather(params), batch, key)
 
 
 def _jit(
@@ -105,16 +106,16 @@ def _jit(
     if mesh is not None and _by_device(mesh, "jit", exchange):
         return _shard_map(loss, finish, mesh, exchange, rules)
 
-    def in_parts(params: Tree, batch: B, key: Key | None) -> S:
+    def sharded_loss(params: Tree, batch: B, key: Key | None) -> S:
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
             return loss(gathering.constrained(params, mesh, rules, exchange), batch, key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return gradients(in_parts, params, batch, key=key)
+        return gradients(sharded_loss, params, batch, key=key)
 
-    return _of_cut_state(first, finish, mesh, rules)
+    return _sharded_state_step(first, finish, mesh, rules)
 
 
 def _shard_map(
@@ -123,13 +124,13 @@ def _shard_map(
     if mesh is None or row_shards(mesh) == 1:  # nothing has a name to be exchanged over
         return _jit(loss, finish, mesh, exchange, rules)
     _check_for_shard_map(mesh, rules)
-    if exchange.once and mesh.shape["data"] > 1:
-        return _waiting(loss, finish, mesh, exchange, rules)
+    if exchange.reduce_once_per_update and mesh.shape["data"] > 1:
+        return _accumulating_step(loss, finish, mesh, exchange, rules)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange, rules))
 
-    return _of_cut_state(first, finish, mesh, rules)
+    return _sharded_state_step(first, finish, mesh, rules)
 
 
 def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
@@ -152,48 +153,48 @@ def _explicit(
     named = exchange.dtype == "auto"
     rule = "JAX chooses the exchanges, and sums in the dtype of the model; use auto, or parallel=shard_map"
     check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
-    in_parts = explicit.in_parts(loss, mesh, rules)
+    sharded_loss = explicit.sharded_loss(loss, mesh, rules)
 
     def of_merged(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return merged_gradients(in_parts, merged, batch, key=key)
+        return merged_gradients(sharded_loss, merged, batch, key=key)
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         made = explicit.typed(of_merged, mesh, rules)
         return through_kernels(params, lambda merged: made(merged, batch, key))
 
-    return _of_cut_state(first, finish, mesh, rules)
+    return _sharded_state_step(first, finish, mesh, rules)
 
 
-def _waiting(
+def _accumulating_step(
     loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
 ) -> Step[B, S]:
-    """Totals are gradients of merged parameters, which wait on each device until `finish` sums them over `data`."""
+    """Gradients of merged parameters are accumulated on each device until `finish` sums them over `data`."""
 
     def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-        return by_device.waiting(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
+        return by_device.unreduced(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
 
     def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
         return added(total, first(params, batch, key))
 
-    def finish_arrived(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
-        grads = through_kernels(state.params, lambda merged: by_device.arrived(total, merged, mesh, exchange, rules))
+    def finish_reduced(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
+        grads = through_kernels(state.params, lambda merged: by_device.reduced(total, merged, mesh, exchange, rules))
         after, report = finish(state, grads, rate)
         return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
 
     return Step(
         first=dispatch.jit_with_barriers(first, mesh),
         add=dispatch.jit_with_barriers(add, mesh, donate_argnums=0),
-        finish=dispatch.jit(finish_arrived, donate_argnums=0),
+        finish=dispatch.jit(finish_reduced, donate_argnums=0),
     )
 
 
-def _of_cut_state(
+def _sharded_state_step(
     gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]],
     finish: Finish[S],
     mesh: Mesh | None,
     rules: Sequence[ShardingRule],
 ) -> Step[B, S]:
-    """The programs of an update whose state lies as `sharding.shardings` says."""
+    """The programs of an update whose state is sharded as `sharding.shardings` says."""
 
     def placed(tree: Tree) -> Tree:
         return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))

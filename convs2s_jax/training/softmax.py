@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import output
 from convs2s_jax.nn.affine import Affine
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 from convs2s_jax.training import rings
 
 
@@ -73,7 +73,7 @@ def _forward(
     That of the layer is without its part that is the same for all words, which is given apart: for all columns of the
     kernel [O], and for all entries of the bias.
     """
-    dtype, each = wide(features.dtype), _each(layer, options)
+    dtype, each = accumulation_dtype(features.dtype), _each(layer, options)
     keep = 1.0 - options.smoothing - each
     product = partial(jnp.einsum, precision=options.precision, preferred_element_type=dtype)
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from convs2s_jax.nn import affine, weight_norm
-from convs2s_jax.nn.parts import whole
+from convs2s_jax.nn.sharded_params import gather
 from convs2s_jax.scaling import collectives, hlo
 from convs2s_jax.training import sharding
 from convs2s_jax.training.gathering import Exchange
@@ -34,7 +34,7 @@ class Sums(NamedTuple):
 
 def loss(params, batch, key):
     """Two layers and noise for each row; rows of zeros count nothing."""
-    params = whole(params)
+    params = gather(params)
     hidden = jnp.tanh(affine.linear(params["lower"], batch["x"]))
     noise = jax.vmap(lambda k: jax.random.normal(k, (16,)))(key)
     y = affine.linear(params["upper"], hidden + 0.1 * noise)
@@ -89,7 +89,7 @@ def summed_bytes(found, axis):
 
 @pytest.mark.parametrize(("way", "sizes"), drills_but(WAYS, kept=[("shard_map", (2, 4, 1))]), ids=str)
 def test_updates_of_several_batches_are_those_of_one_device(way, sizes):
-    assert_equal_each(updated(way, sizes, Exchange(once=True)), updated("jit", None, Exchange()))
+    assert_equal_each(updated(way, sizes, Exchange(reduce_once_per_update=True)), updated("jit", None, Exchange()))
 
 
 @pytest.mark.parametrize("tensor", drills_but([1, 2], kept=[2]))
@@ -97,7 +97,7 @@ def test_updates_of_several_batches_are_those_of_one_device(way, sizes):
 def test_batches_of_an_update_are_exchanged_once(way, tensor):
     sizes = {"data": 8 // tensor, "fsdp": 1, "tensor": tensor}
     mesh = tuple(sizes.values())
-    state, steps, given = laid_out(way, mesh, Exchange(once=True))
+    state, steps, given = laid_out(way, mesh, Exchange(reduce_once_per_update=True))
     first, add, finish = exchanged(steps, state, given[0], sizes)
     assert summed_bytes(first, "data") == summed_bytes(add, "data") == 0
     assert summed_bytes(finish, "data") >= 4 * KERNELS // tensor
@@ -107,7 +107,7 @@ def test_batches_of_an_update_are_exchanged_once(way, tensor):
 
 def test_fsdp_scatters_each_batch_and_sums_over_data_once():
     """So that no device has all gradients."""
-    state, steps, given = laid_out("shard_map", (2, 4, 1), Exchange(once=True))
+    state, steps, given = laid_out("shard_map", (2, 4, 1), Exchange(reduce_once_per_update=True))
     first, add, finish = exchanged(steps, state, given[0], {"data": 2, "fsdp": 4, "tensor": 1})
     assert [summed_bytes(found, "fsdp") >= 4 * KERNELS for found in (first, add, finish)] == [True, True, False]
     assert [summed_bytes(found, "data") for found in (first, add)] == [0, 0]
@@ -119,7 +119,7 @@ def test_fsdp_scatters_each_batch_and_sums_over_data_once():
 @pytest.mark.parametrize("once", drills_but([False, True], kept=[True]))
 def test_exchanges_over_rows_are_of_one_part_of_tensor(once):
     """Kernels and gradients are not made whole over `tensor` for them, and totals that wait lie over it too."""
-    state, steps, given = laid_out("shard_map", (2, 2, 2), Exchange(once=once))
+    state, steps, given = laid_out("shard_map", (2, 2, 2), Exchange(reduce_once_per_update=once))
     first, _, finish = exchanged(steps, state, given[0], {"data": 2, "fsdp": 2, "tensor": 2})
     half = 4 * KERNELS // 2
     gathered = sum(each.size for each in first if each.kind == "all-gather" and each.axis == "fsdp")

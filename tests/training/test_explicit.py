@@ -45,7 +45,9 @@ def test_what_has_no_type_is_refused_with_the_reason():
         return jnp.sum(rows.reshape(3, 1, 2))  # merges axes, and splits the result, at once
 
     def called(rows):
-        return explicit.typed(lambda *given: (explicit.in_parts(loss, mesh)(*given), None), mesh, ())({}, rows, None)
+        return explicit.typed(lambda *given: (explicit.sharded_loss(loss, mesh)(*given), None), mesh, ())(
+            {}, rows, None
+        )
 
     rows = jax.device_put(np.ones((8, 2, 3), np.float32), jax.sharding.NamedSharding(mesh, P(("data", "fsdp"))))
     with pytest.raises(

@@ -17,7 +17,7 @@ from convs2s_jax.models.protocols import Features, FeaturesC, P
 from convs2s_jax.nn import affine, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 def _kind(_config: type[FeaturesC], functions: Features[FeaturesC, P], /) -> Features[Any, Any]:
@@ -131,6 +131,6 @@ def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: 
             params.features, cfg.features, src, rate=cfg.dropout, key=features_key, execution=cfg.execution
         )
         z = dropout(z, cfg.dropout, output_key)
-        dtype = wide(z.dtype)
+        dtype = accumulation_dtype(z.dtype)
         y = jnp.einsum("BF,FL->BL", z, params.output.w, preferred_element_type=dtype)
     return add_bias(y, params.output.b)

@@ -30,7 +30,8 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
-from convs2s_jax.nn import affine, attention, convolution, embedding, placing, struct
+from convs2s_jax.nn import affine, attention, convolution, embedding, struct
+from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.attention import MultiStepAttention
 from convs2s_jax.nn.convolution import DenseForm
@@ -237,7 +238,7 @@ def advance(
       Features [N, T, O] for `logits`; the attention [N, T, S] of each layer that attends; the next cache.
     """
     keys = split_key(key, len(cfg.layers) + 2)
-    g = placing.whole(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
+    g = replicate_channels(embed(params.embedding, tokens, cache.length).astype(params.map_in.w.dtype))
     g = dropout(g, rate, keys[0])
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
 
@@ -246,7 +247,7 @@ def advance(
 
     def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, Any]:
         block, own, history, k = item
-        x = placing.gathered(dropout(outputs[-1], rate, k))
+        x = all_gather_channels(dropout(outputs[-1], rate, k))
         y, after = convolution.causal(convolve(block.conv, own, x, form), history, x)
         x, a = after_convolution(block, layer, convolved(y, form), outputs, attend)
         return x, (after, a)
@@ -255,8 +256,8 @@ def advance(
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
     items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
-    x, made = through(apply, cfg.layers, items, placing.cut(linear(params.map_in, g)), execution)
-    features = dropout(placing.whole(linear(params.map_out, x)), rate, keys[1])
+    x, made = through(apply, cfg.layers, items, shard_channels(linear(params.map_in, g)), execution)
+    features = dropout(replicate_channels(linear(params.map_out, x)), rate, keys[1])
     after = ConvDecoderCache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
     return features, tuple(a for _, a in made if a is not None), after
 

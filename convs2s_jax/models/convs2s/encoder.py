@@ -24,7 +24,8 @@ from convs2s_jax.models.convs2s.stack import through
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
-from convs2s_jax.nn import affine, convolution, embedding, placing, struct
+from convs2s_jax.nn import affine, convolution, embedding, struct
+from convs2s_jax.nn.activation_sharding import all_gather_channels, replicate_channels, shard_channels
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.dropout import dropout, split_key
@@ -142,7 +143,7 @@ def encode(
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
     start = jnp.zeros(src.shape[:1], src.dtype)
-    e = placing.whole(embed(params.embedding, src, start).astype(params.map_in.w.dtype))
+    e = replicate_channels(embed(params.embedding, src, start).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
 
     convolve = CONVOLUTIONS[cfg.convolution.kind].convolve
@@ -150,13 +151,13 @@ def encode(
     def apply(layer: ConvLayer, form: DenseForm, item: Any, outputs: Sequence[Array]) -> tuple[Array, None]:
         block, own, k = item
         r = residual(outputs, layer, block.projection)
-        x = placing.gathered(dropout(zero_padding(outputs[-1], mask), rate, k))
+        x = all_gather_channels(dropout(zero_padding(outputs[-1], mask), rate, k))
         y = convolution.centred(convolve(block.conv, own, x, form), x, (layer.width - 1) * own.dilation)
         return add_residual(gated(convolved(y, form)), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
     ]
-    x, _ = through(apply, cfg.layers, items, placing.cut(linear(params.map_in, e)), execution)
-    z = scale_gradient(zero_padding(placing.whole(linear(params.map_out, x)), mask), gradient_scale)
+    x, _ = through(apply, cfg.layers, items, shard_channels(linear(params.map_in, e)), execution)
+    z = scale_gradient(zero_padding(replicate_channels(linear(params.map_out, x)), mask), gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))

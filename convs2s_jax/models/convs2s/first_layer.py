@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from convs2s_jax.nn import struct
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.embedding import Embedding
-from convs2s_jax.nn.types import Array, wide
+from convs2s_jax.nn.types import Array, accumulation_dtype
 
 
 @struct.dataclass
@@ -105,7 +105,7 @@ def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
     places = jnp.concatenate([history.places, words.places], axis=1)
     _, K, D = tables.words.products.shape
     b = tables.bias
-    total = b.astype(wide(b.dtype))[None, None]
+    total = b.astype(accumulation_dtype(b.dtype))[None, None]
     for j in range(K):
         total = total + _rows(tables.words.products.reshape(-1, D), tokens[:, j : j + T] * K + j)
         if tables.positions is not None:
@@ -129,4 +129,4 @@ def _within(tables: Tables, words: Words) -> Words:
 
 def _rows(table: Array, index: Array) -> Array:
     """Rows of a table, in float32 or better."""
-    return jnp.asarray(table).at[index].get(mode="promise_in_bounds").astype(wide(table.dtype))
+    return jnp.asarray(table).at[index].get(mode="promise_in_bounds").astype(accumulation_dtype(table.dtype))

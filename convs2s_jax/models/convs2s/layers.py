@@ -10,11 +10,11 @@ from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionCon
 from convs2s_jax.models.execution import keep, product
 from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine
+from convs2s_jax.nn.activation_sharding import shard_channels
 from convs2s_jax.nn.affine import Affine, linear
 from convs2s_jax.nn.convolution import DenseForm
 from convs2s_jax.nn.gate import glu
 from convs2s_jax.nn.initialisation import init_each
-from convs2s_jax.nn.placing import cut
 from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 
@@ -127,9 +127,9 @@ def convolved(y: Array, form: DenseForm) -> Array:
 
 def gated(y: Array) -> Array:
     """The GLU of a convolution's output: [B, T, 2D], or [B, T, n, 2D / n] of a kernel in groups, to [B, T, D]."""
-    return cut(glu(y).reshape(*y.shape[:2], -1))
+    return shard_channels(glu(y).reshape(*y.shape[:2], -1))
 
 
 def add_residual(x: Array, r: Array | None) -> Array:
     """(x + r) * sqrt(0.5), which keeps the variance (section 3.4); x without residual."""
-    return x if r is None else cut((x + r) * SQRT_HALF)
+    return x if r is None else shard_channels((x + r) * SQRT_HALF)

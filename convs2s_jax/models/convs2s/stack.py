@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from convs2s_jax.models.convs2s.layers import ConvLayer, sizes
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn.convolution import DenseForm
-from convs2s_jax.nn.parts import in_parts, whole
+from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Tree
 
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
@@ -67,8 +67,8 @@ def through(
     made: list[Tree] = []
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
-        apply: PlacedLayer = partial(_with_whole_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
-        apply = cfg.kept(apply, scanned=scanned, parts=in_parts(items[run.start]), named=True)
+        apply: PlacedLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
+        apply = cfg.kept(apply, scanned=scanned, sharded=any_sharded(items[run.start]), named=True)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)
@@ -81,8 +81,8 @@ def through(
     return outputs[-1], made
 
 
-def _with_whole_kernels(apply: PlacedLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
-    return apply(whole(item), outputs)
+def _with_gathered_kernels(apply: PlacedLayer, item: Tree, outputs: Sequence[Array]) -> tuple[Array, Tree]:
+    return apply(gather(item), outputs)
 
 
 def _body(apply: PlacedLayer, x: Array, item: Tree) -> tuple[Array, Tree]:

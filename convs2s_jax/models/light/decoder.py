@@ -22,8 +22,8 @@ from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.gradient import once
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.multihead import Multihead, SourceHeads
-from convs2s_jax.nn.parts import in_parts, whole
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.sharded_params import any_sharded, gather
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 @record
@@ -152,7 +152,7 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Project the source for the attention of each layer, once for all steps and hypotheses."""
     keys, values = once(memory.keys), once(memory.values)  # the sums of the gradients of all layers
-    sources = [multihead.map_source(whole(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
+    sources = [multihead.map_source(gather(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
 
@@ -198,7 +198,7 @@ def advance(
     keys = split_key(key, len(cfg.layers) + 1)
 
     def layer(block: LightDecoderBlock, history: Array, source: SourceHeads, x: Array, key: Key | None) -> Any:
-        block, k = whole(block), split_key(key, 6)
+        block, k = gather(block), split_key(key, 6)
 
         def causal(w: Array, z: Array) -> tuple[Array, Array]:
             return convolution.causal(partial(depthwise, w), history, z)
@@ -218,7 +218,7 @@ def advance(
         x, _ = residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[5])
         return x, after, a
 
-    apply = execution.kept(layer, parts=in_parts(params.blocks))
+    apply = execution.kept(layer, sharded=any_sharded(params.blocks))
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, weights = [], []
@@ -234,4 +234,4 @@ def advance(
 def output_layer(params: LightDecoderParams, dtype: DTypeLike) -> Affine:
     """The softmax layer: the embedding table or a separate kernel, without a bias."""
     kernel = params.embedding.table.T if params.output_kernel is None else params.output_kernel
-    return Affine(w=kernel.astype(dtype), b=jnp.zeros(kernel.shape[1], wide(dtype)))
+    return Affine(w=kernel.astype(dtype), b=jnp.zeros(kernel.shape[1], accumulation_dtype(dtype)))

@@ -17,8 +17,8 @@ from convs2s_jax.nn.embedding import Embedding
 from convs2s_jax.nn.gradient import scale_gradient
 from convs2s_jax.nn.layer_norm import LayerNorm
 from convs2s_jax.nn.padding import zero_padding
-from convs2s_jax.nn.parts import in_parts, whole
 from convs2s_jax.nn.pooling import mean
+from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -98,7 +98,7 @@ def encode(
     keys = split_key(key, len(cfg.layers) + 1)
 
     def layer(block: LightEncoderBlock, width: int, x: Array, key: Key | None) -> Array:
-        block, k = whole(block), split_key(key, 4)
+        block, k = gather(block), split_key(key, 4)
 
         def centred(w: Array, z: Array) -> tuple[Array, None]:
             return depthwise(w, z, padding=((width - 1) // 2, width // 2)), None
@@ -112,7 +112,7 @@ def encode(
         x, _ = residual(block.convolution.norm, cfg, x, convolve, rate, k[2])
         return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
 
-    apply = execution.kept(layer, parts=in_parts(params.blocks), static=(1,))
+    apply = execution.kept(layer, sharded=any_sharded(params.blocks), static=(1,))
     start = jnp.zeros(src.shape[:1], src.dtype)
     x = dropout(
         layers.embed(params.embedding, cfg, src, start).astype(params.blocks[0].convolution.map_in.w.dtype),

@@ -29,7 +29,7 @@ from convs2s_jax.nn.recurrent_attention import (
     MappedMemory,
     map_memory,
 )
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 @record
@@ -150,7 +150,7 @@ def init_cache(
     parts, dtype = CELLS[cfg.cell].parts, params.map_out.w.dtype
 
     def state(first: Affine) -> CellState:
-        h = jnp.tanh(linear(first, memory.summary)).astype(wide(dtype))
+        h = jnp.tanh(linear(first, memory.summary)).astype(accumulation_dtype(dtype))
         return tuple(jnp.split(jnp.repeat(h, rows // len(h), axis=0), parts, axis=-1))
 
     return RecurrentDecoderCache(

@@ -23,7 +23,7 @@ from convs2s_jax.nn import embedding, struct
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import dropout, split_key
 from convs2s_jax.nn.embedding import Embedding, embed
-from convs2s_jax.nn.parts import in_parts, whole
+from convs2s_jax.nn.sharded_params import any_sharded, gather
 from convs2s_jax.nn.types import Array, Key
 
 
@@ -183,7 +183,7 @@ def advance(
     def block(
         params: SliceNetBlock, before: SliceNetBlockCache, x: Array, key: Key | None
     ) -> tuple[Array, Array, SliceNetBlockCache]:
-        params = whole(params)
+        params = gather(params)
         y, steps = layers.causal_module(params.steps, cfg.shapes, before.steps, x, rate=rate, key=key)
         fetched, a, queries = layers.attend(params.attention, before.attention, y, timing, *source)
         return y + fetched, a, SliceNetBlockCache(steps=steps, attention=queries)
@@ -191,7 +191,7 @@ def advance(
     fetched, a, queries = layers.attend(params.attention, cache.mixer.attention, g, timing, *source)
     x, merged = layers.causal_steps(params.merge, MERGE, cache.mixer.steps, jnp.concatenate([fetched, g], axis=-1))
     weights, after = [a], []
-    apply = execution.kept(block, parts=in_parts(params.blocks))
+    apply = execution.kept(block, sharded=any_sharded(params.blocks))
     for p, before, k in zip(params.blocks, cache.blocks, keys[1:], strict=True):
         x, a, now = apply(p, before, x, k)
         weights.append(a)

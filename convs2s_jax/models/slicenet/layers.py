@@ -25,7 +25,7 @@ from convs2s_jax.nn.padding import zero_padding
 from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.taps import TAPS, normal
-from convs2s_jax.nn.types import Array, Key, wide
+from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ATTENTION = ((5, 1), (5, 4))
 """Width and dilation of the two steps that make the queries of an attention."""
@@ -193,7 +193,7 @@ def attend(
     """
     q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
     q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))
-    scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=wide(q.dtype))
+    scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
     c, a = mix(scores_BQS, values, mask)
     return normalise(params.norm, x + reshape(c, x.shape)), reshape(a, (*x.shape[:2], -1)), afters
 

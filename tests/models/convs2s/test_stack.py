@@ -19,7 +19,7 @@ from convs2s_jax.models.convs2s.stack import runs
 from convs2s_jax.models.execution import ExecutionConfig
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.dropout import row_keys
-from convs2s_jax.nn.parts import Part
+from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import close, drills_but
 
@@ -182,7 +182,7 @@ def counts(name, execution, of="forward", parts=False):
 
     def features(params):
         if parts:
-            params = encoder_decoder.cast(jax.tree.map(lambda x: Part(x, same_array, x.dtype), params), cfg)
+            params = encoder_decoder.cast(jax.tree.map(lambda x: ShardedParam(x, same_array, x.dtype), params), cfg)
         memory = encoder_decoder.encode(params, cfg, batch.src)
         cache = encoder_decoder.init_cache(params, cfg, memory, B)
         return jnp.sum(encoder_decoder.advance(params, cfg, memory, cache, batch.tgt)[0])

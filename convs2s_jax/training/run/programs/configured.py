@@ -82,12 +82,12 @@ def compile_configured(
       mesh: the devices; None for one.
       parallel: the way the update is spread.
       accumulates: whether updates have several batches, whose gradients are exchanged once.
-      early: whether kernels that `fsdp` cuts are made whole before the first layer; see `gathering.Exchange`.
+      early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
       platform: of the devices that those of the mesh stand for (`ExecutionConfig.for_gradients`); None for their own.
     """
     model = _for_gradients(model, mesh, parallel, platform)
-    exchange = Exchange(dtype=training.sum_dtype, once=accumulates, early=early)
+    exchange = Exchange(dtype=training.sum_dtype, reduce_once_per_update=accumulates, early=early)
     shards = 1 if mesh is None else loss_shards(mesh, parallel, exchange)
     return compile_steps(
         loss_of(model, smoothing=training.label_smoothing, shards=shards),

@@ -33,7 +33,7 @@ class ProgramKey(NamedTuple):
       training: with defaults in the fields that programs do not depend on.
       parallel: the way the update is spread.
       accumulates: whether updates have several batches.
-      early: whether kernels that `fsdp` cuts are made whole before the first layer; see `gathering.Exchange`.
+      early: whether kernels that `fsdp` shards are gathered before the first layer; see `gathering.Exchange`.
       rules: how parameters are sharded, before those of `training.sharding`.
     """
 
