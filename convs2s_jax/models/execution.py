@@ -84,7 +84,7 @@ class ExecutionConfig:
         """`softmax_rows`, where None is `SOFTMAX_ROWS`."""
         return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
-    def kept(
+    def with_remat(
         self,
         layer: F,
         *,
@@ -93,22 +93,23 @@ class ExecutionConfig:
         named: bool = False,
         static: tuple[int, ...] = (),
     ) -> F:
-        """The function of a layer that keeps for its gradient what `remat` says.
+        """The function of a layer, under `jax.checkpoint` with the policy of `remat`.
 
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
-          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s: then it keeps results of products, and
-            no full kernel.
-          named: whether it names what is worth keeping then (`keep`), in place of all results of products.
-          static: arguments of it that are no arrays.
+          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s: then "none" saves outputs of products,
+            and no gathered kernel.
+          named: whether the layer calls `save_for_backward` on what is worth saving then, in place of all outputs of
+            products.
+          static: numbers of its arguments that are no arrays.
         """
         if self.remat == "none" and not sharded:
             return layer
-        products: Any = _NAMED if named and self.remat == "none" else _products
+        products: Any = _SAVED if named and self.remat == "none" else _products
         policy = {"block": None, "offload": _offloaded}.get(self.remat, products)
-        kept: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
-        same: F = kept
+        checkpointed: Any = jax.checkpoint(layer, prevent_cse=not scanned, static_argnums=static, policy=policy)
+        same: F = checkpointed
         return same
 
     def form(self, scanned: bool) -> DenseForm:
@@ -141,32 +142,32 @@ class ExecutionConfig:
         return dataclasses.replace(self, **chosen)
 
 
-def keep(x: Array) -> Array:
-    """x, named as a result that is worth keeping for the gradient (`ExecutionConfig.kept`)."""
-    named: Array = checkpoint_name(x, _WORTH)
+def save_for_backward(x: Array) -> Array:
+    """x, named for policies of `jax.checkpoint` as worth saving (`ExecutionConfig.with_remat`)."""
+    named: Array = checkpoint_name(x, _SAVE)
     return named
 
 
-def product(x: Array) -> Array:
-    """x, named as the result of matrix products: a policy does not see those of a function with its own derivative."""
+def mark_product(x: Array) -> Array:
+    """x, named as the output of matrix products, which policies do not see in a function with its own derivative."""
     named: Array = checkpoint_name(x, _PRODUCT)
     return named
 
 
 def _products(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Whether a result is kept for the gradient: those of products are dear, and none is made of kernels alone."""
+    """Whether an activation is saved: outputs of products are expensive, and none depends on kernels alone."""
     return primitive.name in ("dot_general", "conv_general_dilated") or (
-        primitive.name == "name" and params["name"] in (_WORTH, _PRODUCT)
+        primitive.name == "name" and params["name"] in (_SAVE, _PRODUCT)
     )
 
 
 def _offloaded(primitive: Any, *shapes: Any, **params: Any) -> Any:
-    """The same for results that wait on the host, which are those of matrix products alone."""
+    """The same for host memory, which holds outputs of matrix products only."""
     return (_OFFLOAD_NAMED if primitive.name == "name" else _OFFLOAD_DOTS)(primitive, *shapes, **params)
 
 
-_WORTH, _PRODUCT = "worth keeping", "matrix product"
-_NAMED = jax.checkpoint_policies.save_only_these_names(_WORTH)
+_SAVE, _PRODUCT = "worth keeping", "matrix product"
+_SAVED = jax.checkpoint_policies.save_only_these_names(_SAVE)
 _TO_HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 _OFFLOAD_DOTS = jax.checkpoint_policies.offload_dot_with_no_batch_dims(**_TO_HOST)
 _OFFLOAD_NAMED: Any = jax.checkpoint_policies.save_and_offload_only_these_names(

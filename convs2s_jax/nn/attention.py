@@ -57,7 +57,7 @@ def attend(
     """
     d = (replicate_channels(linear(params.query, h)) + g) * SQRT_HALF
     scores_BQS = jnp.einsum("BQE,BSE->BQS", _queries(d, mask), keys, preferred_element_type=accumulation_dtype(d.dtype))
-    c, a = fetch(scores_BQS, values, mask)
+    c, a = scaled_context(scores_BQS, values, mask)
     c, a = replicate_channels(c.reshape(g.shape)), a.reshape(*g.shape[:2], -1)
     return shard_channels((linear(params.context, c) + h) * SQRT_HALF), a
 
@@ -96,10 +96,10 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
       values: [B, S, E], as `attend` takes them.
     """
     w, b = params.query.w, params.query.b
-    mapped = jnp.einsum("CE,BES->BCS", w, z)
+    mapped_keys = jnp.einsum("CE,BES->BCS", w, z)
     offset = jnp.einsum("E,BES->BS", b.astype(w.dtype), z, preferred_element_type=accumulation_dtype(w.dtype))
-    fetched = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
-    return ProjectedSource(keys=mapped, offset=offset, values=fetched)
+    mapped_values = jnp.einsum("BSE,EC->BSC", values.astype(w.dtype), params.context.w)
+    return ProjectedSource(keys=mapped_keys, offset=offset, values=mapped_values)
 
 
 def attend_projected(
@@ -109,7 +109,7 @@ def attend_projected(
     dtype = accumulation_dtype(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
-    c, a = fetch(scores_BQS + source.offset[:, None], source.values, mask)
+    c, a = scaled_context(scores_BQS + source.offset[:, None], source.values, mask)
     return (add_bias(c.reshape(h.shape), params.context.b) + h) * SQRT_HALF, a.reshape(*h.shape[:2], -1)
 
 
@@ -118,7 +118,7 @@ def _queries(x: Array, mask: Array) -> Array:
     return x.reshape(len(mask), -1, x.shape[-1])
 
 
-def fetch(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+def scaled_context(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
     """a = softmax(scores);  c = sqrt(m) sum_j a_j values_j.
 
     Args:
@@ -129,13 +129,13 @@ def fetch(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
     Returns:
       c [B, Q, Y] in the dtype of the values, and a [B, Q, S].
     """
-    c, a = mix(scores, values, mask)
+    c, a = context(scores, values, mask)
     m = jnp.sum(mask, axis=1).astype(values.dtype)
     return c * jnp.sqrt(m)[:, None, None], a
 
 
-def mix(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-    """a = softmax(scores);  c = sum_j a_j values_j. Arguments and results as for `fetch`."""
+def context(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+    """a = softmax(scores);  c = sum_j a_j values_j. Arguments and results as for `scaled_context`."""
     a = softmax(scores, mask[:, None])
     return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values), a
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn import affine, struct
 from convs2s_jax.nn.affine import Affine, linear, matmul
-from convs2s_jax.nn.attention import mix
+from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
@@ -174,5 +174,5 @@ def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) ->
         a = jnp.zeros((B, N // B * T, S), dtype)
     else:
         scores = kind.score(params, queries.reshape(B, -1, queries.shape[-1]), memory.keys)
-        c, a = mix(scores, memory.values, memory.mask)
+        c, a = context(scores, memory.values, memory.mask)
     return c.reshape(N, T, E), a.reshape(N, T, S)

@@ -19,14 +19,14 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
-    convolved,
     gated,
     init_layers,
+    mark_conv_output,
     receptive_fields,
     residual,
     sizes,
 )
-from convs2s_jax.models.convs2s.stack import through
+from convs2s_jax.models.convs2s.stack import apply_layers
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import DecoderConfig
@@ -249,14 +249,14 @@ def advance(
         block, own, history, k = item
         x = all_gather_channels(dropout(outputs[-1], rate, k))
         y, after = convolution.causal(convolve(block.conv, own, x, form), history, x)
-        x, a = after_convolution(block, layer, convolved(y, form), outputs, attend)
+        x, a = after_convolution(block, layer, mark_conv_output(y, form), outputs, attend)
         return x, (after, a)
 
     if tokens.shape[1] == 1:  # a scan would stack the kernels of its layers at every step (decision 0008)
         execution = dataclasses.replace(execution, scan_layers=0)
     own = [cfg.convolution.at(i) for i in range(len(cfg.layers))]
     items = list(zip(params.blocks, own, cache.histories, keys[2:], strict=True))
-    x, made = through(apply, cfg.layers, items, shard_channels(linear(params.map_in, g)), execution)
+    x, made = apply_layers(apply, cfg.layers, items, shard_channels(linear(params.map_in, g)), execution)
     features = dropout(replicate_channels(linear(params.map_out, x)), rate, keys[1])
     after = ConvDecoderCache(length=length_after(cache.length, tokens), histories=tuple(history for history, _ in made))
     return features, tuple(a for _, a in made if a is not None), after

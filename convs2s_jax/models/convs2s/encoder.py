@@ -14,13 +14,13 @@ from convs2s_jax.models.convs2s.layers import (
     add_residual,
     check_blocks,
     check_layers,
-    convolved,
     gated,
     init_layers,
+    mark_conv_output,
     receptive_fields,
     residual,
 )
-from convs2s_jax.models.convs2s.stack import through
+from convs2s_jax.models.convs2s.stack import apply_layers
 from convs2s_jax.models.execution import DEFAULT, ExecutionConfig
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.protocols import EncoderConfig
@@ -153,11 +153,11 @@ def encode(
         r = residual(outputs, layer, block.projection)
         x = all_gather_channels(dropout(zero_padding(outputs[-1], mask), rate, k))
         y = convolution.centred(convolve(block.conv, own, x, form), x, (layer.width - 1) * own.dilation)
-        return add_residual(gated(convolved(y, form)), r), None
+        return add_residual(gated(mark_conv_output(y, form)), r), None
 
     items = [
         (block, cfg.convolution.at(i), k) for i, (block, k) in enumerate(zip(params.blocks, keys[1:], strict=True))
     ]
-    x, _ = through(apply, cfg.layers, items, shard_channels(linear(params.map_in, e)), execution)
+    x, _ = apply_layers(apply, cfg.layers, items, shard_channels(linear(params.map_in, e)), execution)
     z = scale_gradient(zero_padding(replicate_channels(linear(params.map_out, x)), mask), gradient_scale)
     return Memory(keys=z, values=(z + e) * SQRT_HALF, mask=mask, summary=mean(z, mask))

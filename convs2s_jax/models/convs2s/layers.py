@@ -7,7 +7,7 @@ import jax
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, ConvolutionConfig
-from convs2s_jax.models.execution import keep, product
+from convs2s_jax.models.execution import mark_product, save_for_backward
 from convs2s_jax.models.protocols import fields_after
 from convs2s_jax.nn import affine
 from convs2s_jax.nn.activation_sharding import shard_channels
@@ -116,13 +116,13 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
     return r if projection is None else linear(projection, r)
 
 
-def convolved(y: Array, form: DenseForm) -> Array:
-    """The output of a convolution, which a layer that gathers its kernels keeps for its gradient, except in a loop.
+def mark_conv_output(y: Array, form: DenseForm) -> Array:
+    """y, the output of a convolution, marked for `with_remat`: layers that gather their kernels save it.
 
-    All else is computed again for the gradient: attention has a small part of the operations and half of the results.
-    In a loop ("products") the outputs of all its layers would be held together, so there `remat` has to ask for them.
+    They recompute all else: attention has a small part of the operations and half of the activations. In a loop
+    ("products") the outputs of all its layers would be held together, so there `remat` has to ask for them.
     """
-    return product(y) if form == "products" else keep(y)
+    return mark_product(y) if form == "products" else save_for_backward(y)
 
 
 def gated(y: Array) -> Array:

@@ -48,7 +48,7 @@ def _single(run: range) -> list[range]:
     return [range(i, i + 1) for i in run]
 
 
-def through(
+def apply_layers(
     layer: Layer, layers: Sequence[ConvLayer], items: Sequence[Tree], x: Array, cfg: ExecutionConfig
 ) -> tuple[Array, list[Tree]]:
     """Apply all layers to x.
@@ -68,7 +68,7 @@ def through(
     for run in runs(layers, [jax.tree.structure(item) for item in items], cfg.shortest_loop):
         scanned = len(run) > 1
         apply: PlacedLayer = partial(_with_gathered_kernels, partial(layer, layers[run.start], cfg.form(scanned)))
-        apply = cfg.kept(apply, scanned=scanned, sharded=any_sharded(items[run.start]), named=True)
+        apply = cfg.with_remat(apply, scanned=scanned, sharded=any_sharded(items[run.start]), named=True)
         if scanned:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(items[i] for i in run))
             x, ys = jax.lax.scan(partial(_body, apply), outputs[-1], stacked)

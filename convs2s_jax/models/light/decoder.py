@@ -218,7 +218,7 @@ def advance(
         x, _ = residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[5])
         return x, after, a
 
-    apply = execution.kept(layer, sharded=any_sharded(params.blocks))
+    apply = execution.with_remat(layer, sharded=any_sharded(params.blocks))
     dtype = params.blocks[0].convolution.map_in.w.dtype
     x = dropout(layers.embed(params.embedding, cfg, tokens, cache.length).astype(dtype), rate, keys[0])
     histories, weights = [], []

@@ -112,7 +112,7 @@ def encode(
         x, _ = residual(block.convolution.norm, cfg, x, convolve, rate, k[2])
         return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
 
-    apply = execution.kept(layer, sharded=any_sharded(params.blocks), static=(1,))
+    apply = execution.with_remat(layer, sharded=any_sharded(params.blocks), static=(1,))
     start = jnp.zeros(src.shape[:1], src.dtype)
     x = dropout(
         layers.embed(params.embedding, cfg, src, start).astype(params.blocks[0].convolution.map_in.w.dtype),

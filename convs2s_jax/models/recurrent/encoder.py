@@ -159,7 +159,7 @@ def encode(
     def layer(cells: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
         return _layer(cfg, cells, x, mask)
 
-    apply = execution.kept(layer)
+    apply = execution.with_remat(layer)
     x = embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)).astype(dtype)
     for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
         y, last = apply(cells, dropout(x, rate, k), mask)

@@ -129,7 +129,7 @@ def previous(
 
     params = (cell.state, contexts, layers.attention, memory)
     items = (recurrent.products(words, target.e), target.mask.T)
-    state, made = scan(target.execution.kept(body, scanned=True), params, cache.states[0], items)
+    state, made = scan(target.execution.with_remat(body, scanned=True), params, cache.states[0], items)
     y, c, a = (jnp.swapaxes(x, 0, 1) for x in made)
     y, states = _stack(layers, 1, cache.states[1:], y, c, target)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c, target.e], axis=-1)))
@@ -176,7 +176,9 @@ def feeding(
 
     items = (recurrent.products(words, target.e), target.mask.T, kept)
     params = (features_before, layers.cells, layers.attention, layers.map_out, memory)
-    (states, fed), made = scan(target.execution.kept(body, scanned=True), params, (cache.states, cache.fed), items)
+    (states, fed), made = scan(
+        target.execution.with_remat(body, scanned=True), params, (cache.states, cache.fed), items
+    )
     features, a = (jnp.swapaxes(x, 0, 1) for x in made)
     return features, a, RecurrentDecoderCache(states=states, fed=fed)
 
@@ -215,7 +217,7 @@ def _stack(
     def run(cell: Cell, state: CellState, x: Array, mask: Array) -> tuple[Array, CellState]:
         return recurrent.run(layers.kind, cell, state, x, mask)
 
-    apply = target.execution.kept(run)
+    apply = target.execution.with_remat(run)
     after = []
     for i, (cell, state) in enumerate(zip(layers.cells[first:], states, strict=True), first):
         inputs = dropout(x, target.rate, target.keys[i - 1]) if i else x

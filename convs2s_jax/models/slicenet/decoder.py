@@ -191,7 +191,7 @@ def advance(
     fetched, a, queries = layers.attend(params.attention, cache.mixer.attention, g, timing, *source)
     x, merged = layers.causal_steps(params.merge, MERGE, cache.mixer.steps, jnp.concatenate([fetched, g], axis=-1))
     weights, after = [a], []
-    apply = execution.kept(block, sharded=any_sharded(params.blocks))
+    apply = execution.with_remat(block, sharded=any_sharded(params.blocks))
     for p, before, k in zip(params.blocks, cache.blocks, keys[1:], strict=True):
         x, a, now = apply(p, before, x, k)
         weights.append(a)

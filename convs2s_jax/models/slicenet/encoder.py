@@ -93,7 +93,7 @@ def encode(
     def module(steps: tuple[SliceNetStep, ...], x: Array, key: Key | None) -> Array:
         return layers.centred_module(steps, cfg.shapes, x, mask=mask, rate=rate, key=key)
 
-    apply = execution.kept(module)
+    apply = execution.with_remat(module)
     for steps, k in zip(params.modules, keys[1:], strict=True):
         x = apply(steps, x, k)
     z = scale_gradient(zero_padding(x, mask), gradient_scale)

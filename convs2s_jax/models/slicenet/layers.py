@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from convs2s_jax.core.config import ITEMS, check, record
 from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn import convolution, factored, layer_norm, struct
-from convs2s_jax.nn.attention import mix
+from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.dropout import dropout
 from convs2s_jax.nn.embedding import places, rows
 from convs2s_jax.nn.factored import Factored
@@ -194,7 +194,7 @@ def attend(
     q, afters = causal_steps(params.steps, ATTENTION, befores, x + timing)
     q = reshape(q * q.shape[-1] ** -0.5, (len(mask), -1, q.shape[-1]))
     scores_BQS = jnp.einsum("BQE,BSE->BQS", q, keys, preferred_element_type=accumulation_dtype(q.dtype))
-    c, a = mix(scores_BQS, values, mask)
+    c, a = context(scores_BQS, values, mask)
     return normalise(params.norm, x + reshape(c, x.shape)), reshape(a, (*x.shape[:2], -1)), afters
 
 
