@@ -37,17 +37,20 @@ def has_fast_bfloat16_products(version: str = jax.__version__) -> bool:
 
 @record
 class ExecutionConfig:
-    """What changes the time and memory of compiling and running, but not parameters, nor results but for rounding.
+    """Options that affect compile time, run time and memory.
+
+    Parameters are the same; results differ at most by rounding.
 
     Attributes:
       scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
         never (decision 0008). None: 8, but never for gradients on GPUs, where loops are slower (decision 0043).
-      remat: what gradients compute again and do not keep (`jax.checkpoint`), which saves memory. "none": nothing;
-        "block": each layer, from its input; "dots": all but the results of products; "offload": all but the results of
-        matrix products, which wait in the memory of the host (GPU, TPU). For decoders with attention in their loop over
-        time, "layer" is a step of it. Where a mesh cuts kernels ("fsdp"), "none" keeps results of products only, and of
-        ConvS2S those of convolutions outside loops; "dots" keeps all. True and False of earlier versions are "block"
-        and "none".
+      remat: which activations are saved for gradients; the rest are recomputed, which saves memory (`jax.checkpoint`).
+        "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
+        convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
+        recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
+        time step. With mesh.fsdp, layers that gather their own kernels save less with "none": only outputs of products
+        and convolutions, and in ConvS2S only those of convolutions, except of the form "products", which "auto" takes
+        in loops. True and False of earlier versions are "block" and "none".
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
         products inside a loop and XLA's convolution elsewhere, but for gradients on CPUs "winograd" in float32, which
         is faster and rounds more (decision 0034), unless `matmul_precision` is set, and products in bfloat16 where
