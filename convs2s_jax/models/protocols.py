@@ -4,7 +4,7 @@
 config alone is an attribute of the config. It has a default in the base class, so most kinds need not set it. A
 function that does not use some of the keywords accepts them as `**_`.
 
-Type variables: C config, P parameters, M prepared memory, K cache, Plain parameters as `init` returns them.
+`PlainParamsT` are parameters as `init` returns them, `MemoryT` is a prepared memory.
 """
 
 import itertools
@@ -106,25 +106,25 @@ class FeaturesConfig:
         return False
 
 
-EncoderC = TypeVar("EncoderC", bound=EncoderConfig, contravariant=True)
-DecoderC = TypeVar("DecoderC", bound=DecoderConfig, contravariant=True)
-FeaturesC = TypeVar("FeaturesC", bound=FeaturesConfig, contravariant=True)
-P = TypeVar("P")
-Plain = TypeVar("Plain", contravariant=True)
-M = TypeVar("M")
-K = TypeVar("K")
+EncoderConfigT = TypeVar("EncoderConfigT", bound=EncoderConfig, contravariant=True)
+DecoderConfigT = TypeVar("DecoderConfigT", bound=DecoderConfig, contravariant=True)
+FeaturesConfigT = TypeVar("FeaturesConfigT", bound=FeaturesConfig, contravariant=True)
+ParamsT = TypeVar("ParamsT")
+PlainParamsT = TypeVar("PlainParamsT", contravariant=True)
+MemoryT = TypeVar("MemoryT")
+CacheT = TypeVar("CacheT")
 
 
-class Encoder(Protocol[EncoderC, P]):
+class Encoder(Protocol[EncoderConfigT, ParamsT]):
     """The encoder interface."""
 
-    def init(self, key: Key, cfg: EncoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+    def init(self, key: Key, cfg: EncoderConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
         """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def encode(
         self,
-        params: P,
-        cfg: EncoderC,
+        params: ParamsT,
+        cfg: EncoderConfigT,
         src: Array,
         /,
         *,
@@ -136,67 +136,72 @@ class Encoder(Protocol[EncoderC, P]):
         """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient with respect to its keys."""
 
 
-class DecoderSteps(Protocol[DecoderC, Plain, M, K]):
+class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
     """Decoding functions, shared by plain and precomputed parameters."""
 
-    def prepare(self, params: Plain, cfg: DecoderC, memory: Memory, /) -> M:
+    def prepare(self, params: PlainParamsT, cfg: DecoderConfigT, memory: Memory, /) -> MemoryT:
         """Prepare the memory for `init_cache` and `advance`, once for all steps.
 
         Every leaf of the result has the B sentences on axis 0; its attribute `mask` has shape [B, S].
         """
 
-    def init_cache(self, params: Plain, cfg: DecoderC, memory: M, rows: int, /) -> K:
+    def init_cache(self, params: PlainParamsT, cfg: DecoderConfigT, memory: MemoryT, rows: int, /) -> CacheT:
         """An empty cache; axis 0 of every leaf has size `rows`."""
 
     def advance(
         self,
-        params: Plain,
-        cfg: DecoderC,
-        memory: M,
-        cache: K,
+        params: PlainParamsT,
+        cfg: DecoderConfigT,
+        memory: MemoryT,
+        cache: CacheT,
         tokens: Array,
         /,
         *,
         rate: float,
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
-    ) -> tuple[Array, tuple[Array, ...], K]:
+    ) -> tuple[Array, tuple[Array, ...], CacheT]:
         """Read tokens [N, T]: features [N, T, O], the weights [N, T, S] of each attention and the next cache.
 
         There is an attention for each of the config's `attention_names`. What nobody uses is not computed under `jit`.
         """
 
-    def output_layer(self, params: Plain, dtype: DTypeLike, /) -> Affine:
+    def output_layer(self, params: PlainParamsT, dtype: DTypeLike, /) -> Affine:
         """The softmax layer: kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
 
 
-class Decoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, P, M, K]):
+class Decoder(
+    DecoderSteps[DecoderConfigT, ParamsT, MemoryT, CacheT], Protocol[DecoderConfigT, ParamsT, MemoryT, CacheT]
+):
     """The decoder interface."""
 
-    def init(self, key: Key, cfg: DecoderC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+    def init(self, key: Key, cfg: DecoderConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
         """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
 
-class FastDecoder(DecoderSteps[DecoderC, P, M, K], Protocol[DecoderC, Plain, P, M, K]):
-    """A decoder for token-by-token inference, without dropout: P holds the parameters and precomputed values."""
+class FastDecoder(
+    DecoderSteps[DecoderConfigT, ParamsT, MemoryT, CacheT],
+    Protocol[DecoderConfigT, PlainParamsT, ParamsT, MemoryT, CacheT],
+):
+    """A decoder for token-by-token inference, without dropout: `ParamsT` holds parameters and precomputed values."""
 
-    def precompute(self, params: Plain, cfg: DecoderC, /) -> P:
+    def precompute(self, params: PlainParamsT, cfg: DecoderConfigT, /) -> ParamsT:
         """Precompute what all steps share; results are equal up to rounding."""
 
-    def for_one_hypothesis(self, params: P, /) -> P:
+    def for_one_hypothesis(self, params: ParamsT, /) -> ParamsT:
         """The same for a search with one hypothesis of each sentence: `prepare` does what pays there."""
 
 
-class Features(Protocol[FeaturesC, P]):
+class Features(Protocol[FeaturesConfigT, ParamsT]):
     """The interface of features: a fixed-size representation of a text for a classifier."""
 
-    def init(self, key: Key, cfg: FeaturesC, /, *, vocabulary: int, dim: int, rate: float) -> P:
+    def init(self, key: Key, cfg: FeaturesConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
         """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def extract(
         self,
-        params: P,
-        cfg: FeaturesC,
+        params: ParamsT,
+        cfg: FeaturesConfigT,
         src: Array,
         /,
         *,

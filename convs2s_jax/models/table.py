@@ -13,7 +13,17 @@ from convs2s_jax.models.light import encoder as light_encoder
 from convs2s_jax.models.light.decoder import LightDecoderConfig
 from convs2s_jax.models.light.encoder import LightEncoderConfig
 from convs2s_jax.models.no_encoder import NoEncoderConfig
-from convs2s_jax.models.protocols import Decoder, DecoderC, Encoder, EncoderC, FastDecoder, K, M, P, Plain
+from convs2s_jax.models.protocols import (
+    CacheT,
+    Decoder,
+    DecoderConfigT,
+    Encoder,
+    EncoderConfigT,
+    FastDecoder,
+    MemoryT,
+    ParamsT,
+    PlainParamsT,
+)
 from convs2s_jax.models.recurrent import decoder as recurrent_decoder
 from convs2s_jax.models.recurrent import encoder as recurrent_encoder
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
@@ -24,18 +34,20 @@ from convs2s_jax.models.slicenet.decoder import SliceNetDecoderConfig
 from convs2s_jax.models.slicenet.encoder import SliceNetEncoderConfig
 
 
-def _encoder(_config: type[EncoderC], functions: Encoder[EncoderC, P], /) -> Encoder[Any, Any]:
+def _encoder(_config: type[EncoderConfigT], functions: Encoder[EncoderConfigT, ParamsT], /) -> Encoder[Any, Any]:
     """A line of the table: the type checker compares the functions with the interface, for this config."""
     return functions
 
 
-def _decoder(_config: type[DecoderC], functions: Decoder[DecoderC, P, M, K], /) -> Decoder[Any, Any, Any, Any]:
+def _decoder(
+    _config: type[DecoderConfigT], functions: Decoder[DecoderConfigT, ParamsT, MemoryT, CacheT], /
+) -> Decoder[Any, Any, Any, Any]:
     """A line of the table: the type checker compares the functions with the interface, for this config."""
     return functions
 
 
 def _fast_decoder(
-    _config: type[DecoderC], functions: FastDecoder[DecoderC, Plain, P, M, K], /
+    _config: type[DecoderConfigT], functions: FastDecoder[DecoderConfigT, PlainParamsT, ParamsT, MemoryT, CacheT], /
 ) -> FastDecoder[Any, Any, Any, Any, Any]:
     """A line of the table: the type checker compares the functions with the interface, for this config."""
     return functions

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
-P = TypeVar("P")
-C = TypeVar("C")
+ParamsT = TypeVar("ParamsT")
+CarryT = TypeVar("CarryT")
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -80,7 +80,7 @@ def broadcast(x: Array, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(x.astype(accumulation_dtype(x.dtype)), shape).astype(x.dtype)
 
 
-def loop_invariant(arrays: P) -> Callable[[], P]:
+def loop_invariant(arrays: ParamsT) -> Callable[[], ParamsT]:
     """Arrays that all steps of a loop read, held in float32 or better, in which their gradients are accumulated.
 
     Returns:
@@ -93,8 +93,13 @@ def loop_invariant(arrays: P) -> Callable[[], P]:
 
 
 def scan(
-    body: Callable[[P, C, Any], tuple[C, Any]], params: P, carry: C, items: Any, *, reverse: bool = False
-) -> tuple[C, Any]:
+    body: Callable[[ParamsT, CarryT, Any], tuple[CarryT, Any]],
+    params: ParamsT,
+    carry: CarryT,
+    items: Any,
+    *,
+    reverse: bool = False,
+) -> tuple[CarryT, Any]:
     """`jax.lax.scan` that accumulates the gradients of loop-invariant arrays in float32 or better.
 
     Args:

@@ -13,10 +13,10 @@ from convs2s_jax.nn import draws
 from convs2s_jax.nn.types import Key
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Hashable)
+SizeT = TypeVar("SizeT", bound=Hashable)
 
 
-def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> list[T]:
+def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]) -> list[T]:
     """[init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
 
     So it is on several devices; on one, `draws.BatchedInit` has a loop over all draws.
@@ -34,7 +34,7 @@ def init_each(init: Callable[[Key, S], T], keys: Key, sizes: Sequence[S]) -> lis
     for size in dict.fromkeys(sizes):
         places = [i for i, other in enumerate(sizes) if other == size]
 
-        def of_size(key: Key, size: S = size) -> T:
+        def of_size(key: Key, size: SizeT = size) -> T:
             return init(key, size)
 
         found.update(zip(places, init_alike(of_size, keys[np.array(places)]), strict=True))

@@ -19,7 +19,7 @@ from convs2s_jax.nn.attention import context
 from convs2s_jax.nn.gradient import add_broadcast, broadcast, loop_invariant
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
-P = TypeVar("P")
+ParamsT = TypeVar("ParamsT")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
 """Queries of a sentence scored at once: tanh(W_s s + W_h h) takes A numbers per query and source position."""
@@ -71,7 +71,7 @@ class General:
 AttentionParams = Additive | General | None
 
 
-class Scoring(NamedTuple, Generic[P]):
+class Scoring(NamedTuple, Generic[ParamsT]):
     """A kind of attention.
 
     Attributes:
@@ -81,9 +81,9 @@ class Scoring(NamedTuple, Generic[P]):
         context is the memory's summary and all weights are zero.
     """
 
-    init: Callable[[Key, int, int], P]
-    keys: Callable[[P, Array], Array]
-    score: Callable[[P, Array, Array], Array] | None
+    init: Callable[[Key, int, int], ParamsT]
+    keys: Callable[[ParamsT, Array], Array]
+    score: Callable[[ParamsT, Array, Array], Array] | None
 
 
 def additive_init(key: Key, units: int, dim: int) -> Additive:
@@ -150,12 +150,14 @@ ATTENTIONS: dict[str, Scoring[Any]] = {
 }
 
 
-def map_memory(kind: Scoring[P], params: P, keys: Array, values: Array, mask: Array, summary: Array) -> MappedMemory:
+def map_memory(
+    kind: Scoring[ParamsT], params: ParamsT, keys: Array, values: Array, mask: Array, summary: Array
+) -> MappedMemory:
     """Map a memory once for all steps and hypotheses."""
     return MappedMemory(keys=kind.keys(params, keys), values=values, mask=mask, summary=summary)
 
 
-def attend(kind: Scoring[P], params: P, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:
+def attend(kind: Scoring[ParamsT], params: ParamsT, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:
     """Contexts and weights of queries.
 
     Args:

@@ -20,7 +20,7 @@ from convs2s_jax.nn.gradient import broadcast
 from convs2s_jax.nn.reshape import reshape
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
-P = TypeVar("P")
+ParamsT = TypeVar("ParamsT")
 Draw = Callable[[Key, tuple[int, ...]], Array]
 """An initialiser, (key, shape) -> array: `normal(deviation)` or `uniform(bound)`, depending on the family."""
 
@@ -47,7 +47,7 @@ class PredictedTaps:
     maker: Array
 
 
-class TapKind(NamedTuple, Generic[P]):
+class TapKind(NamedTuple, Generic[ParamsT]):
     """A kind of taps.
 
     Attributes:
@@ -57,9 +57,9 @@ class TapKind(NamedTuple, Generic[P]):
       fixed: parameters -> taps [K, H] without dropout, the same at all positions; None where they depend on x.
     """
 
-    init: Callable[[Key, int, int, int, Draw], P]
-    taps: Callable[[P, Array, float, Key | None], Array]
-    fixed: Callable[[P], Array | None]
+    init: Callable[[Key, int, int, int, Draw], ParamsT]
+    taps: Callable[[ParamsT, Array, float, Key | None], Array]
+    fixed: Callable[[ParamsT], Array | None]
 
 
 def normal(deviation: float) -> Draw:
@@ -87,7 +87,9 @@ def predicted(maker: Array, x: Array) -> Array:
     return softmax(reshape(scores, (*x.shape[:2], K, H)))
 
 
-def _same_everywhere(fixed: Callable[[P], Array], params: P, x: Array, rate: float, key: Key | None) -> Array:
+def _same_everywhere(
+    fixed: Callable[[ParamsT], Array], params: ParamsT, x: Array, rate: float, key: Key | None
+) -> Array:
     """Taps [K, H]; with dropout [N, 1, K, H], where each row of x has its own mask, the same at all positions."""
     w = fixed(params)
     if key is None or rate == 0.0:

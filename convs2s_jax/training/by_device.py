@@ -21,7 +21,7 @@ from convs2s_jax.nn.types import Array, Key, Tree
 from convs2s_jax.training import exchanges, sharding
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
-from convs2s_jax.training.step import B, Loss, S, merged_gradients
+from convs2s_jax.training.step import BatchT, Loss, SumsT, merged_gradients
 
 T = TypeVar("T")
 LATE = "data"
@@ -29,14 +29,14 @@ LATE = "data"
 
 
 def summed(
-    loss: Loss[B, S],
+    loss: Loss[BatchT, SumsT],
     merged: Tree,
-    batch: B,
+    batch: BatchT,
     key: Key | None,
     mesh: Mesh,
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
-) -> tuple[Tree, S]:
+) -> tuple[Tree, SumsT]:
     """Gradients with respect to merged parameters, and the sums of the loss, added up over all devices.
 
     Args:
@@ -51,8 +51,8 @@ def summed(
     ways = exchanges.of_parameters(merged, mesh, exchange, rules=rules)
     specs = exchanges.specs(ways)
 
-    def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
-        def sharded_loss(params: Tree, batch: B, key: Key | None) -> S:
+    def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
+        def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
             return loss(exchanges.exchanged(params, ways), batch, key)
 
         grads, sums = merged_gradients(sharded_loss, merged, batch, first=first[0], key=key)
@@ -67,14 +67,14 @@ def summed(
 
 
 def unreduced(
-    loss: Loss[B, S],
+    loss: Loss[BatchT, SumsT],
     merged: Tree,
-    batch: B,
+    batch: BatchT,
     key: Key | None,
     mesh: Mesh,
     exchange: Exchange,
     rules: Sequence[ShardingRule] = (),
-) -> tuple[Tree, S]:
+) -> tuple[Tree, SumsT]:
     """As `summed`, but for the sum over `data`: results have a leading axis, an entry for each device along it.
 
     Gradients are `exchanges.grouped`, so that they lie over `tensor` and over `fsdp` alike.
@@ -83,8 +83,8 @@ def unreduced(
     ways = exchanges.of_parameters(merged, mesh, exchange, at_once, rules=rules)
     specs = exchanges.specs(ways)
 
-    def local(merged: Tree, batch: B, key: Key | None, first: Array) -> tuple[Tree, S]:
-        def sharded_loss(slots: Tree, batch: B, key: Key | None) -> S:
+    def local(merged: Tree, batch: BatchT, key: Key | None, first: Array) -> tuple[Tree, SumsT]:
+        def sharded_loss(slots: Tree, batch: BatchT, key: Key | None) -> SumsT:
             return loss(exchanges.exchanged_into_slots(merged, slots, ways), batch, key)
 
         slots = exchanges.slots(merged, ways)
@@ -99,18 +99,18 @@ def unreduced(
         out_specs=(_unreduced_specs(specs, mesh), P(LATE)),
         check_vma=False,
     )
-    found: tuple[Tree, S] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
+    found: tuple[Tree, SumsT] = each(exchanges.grouped(merged, ways), batch, key, _first_rows(batch, mesh))
     return found
 
 
 def reduced(
-    total: tuple[Tree, S], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
-) -> tuple[Tree, S]:
+    total: tuple[Tree, SumsT], merged: Tree, mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule] = ()
+) -> tuple[Tree, SumsT]:
     """The sum over `data` of what `unreduced` returned, or of several of those added up; `merged` for its shapes."""
     ways = exchanges.of_parameters(merged, mesh, exchange, (LATE,), rules=rules)
     specs = exchanges.specs(ways)
 
-    def local(total: tuple[Tree, S]) -> tuple[Tree, S]:
+    def local(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         grads, sums = jax.tree.map(lambda x: x[0], total)
         return jax.tree.map(lambda way, grad: way.scatter_grouped(grad), ways, grads), lax.psum(sums, LATE)
 

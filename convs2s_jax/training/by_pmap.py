@@ -13,12 +13,16 @@ from convs2s_jax.training import dispatch, sharding
 from convs2s_jax.training.exchanges import Exchanged
 from convs2s_jax.training.gathering import Exchange
 from convs2s_jax.training.mesh import ShardingRule
-from convs2s_jax.training.step import B, Finish, Loss, S, Step, added, gradients
+from convs2s_jax.training.step import BatchT, Finish, Loss, Step, SumsT, added, gradients
 
 
 def steps(
-    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[B, S]:
+    loss: Loss[BatchT, SumsT],
+    finish: Finish[SumsT],
+    mesh: Mesh | None,
+    exchange: Exchange,
+    rules: Sequence[ShardingRule],
+) -> Step[BatchT, SumsT]:
     """The programs of an update; arguments as for `parallel.compile_steps`.
 
     Raises:
@@ -31,7 +35,7 @@ def steps(
         check(size == 1, f"mesh.{axis} is {size} with parallel=pmap: it only spreads data; use 1, or parallel=jit")
     each = partial(dispatch.pmap, axis_name="data", devices=devices)
 
-    def cut(batch: B) -> B:
+    def cut(batch: BatchT) -> BatchT:
         """[B, ...] -> [devices, B / devices, ...]. No data moves between devices."""
         return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
 
@@ -39,11 +43,11 @@ def steps(
         """Replicated results as arrays over all devices: those of pmap only cover the devices of this process."""
         return tree if mesh is None or not mesh.is_multi_process else jax.tree.map(partial(_of_all, mesh), tree)
 
-    def local(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def local(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         begin = lax.axis_index("data") * len(jax.tree.leaves(batch)[0])
         return gradients(loss, params, batch, first=begin, key=key)
 
-    def reduced(total: tuple[Tree, S]) -> tuple[Tree, S]:
+    def reduced(total: tuple[Tree, SumsT]) -> tuple[Tree, SumsT]:
         way = Exchanged("data", None, exchange.dtype, ("data",))
         return jax.tree.map(way.scatter, total[0]), lax.psum(total[1], "data")
 
@@ -53,8 +57,8 @@ def steps(
         more = each(added, in_axes=0, out_axes=0, donate_argnums=0)
         exchanged = each(reduced, in_axes=0, out_axes=None)
 
-        def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
-            found: tuple[Tree, S] = own(params, cut_compiled(batch), key)
+        def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
+            found: tuple[Tree, SumsT] = own(params, cut_compiled(batch), key)
             return found
 
         return Step(
@@ -67,7 +71,7 @@ def steps(
     )
     add_compiled = dispatch.jit(added, donate_argnums=0)
 
-    def first_summed(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first_summed(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return public(summed_compiled(params, cut_compiled(batch), key))
 
     return Step(

@@ -26,8 +26,8 @@ from convs2s_jax.training.gathering import in_use
 from convs2s_jax.training.halves import Paired
 from convs2s_jax.training.mesh import ROWS, ShardingRule, row_shards
 
-B = TypeVar("B")
-S = TypeVar("S")
+BatchT = TypeVar("BatchT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Typed:
 
 
 def sharded_loss(
-    loss: Callable[[Tree, B, Key | None], S], mesh: Mesh, rules: Sequence[ShardingRule] = ()
-) -> Callable[[Tree, B, Key | None], S]:
+    loss: Callable[[Tree, BatchT, Key | None], ResultT], mesh: Mesh, rules: Sequence[ShardingRule] = ()
+) -> Callable[[Tree, BatchT, Key | None], ResultT]:
     """The loss of a batch within `typed`: of sharded parameters, mapped over the shards of the rows."""
     count = row_shards(mesh)
 
@@ -62,7 +62,7 @@ def sharded_loss(
         """[B, ...] -> [parts, B / parts, ...]: no data moves between devices."""
         return lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), out_sharding=P(ROWS))
 
-    def summed(params: Tree, batch: B, key: Key | None) -> S:
+    def summed(params: Tree, batch: BatchT, key: Key | None) -> ResultT:
         held = jax.tree_util.tree_map_with_path(sharded, params)
         if key is None:
             each = jax.vmap(lambda rows: loss(held, rows, None))(jax.tree.map(cut, batch))
@@ -70,27 +70,27 @@ def sharded_loss(
             words = cut(jax.sharding.reshard(jax.random.key_data(key), P(ROWS)))
             mapped = jax.vmap(lambda rows, words: loss(held, rows, jax.random.wrap_key_data(words)))
             each = mapped(jax.tree.map(cut, batch), words)
-        total: S = jax.tree.map(partial(jnp.sum, axis=0), each)
+        total: ResultT = jax.tree.map(partial(jnp.sum, axis=0), each)
         return total
 
     return summed
 
 
 def typed(
-    function: Callable[[Tree, B, Key | None], tuple[Tree, S]], mesh: Mesh, rules: Sequence[ShardingRule]
-) -> Callable[[Tree, B, Key | None], tuple[Tree, S]]:
+    function: Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]], mesh: Mesh, rules: Sequence[ShardingRule]
+) -> Callable[[Tree, BatchT, Key | None], tuple[Tree, ResultT]]:
     """A function of merged parameters, a batch and a key with shardings in types, called from a program without.
 
     Raises:
       UserError: at tracing, where JAX finds no sharding for a result of the function.
     """
 
-    def called(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def called(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, ResultT]:
         specs = sharding.row_specs(merged, mesh, rules)
         places = (specs, jax.tree.map(lambda _: P(ROWS), batch), jax.tree.map(lambda _: P(), key))
         try:
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                found: tuple[Tree, S] = jax.sharding.explicit_axes(function, axes=ROWS, in_sharding=places)(
+                found: tuple[Tree, ResultT] = jax.sharding.explicit_axes(function, axes=ROWS, in_sharding=places)(
                     merged, batch, key
                 )
                 return found

@@ -24,12 +24,12 @@ from convs2s_jax.training import by_device, by_pmap, dispatch, explicit, gatheri
 from convs2s_jax.training.gathering import EACH_BATCH, Exchange
 from convs2s_jax.training.mesh import Parallel, ShardingRule, for_tracing, names_of, row_shards, spans_slices
 from convs2s_jax.training.step import (
-    B,
+    BatchT,
     Finish,
     Loss,
-    S,
     Step,
     StepSums,
+    SumsT,
     TrainState,
     added,
     apply_gradients,
@@ -40,7 +40,7 @@ from convs2s_jax.training.step import (
 
 
 def compile_steps(
-    loss: Loss[B, S],
+    loss: Loss[BatchT, SumsT],
     optimizer: optax.GradientTransformation,
     mesh: Mesh | None = None,
     *,
@@ -50,7 +50,7 @@ def compile_steps(
     takes_parts: bool = False,
     exchange: Exchange = EACH_BATCH,
     rules: Sequence[ShardingRule] = (),
-) -> Step[B, S]:
+) -> Step[BatchT, SumsT]:
     """The compiled functions of an update. Gradients compile once for each batch shape, the rest once.
 
     Args:
@@ -73,7 +73,7 @@ def compile_steps(
         raise ValueError(f"parallel is {parallel!r}: use {', '.join(map(repr, _WAYS))}")
     loss = loss if takes_parts else _of_gathered(loss)
 
-    def finish(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
+    def finish(state: TrainState, total: tuple[Tree, SumsT], rate: Array | None) -> tuple[TrainState, StepSums[SumsT]]:
         return apply_gradients(state, optimizer, *total, rate, clip=clip, skip_bad_steps=skip_bad_steps)
 
     return _WAYS[parallel](loss, finish, mesh, exchange, rules)
@@ -96,38 +96,46 @@ def _by_device(mesh: Mesh, parallel: Parallel, exchange: Exchange) -> bool:
     return parallel == "jit" and row_shards(mesh) > 1 and (accumulates or exchange.dtype != "auto")
 
 
-def _of_gathered(loss: Loss[B, S]) -> Loss[B, S]:
+def _of_gathered(loss: Loss[BatchT, SumsT]) -> Loss[BatchT, SumsT]:
     return lambda params, batch, key: loss(gather(params), batch, key)
 
 
 def _jit(
-    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[B, S]:
+    loss: Loss[BatchT, SumsT],
+    finish: Finish[SumsT],
+    mesh: Mesh | None,
+    exchange: Exchange,
+    rules: Sequence[ShardingRule],
+) -> Step[BatchT, SumsT]:
     if mesh is not None and _by_device(mesh, "jit", exchange):
         return _shard_map(loss, finish, mesh, exchange, rules)
 
-    def sharded_loss(params: Tree, batch: B, key: Key | None) -> S:
+    def sharded_loss(params: Tree, batch: BatchT, key: Key | None) -> SumsT:
         if mesh is None:
             return loss(params, batch, key)
         with jax.sharding.use_abstract_mesh(for_tracing(mesh)):
             return loss(gathering.constrained(params, mesh, rules, exchange), batch, key)
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return gradients(sharded_loss, params, batch, key=key)
 
     return _sharded_state_step(first, finish, mesh, rules)
 
 
 def _shard_map(
-    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[B, S]:
+    loss: Loss[BatchT, SumsT],
+    finish: Finish[SumsT],
+    mesh: Mesh | None,
+    exchange: Exchange,
+    rules: Sequence[ShardingRule],
+) -> Step[BatchT, SumsT]:
     if mesh is None or row_shards(mesh) == 1:  # nothing has a name to be exchanged over
         return _jit(loss, finish, mesh, exchange, rules)
     _check_for_shard_map(mesh, rules)
     if exchange.reduce_once_per_update and mesh.shape["data"] > 1:
         return _accumulating_step(loss, finish, mesh, exchange, rules)
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return through_kernels(params, lambda merged: by_device.summed(loss, merged, batch, key, mesh, exchange, rules))
 
     return _sharded_state_step(first, finish, mesh, rules)
@@ -146,8 +154,12 @@ def _check_for_shard_map(mesh: Mesh, rules: Sequence[ShardingRule]) -> None:
 
 
 def _explicit(
-    loss: Loss[B, S], finish: Finish[S], mesh: Mesh | None, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[B, S]:
+    loss: Loss[BatchT, SumsT],
+    finish: Finish[SumsT],
+    mesh: Mesh | None,
+    exchange: Exchange,
+    rules: Sequence[ShardingRule],
+) -> Step[BatchT, SumsT]:
     if mesh is None or mesh.size == 1:
         return _jit(loss, finish, mesh, exchange, rules)
     named = exchange.dtype == "auto"
@@ -155,10 +167,10 @@ def _explicit(
     check(named, f"training.sum_dtype is {exchange.dtype} with parallel=explicit: {rule}")
     sharded_loss = explicit.sharded_loss(loss, mesh, rules)
 
-    def of_merged(merged: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def of_merged(merged: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return merged_gradients(sharded_loss, merged, batch, key=key)
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         made = explicit.typed(of_merged, mesh, rules)
         return through_kernels(params, lambda merged: made(merged, batch, key))
 
@@ -166,17 +178,19 @@ def _explicit(
 
 
 def _accumulating_step(
-    loss: Loss[B, S], finish: Finish[S], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
-) -> Step[B, S]:
+    loss: Loss[BatchT, SumsT], finish: Finish[SumsT], mesh: Mesh, exchange: Exchange, rules: Sequence[ShardingRule]
+) -> Step[BatchT, SumsT]:
     """Gradients of merged parameters are accumulated on each device until `finish` sums them over `data`."""
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return by_device.unreduced(loss, weight_norm.merge(params), batch, key, mesh, exchange, rules)
 
-    def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return added(total, first(params, batch, key))
 
-    def finish_reduced(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
+    def finish_reduced(
+        state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
+    ) -> tuple[TrainState, StepSums[SumsT]]:
         grads = through_kernels(state.params, lambda merged: by_device.reduced(total, merged, mesh, exchange, rules))
         after, report = finish(state, grads, rate)
         return lax.with_sharding_constraint(after, sharding.shardings(after, mesh, rules=rules)), report
@@ -189,24 +203,26 @@ def _accumulating_step(
 
 
 def _sharded_state_step(
-    gradients: Callable[[Tree, B, Key | None], tuple[Tree, S]],
-    finish: Finish[S],
+    gradients: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]],
+    finish: Finish[SumsT],
     mesh: Mesh | None,
     rules: Sequence[ShardingRule],
-) -> Step[B, S]:
+) -> Step[BatchT, SumsT]:
     """The programs of an update whose state is sharded as `sharding.shardings` says."""
 
     def placed(tree: Tree) -> Tree:
         return tree if mesh is None else lax.with_sharding_constraint(tree, sharding.shardings(tree, mesh, rules=rules))
 
-    def first(params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def first(params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         grads, sums = gradients(params, batch, key)
         return placed(grads), sums
 
-    def add(total: tuple[Tree, S], params: Tree, batch: B, key: Key | None) -> tuple[Tree, S]:
+    def add(total: tuple[Tree, SumsT], params: Tree, batch: BatchT, key: Key | None) -> tuple[Tree, SumsT]:
         return added(total, first(params, batch, key))
 
-    def finish_placed(state: TrainState, total: tuple[Tree, S], rate: Array | None) -> tuple[TrainState, StepSums[S]]:
+    def finish_placed(
+        state: TrainState, total: tuple[Tree, SumsT], rate: Array | None
+    ) -> tuple[TrainState, StepSums[SumsT]]:
         after, report = finish(state, total, rate)
         return placed(after), report
 

@@ -31,11 +31,11 @@ class Sums(Protocol):
         """The number it is divided by, once it is added over all batches and devices."""
 
 
-B = TypeVar("B")
+BatchT = TypeVar("BatchT")
 """A batch: any pytree with rows on axis 0 of every leaf."""
-S = TypeVar("S", bound=Sums)
+SumsT = TypeVar("SumsT", bound=Sums)
 """The sums that a loss returns."""
-Loss = Callable[[Tree, B, Key | None], S]
+Loss = Callable[[Tree, BatchT, Key | None], SumsT]
 """loss(params, batch, key) -> sums. params: merged kernels; key: [B], one key for each row, or None without dropout."""
 
 
@@ -55,7 +55,7 @@ class TrainState:
 
 
 @struct.dataclass
-class StepSums(Generic[S]):
+class StepSums(Generic[SumsT]):
     """The report of an update.
 
     Attributes:
@@ -64,7 +64,7 @@ class StepSums(Generic[S]):
       finite: for each parameter, in the order of the tree, whether its gradient was finite.
     """
 
-    loss: S
+    loss: SumsT
     grad_norm: Array
     finite: Array
 
@@ -75,7 +75,9 @@ def init_state(params: Tree, optimizer: optax.GradientTransformation) -> TrainSt
     return TrainState(params=params, optimizer=optimizer.init(params), step=jnp.zeros((), jnp.int32))
 
 
-def gradients(loss: Loss[B, S], params: Tree, batch: B, *, first: Array | int = 0, key: Key | None) -> tuple[Tree, S]:
+def gradients(
+    loss: Loss[BatchT, SumsT], params: Tree, batch: BatchT, *, first: Array | int = 0, key: Key | None
+) -> tuple[Tree, SumsT]:
     """Gradient of the summed loss with respect to the trained parameters, and the sums.
 
     Args:
@@ -92,7 +94,7 @@ def gradients(loss: Loss[B, S], params: Tree, batch: B, *, first: Array | int = 
     return through_kernels(params, lambda merged: merged_gradients(loss, merged, batch, first=first, key=key))
 
 
-def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, S]]) -> tuple[Tree, S]:
+def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, SumsT]]) -> tuple[Tree, SumsT]:
     """Gradients with respect to trained parameters, from a function of merged ones that returns theirs and sums."""
     merged, pull = jax.vjp(weight_norm.merge, params)
     grads, sums = made(merged)
@@ -100,13 +102,13 @@ def through_kernels(params: Tree, made: Callable[[Tree], tuple[Tree, S]]) -> tup
 
 
 def merged_gradients(
-    loss: Loss[B, S], merged: Tree, batch: B, *, first: Array | int = 0, key: Key | None
-) -> tuple[Tree, S]:
+    loss: Loss[BatchT, SumsT], merged: Tree, batch: BatchT, *, first: Array | int = 0, key: Key | None
+) -> tuple[Tree, SumsT]:
     """As `gradients`, with respect to merged parameters."""
     rows = _rows(batch)
     keys = None if key is None else row_keys(key, rows, first)
 
-    def summed(merged: Tree) -> tuple[Array, S]:
+    def summed(merged: Tree) -> tuple[Array, SumsT]:
         sums = loss(merged, batch, keys)
         if not (hasattr(sums, "loss") and hasattr(sums, "tokens")):
             raise TypeError(f"the loss returned a {type(sums).__name__}: it returns sums with `loss` and `tokens`")
@@ -119,12 +121,12 @@ def apply_gradients(
     state: TrainState,
     optimizer: optax.GradientTransformation,
     grads: Tree,
-    sums: S,
+    sums: SumsT,
     rate: Array | None,
     *,
     clip: float = 0.0,
     skip_bad_steps: bool = False,
-) -> tuple[TrainState, StepSums[S]]:
+) -> tuple[TrainState, StepSums[SumsT]]:
     """Divide by the total count, clip, and apply the optimiser.
 
     Args:
@@ -154,7 +156,7 @@ def apply_gradients(
     return changed, StepSums(loss=sums, grad_norm=norm, finite=finite)
 
 
-class Step(NamedTuple, Generic[B, S]):
+class Step(NamedTuple, Generic[BatchT, SumsT]):
     """The compiled parts of an update; see `training.parallel.compile_steps`.
 
     Attributes:
@@ -164,12 +166,12 @@ class Step(NamedTuple, Generic[B, S]):
         new batch shapes do not compile it again. That costs no time: clipping has to wait for all gradients anyway.
     """
 
-    first: Callable[[Tree, B, Key | None], tuple[Tree, S]]
-    add: Callable[[tuple[Tree, S], Tree, B, Key | None], tuple[Tree, S]]
-    finish: Callable[[TrainState, tuple[Tree, S], ArrayLike | None], tuple[TrainState, StepSums[S]]]
+    first: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]]
+    add: Callable[[tuple[Tree, SumsT], Tree, BatchT, Key | None], tuple[Tree, SumsT]]
+    finish: Callable[[TrainState, tuple[Tree, SumsT], ArrayLike | None], tuple[TrainState, StepSums[SumsT]]]
 
 
-Finish = Callable[[TrainState, tuple[Tree, S], Array | None], tuple[TrainState, StepSums[S]]]
+Finish = Callable[[TrainState, tuple[Tree, SumsT], Array | None], tuple[TrainState, StepSums[SumsT]]]
 """`Step.finish` before it is compiled."""
 
 
@@ -184,8 +186,8 @@ long (0.27 ms on one Zen 3 core), while the device may have nothing to do."""
 
 
 def update(
-    step: Step[B, S], state: TrainState, batches: Sequence[B], rate: ArrayLike | None, key: Key | None
-) -> tuple[TrainState, StepSums[S]]:
+    step: Step[BatchT, SumsT], state: TrainState, batches: Sequence[BatchT], rate: ArrayLike | None, key: Key | None
+) -> tuple[TrainState, StepSums[SumsT]]:
     """One update from one or several batches, equal to an update from all their rows at once.
 
     Args:

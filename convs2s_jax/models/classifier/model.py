@@ -13,14 +13,14 @@ from convs2s_jax.models.classifier.kim import KimConfig
 from convs2s_jax.models.classifier.pooled import PooledConfig
 from convs2s_jax.models.encoder_decoder import cast
 from convs2s_jax.models.execution import ExecutionConfig, MatmulPrecision, products_at
-from convs2s_jax.models.protocols import Features, FeaturesC, P
+from convs2s_jax.models.protocols import Features, FeaturesConfigT, ParamsT
 from convs2s_jax.nn import affine, struct, weight_norm
 from convs2s_jax.nn.affine import Affine, add_bias
 from convs2s_jax.nn.dropout import dropout, split_key, typed
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
-def _kind(_config: type[FeaturesC], functions: Features[FeaturesC, P], /) -> Features[Any, Any]:
+def _kind(_config: type[FeaturesConfigT], functions: Features[FeaturesConfigT, ParamsT], /) -> Features[Any, Any]:
     """An entry of the table; the type checker checks the functions against the interface."""
     return functions
 
