@@ -32,7 +32,7 @@ def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeL
 
 
 def columns(softmax: Affine, words: Array) -> Affine:
-    """The softmax layer of `words` [U] alone: [O, U] and [U]."""
+    """The softmax layer of `words` alone: [O, V] and [V], V the number of words."""
     w = softmax.w.columns(words) if isinstance(softmax.w, Quantized) else softmax.w[:, words]
     return Affine(w=w, b=softmax.b[words])
 

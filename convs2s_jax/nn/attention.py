@@ -123,11 +123,11 @@ def scaled_context(scores: Array, values: Array, mask: Array) -> tuple[Array, Ar
 
     Args:
       scores: [B, Q, S] in float32 or better.
-      values: [B, S, Y].
+      values: [B, S, X].
       mask: [B, S].
 
     Returns:
-      c [B, Q, Y] in the dtype of the values, and a [B, Q, S].
+      c [B, Q, X] in the dtype of the values, and a [B, Q, S].
     """
     c, a = context(scores, values, mask)
     m = jnp.sum(mask, axis=1).astype(values.dtype)
@@ -137,7 +137,7 @@ def scaled_context(scores: Array, values: Array, mask: Array) -> tuple[Array, Ar
 def context(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
     """a = softmax(scores);  c = sum_j a_j values_j. Arguments and results as for `scaled_context`."""
     a = softmax(scores, mask[:, None])
-    return jnp.einsum("BQS,BSY->BQY", a.astype(values.dtype), values), a
+    return jnp.einsum("BQS,BSX->BQX", a.astype(values.dtype), values), a
 
 
 def softmax(scores: Array, mask: Array) -> Array:

@@ -34,18 +34,18 @@ def depthwise(
 
     Args:
       w: [K, H]; [B, 1, K, H] with taps of its own for each row, or [B, T, K, H] for each position; H divides C.
-      x: [B, T + (K - 1) r - P, C].
+      x: [B, T + (K - 1) r - p, C].
       dilation: r.
       form: how it is computed, one of `DEPTHWISE_FORMS`; "auto" chooses by K.
-      padding: zeros before and after x, P in all. Products neither store nor multiply them.
+      padding: zeros before and after x, p in all. Products neither store nor multiply them.
 
     Returns:
       [B, T, C], in the dtype of w.
     """
     K, H = w.shape[-2:]
-    B, U, C = x.shape
-    T = U + sum(padding) - (K - 1) * dilation
-    x = reshape(x.astype(w.dtype), (B, U, H, C // H))
+    B, J, C = x.shape
+    T = J + sum(padding) - (K - 1) * dilation
+    x = reshape(x.astype(w.dtype), (B, J, H, C // H))
     if T == 1:
         kernels = (w if w.ndim == 4 else w[None, None]).astype(accumulation_dtype(w.dtype))
         taps = kernels[:, 0, :, :, None] * _padded(x.astype(kernels.dtype), padding)[:, ::dilation]
@@ -57,7 +57,7 @@ def depthwise(
 
 
 def _padded(x: Array, padding: tuple[int, int]) -> Array:
-    """Zeros before and after the positions of x [B, U, H, R]."""
+    """Zeros before and after the positions of x [B, J, H, X]."""
     return jnp.pad(x, ((0, 0), padding, (0, 0), (0, 0))) if any(padding) else x
 
 
@@ -67,9 +67,9 @@ def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0))
 
     Args:
       w: [K, H], [B, 1, K, H] or [B, T, K, H].
-      x: [B, T + (K - 1) r - P, H, C / H].
+      x: [B, T + (K - 1) r - p, H, C / H].
       dilation: r.
-      padding: zeros before and after x, P in all.
+      padding: zeros before and after x, p in all.
 
     Returns:
       [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
@@ -83,7 +83,7 @@ def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0))
 
 
 def products(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0)) -> Array:
-    """The same by matrix products: for each block of L positions, the taps form a band matrix [L, L + (K - 1) r].
+    """The same by matrix products: for each block of m positions, the taps form a band matrix [m, m + (K - 1) r].
 
     Arguments and result as for `shifts`. In a sequence of one block the columns that would meet padding are cut off,
     so a short one takes T x T products, however wide the kernel is. The input is kept for the gradients, and the taps
@@ -99,43 +99,43 @@ DEPTHWISE_FORMS: dict[str, Callable[..., Array]] = {"shifts": shifts, "products"
 
 def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Array:
     K, H = w.shape[-2:]
-    B, U, _, R = x.shape
+    B, J, _, X = x.shape
     reach = (K - 1) * dilation
-    T = U + sum(padding) - reach
+    T = J + sum(padding) - reach
     count = max(1, T // max(BLOCK, reach))
-    L = -(-T // count)
-    columns = slice(padding[0], padding[0] + U)
+    m = -(-T // count)
+    columns = slice(padding[0], padding[0] + J)
     if count > 1:
-        x, columns = _blocks(_padded(x, padding), count, L, reach), slice(None)
+        x, columns = _blocks(_padded(x, padding), count, m, reach), slice(None)
     if w.ndim == 2:
-        band = _band(broadcast(w.T[:, None], (H, L, K)), dilation)[..., columns]
-        y = jnp.einsum("HTU,BUHR->BTHR", band, x)
+        band = _band(broadcast(w.T[:, None], (H, m, K)), dilation)[..., columns]
+        y = jnp.einsum("HTJ,BJHX->BTHX", band, x)
     else:
-        w = jnp.pad(broadcast(w, (B, T, K, H)), ((0, 0), (0, count * L - T), (0, 0), (0, 0)))
-        w = jnp.moveaxis(reshape(w, (B * count, L, K, H)), 3, 1)
+        w = jnp.pad(broadcast(w, (B, T, K, H)), ((0, 0), (0, count * m - T), (0, 0), (0, 0)))
+        w = jnp.moveaxis(reshape(w, (B * count, m, K, H)), 3, 1)
         y = jnp.swapaxes(_band(w, dilation)[..., columns] @ jnp.swapaxes(x, 1, 2), 1, 2)
-    return reshape(y, (B, count * L, H, R))[:, :T]
+    return reshape(y, (B, count * m, H, X))[:, :T]
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
     """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; reach <= length."""
     if count == 1:
         return x
-    B, U, *rest = x.shape
-    x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - U), *((0, 0) for _ in rest)))
+    B, J, *rest = x.shape
+    x = jnp.pad(x, ((0, 0), (0, (count + 1) * length - J), *((0, 0) for _ in rest)))
     blocks = reshape(x, (B, count + 1, length, *rest))
     overlapping = jnp.concatenate([blocks[:, :-1], blocks[:, 1:, :reach]], axis=2)
     return reshape(overlapping, (B * count, length + reach, *rest))
 
 
 def _band(w: Array, dilation: int) -> Array:
-    """Taps [..., L, K] of L positions as a band matrix [..., L, L + (K - 1) r]: the taps of row t start in column t.
+    """Taps [..., m, K] of m positions as a band matrix [..., m, m + (K - 1) r]: the taps of row t start in column t.
 
-    Each row of taps is padded with L zeros, which makes it one longer than a row of the matrix. Reading the flat array
+    Each row of taps is padded with m zeros, which makes it one longer than a row of the matrix. Reading the flat array
     in rows of the matrix therefore shifts each row of taps one column further right.
     """
-    *rest, L, K = w.shape
-    columns = L + (K - 1) * dilation
+    *rest, m, K = w.shape
+    columns = m + (K - 1) * dilation
     zero = jnp.zeros((), w.dtype)
-    padded = jax.lax.pad(w, zero, [(0, 0, 0)] * (w.ndim - 1) + [(0, L, dilation - 1)])
-    return reshape(reshape(padded, (*rest, L * (columns + 1)))[..., : L * columns], (*rest, L, columns))
+    padded = jax.lax.pad(w, zero, [(0, 0, 0)] * (w.ndim - 1) + [(0, m, dilation - 1)])
+    return reshape(reshape(padded, (*rest, m * (columns + 1)))[..., : m * columns], (*rest, m, columns))

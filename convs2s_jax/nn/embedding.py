@@ -52,11 +52,11 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
     Args:
       params: tables.
-      tokens: [B, U] ids, PAD at padded positions.
+      tokens: [B, T] ids, PAD at padded positions.
       start: [B], number of real tokens of the sequence before `tokens`.
 
     Returns:
-      [B, U, E]; row PAD of the table at PAD, zero unless a softmax has trained it.
+      [B, T, E]; row PAD of the table at PAD, zero unless a softmax has trained it.
     """
     e = rows(params.table, tokens)
     if params.positions is not None:
@@ -76,7 +76,7 @@ def rows(table: Array | ShardedParam, indices: Array) -> Array:
 
 
 def places(tokens: Array, start: Array) -> Array:
-    """The row of `Embedding.positions` that each token reads, [B, U]. Arguments as for `embed`."""
+    """The row of `Embedding.positions` that each token reads, [B, T]. Arguments as for `embed`."""
     dtype = tokens.dtype if tokens.dtype.itemsize > 2 else jnp.int32  # there may be more tokens than 8 bits can count
     real = (tokens != PAD).astype(dtype)
     return (jnp.cumsum(real, axis=1) + start.astype(dtype)[:, None]) * real + PAD

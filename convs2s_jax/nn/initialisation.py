@@ -27,7 +27,7 @@ def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]
 
     Args:
       init: parameters of one layer, a tree of arrays.
-      keys: [L], one for each layer.
+      keys: one for each layer.
       sizes: of each layer: what decides the shapes of its parameters.
     """
     found: dict[int, T] = {}
@@ -42,7 +42,7 @@ def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]
 
 
 def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
-    """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys [L]."""
+    """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys."""
     if draws.batched():  # one loop for all draws
         return [init(keys[i]) for i in range(len(keys))]
     leaves, structure = jax.tree.flatten(init(keys[0]))

@@ -70,7 +70,7 @@ def quantize(w: Array) -> Quantized:
 
 
 def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
-    """X w over the last axis of x and all axes of w but the last: [..., N] and [..., D], N their product, to [..., D].
+    """X w over the last axis of x and all axes of w but the last: [..., X] and [..., D], X their product, to [..., D].
 
     Args:
       x: rows, of any leading axes.
@@ -78,7 +78,7 @@ def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
       dtype: of the result, None for that of the kernel.
     """
     rows, steps = _rounded(x.astype(accumulation_dtype(x.dtype)), axes=(-1,))
-    sums = jnp.einsum("...N,ND->...D", rows, w.values.reshape(-1, w.shape[-1]), preferred_element_type=jnp.int32)
+    sums = jnp.einsum("...X,XD->...D", rows, w.values.reshape(-1, w.shape[-1]), preferred_element_type=jnp.int32)
     scale = jax.lax.expand_dims(w.scale.astype(steps.dtype), range(x.ndim - 1))
     return (sums.astype(steps.dtype) * steps * scale).astype(dtype or w.dtype)
 

@@ -22,7 +22,7 @@ from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 ParamsT = TypeVar("ParamsT")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
-"""Queries of a sentence scored at once: tanh(W_s s + W_h h) takes A numbers per query and source position."""
+"""Queries of a sentence scored at once: tanh(W_s s + W_h h) takes U numbers per query and source position."""
 
 
 @struct.dataclass
@@ -30,7 +30,7 @@ class MappedMemory:
     """A memory as one attention reads it.
 
     Attributes:
-      keys: [B, S, A], mapped where the kind maps them.
+      keys: [B, S, X], mapped where the kind maps them.
       values: [B, S, E].
       mask: [B, S], True at real positions.
       summary: [B, E].
@@ -47,9 +47,9 @@ class Additive:
     """Parameters of additive attention.
 
     Attributes:
-      query: W_s and b, [U -> A].
-      key: W_h [E, A].
-      score: v [A].
+      query: W_s and b, [U -> U].
+      key: W_h [E, U].
+      score: v [U].
     """
 
     query: Affine
@@ -76,8 +76,8 @@ class Scoring(NamedTuple, Generic[ParamsT]):
 
     Attributes:
       init: (key, U, E) -> params, for queries of U channels and a memory of E.
-      keys: (params, keys [B, S, E]) -> [B, S, A], the part of the score that depends on the memory alone.
-      score: (params, queries [B, Q, U], keys [B, S, A]) -> [B, Q, S] in float32 or better. None for no attention: the
+      keys: (params, keys [B, S, E]) -> [B, S, X], the part of the score that depends on the memory alone.
+      score: (params, queries [B, Q, U], keys [B, S, X]) -> [B, Q, S] in float32 or better. None for no attention: the
         context is the memory's summary and all weights are zero.
     """
 
@@ -87,7 +87,7 @@ class Scoring(NamedTuple, Generic[ParamsT]):
 
 
 def additive_init(key: Key, units: int, dim: int) -> Additive:
-    """A = U; every map ~ N(0, sqrt(1 / inputs))."""
+    """Every map ~ N(0, sqrt(1 / inputs))."""
     query_key, key_key, score_key = jax.random.split(key, 3)
     return Additive(
         query=affine.init(query_key, units, units),
@@ -108,7 +108,7 @@ def no_init(_key: Key, _units: int, _dim: int) -> None:
 def additive(params: Additive, queries: Array, keys: Array) -> Array:
     """score = v . tanh(W_s s + b + W_h h) (Bahdanau et al. 2015, section 3.1 and appendix A.1.2).
 
-    Queries are processed in chunks and the gradients recompute the scores, so that the A numbers per pair of positions
+    Queries are processed in chunks and the gradients recompute the scores, so that the U numbers per pair of positions
     are never kept in memory.
     """
     mapped = jnp.swapaxes(linear(params.query, queries), 0, 1)
@@ -118,7 +118,7 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
     def one(query: Array) -> Array:
         keys, score = read()
         hidden = jnp.tanh(add_broadcast(keys, query[:, None]))
-        return jnp.einsum("BSA,A->BS", hidden, score, preferred_element_type=accumulation_dtype(keys.dtype))
+        return jnp.einsum("BSU,U->BS", hidden, score, preferred_element_type=accumulation_dtype(keys.dtype))
 
     if len(mapped) <= CHUNK:
         return jax.vmap(one, out_axes=1)(mapped)
@@ -128,12 +128,12 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
 def product(_params: General | None, queries: Array, keys: Array) -> Array:
     """score = s . h (Luong et al. 2015, section 3.1): "general" with mapped keys, "dot" with keys as they are."""
     return jnp.einsum(
-        "BQA,BSA->BQS", queries.astype(keys.dtype), keys, preferred_element_type=accumulation_dtype(keys.dtype)
+        "BQX,BSX->BQS", queries.astype(keys.dtype), keys, preferred_element_type=accumulation_dtype(keys.dtype)
     )
 
 
 def map_keys(params: Additive | General, keys: Array) -> Array:
-    """W h, [B, S, A]."""
+    """W h, [B, S, U]."""
     return matmul(keys, params.key)
 
 

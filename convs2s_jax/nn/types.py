@@ -1,8 +1,11 @@
 """Axis letters and array names used everywhere in the package.
 
-B batch, T target time, S source time, U any time, K kernel width, C channels in, D channels out, E embedding,
-O last layer before the softmax, V vocabulary, W beam width, N = B * W rows, Q = W * T queries per sentence.
-In a search: G groups, H = W // G hypotheses of a group, R = B * G rows.
+Sequences: B batch, S source time, T target time or that of any sequence, P rows of a table of positions, W beam width,
+N = B * W rows, Q = W * T queries per sentence. Channels: C in, D out, E embedding, F features of a text or inside a
+feed-forward sublayer, O last layer before the softmax, V vocabulary, L labels, X any others. Convolutions: K kernel
+width, R = (K - 1) r reach at dilation r, J input positions. Attention: H heads, A attentions of a decoder. Recurrent
+cells: G gates, U units. In a search, where there are no layers: G groups, H = W // G hypotheses of a group, R = B * G
+rows.
 """
 
 from collections.abc import Callable

@@ -29,8 +29,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("decoder/map_out/b", (None,)),  # [O]
     ("w", (None, "tensor")),  # [C, D]
     ("b", ("tensor",)),  # [D]
-    ("attention/key", (None, "tensor")),  # [E, A], of a recurrent decoder
-    ("attention/score", ("tensor",)),  # [A]
+    ("attention/key", (None, "tensor")),  # [E, U], of a recurrent decoder
+    ("attention/score", ("tensor",)),  # [U]
     ("decoder/output", ("tensor",)),  # [V], beside a tied table
     ("output_kernel", (None, "tensor")),  # [E, V]
     ("norm/scale", (None,)),  # [C]

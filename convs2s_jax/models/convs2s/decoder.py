@@ -129,7 +129,7 @@ class ConvDecoderBlock:
 
     Attributes:
       conv: the convolution from C to 2D channels; the kind determines its structure (`convs2s.convolutions`).
-      projection: [R, D] of the residual connection, None where R = D or there is no residual connection.
+      projection: [C, D] of the residual connection, None where C = D or there is no residual connection.
       attention: None where the layer does not attend.
     """
 

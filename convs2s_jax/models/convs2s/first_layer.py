@@ -18,8 +18,8 @@ class Table:
     """A table with one row per word or position. The last row stands for the zeros before the first word.
 
     Attributes:
-      inputs: [R + 1, C], inputs of the convolution.
-      products: [R + 1, K, D], their products with each tap.
+      inputs: [V + 1, C] or [P + 1, C], inputs of the convolution.
+      products: [V + 1, K, D] or [P + 1, K, D], their products with each tap.
     """
 
     inputs: Array
@@ -66,7 +66,7 @@ def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
 
     def table(x: Array) -> Table:
         x = jnp.concatenate([x, jnp.zeros_like(x[:1])])
-        return Table(inputs=x, products=jnp.einsum("RC,KCD->RKD", x, conv.w))
+        return Table(inputs=x, products=jnp.einsum("VC,KCD->VKD", x, conv.w))
 
     words = linear(map_in, embedding.table)
     if embedding.positions is None:

@@ -86,7 +86,7 @@ def receptive_fields(layers: Sequence[ConvLayer], convolution: ConvolutionConfig
 def init_layer(
     key: Key, layer: ConvLayer, size: LayerChannels, keep: float, convolution: ConvolutionConfig
 ) -> tuple[Any, Affine | None]:
-    """The convolution of C to 2D channels, and the residual's projection [R, D] where its channels differ."""
+    """The convolution of C to 2D channels, and the residual's projection [C, D] where its channels differ."""
     conv_key, projection_key = jax.random.split(key)
     init = CONVOLUTIONS[convolution.kind].init
     conv = init(conv_key, convolution, layer.width, size.inputs, 2 * layer.channels, keep)
@@ -98,7 +98,7 @@ def init_layer(
 def init_layers(
     keys: Key, layers: Sequence[ConvLayer], keep: float, convolution: ConvolutionConfig
 ) -> list[tuple[Any, Affine | None]]:
-    """`init_layer` of each layer; keys [L], and the config of all layers."""
+    """`init_layer` of each layer: keys, one for each, and the config of all layers."""
 
     def init(key: Key, described: tuple[ConvLayer, LayerChannels, ConvolutionConfig]) -> tuple[Any, Affine | None]:
         layer, size, own = described

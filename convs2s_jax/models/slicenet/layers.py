@@ -199,7 +199,7 @@ def attend(
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
-    """The timing signal of tokens [B, U], [B, U, E]: sines and cosines of their positions; zero at PAD."""
+    """The timing signal of tokens [B, T], [B, T, E]: sines and cosines of their positions; zero at PAD."""
     table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
     return jnp.where((tokens != PAD)[:, :, None], rows(table, places(tokens, start)), jnp.zeros((), dtype))
 

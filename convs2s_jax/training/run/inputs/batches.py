@@ -37,7 +37,7 @@ def padding_on(mesh: Mesh, plan: Plan) -> float:
 
 
 def _side(mesh: Mesh, sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> jax.Array:
-    """[B, U]; each part is read once, though several devices may hold it."""
+    """[B, T]; each part is read once, though several devices may hold it."""
     read: dict[int, np.ndarray] = {}
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
