@@ -63,12 +63,12 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
 
 
 def linear(params: Affine, x: Array) -> Array:
-    """Y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
+    """Linear map y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
     return add_bias(matmul(x, params.w), params.b)
 
 
 def matmul(x: Array, w: Any) -> Array:
-    """X w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
+    """Product x w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
 
     It is one product of two matrices: all axes of x but the last are flattened into one. So is its gradient with
     respect to w, x' dy, but for bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
@@ -79,7 +79,7 @@ def matmul(x: Array, w: Any) -> Array:
 
 
 def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
-    """X dw over the last axis, [..., C] and [C, D] -> [..., D]: the derivative of y = x w in the direction of a kernel.
+    """Product x dw over the last axis, [..., C] and [C, D] -> [..., D]: how y = x w changes with its kernel.
 
     In reverse mode it becomes the gradient of the kernel, the product dy' x over all axes but the last, and then a
     transposition. XLA's CPU compiler would fuse the two and choose a slow layout, so they are kept apart there.
@@ -93,7 +93,7 @@ def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
 
 
 def _of_rows(x: Array, w: Any) -> Array:
-    """X w as one product of two matrices."""
+    """Product x w of two matrices: all axes of x but the last are flattened into one."""
     rows = x.reshape(-1, x.shape[-1])
     y = product(rows, w) if isinstance(w, Quantized) else rows @ w
     return y.reshape(*x.shape[:-1], w.shape[-1])
@@ -101,19 +101,19 @@ def _of_rows(x: Array, w: Any) -> Array:
 
 @jax.custom_jvp
 def _of_several_axes(x: Array, w: Array) -> Array:
-    """X w, whose derivative with respect to w is `tangent_product`."""
+    """Product x w, whose derivative with respect to w is `tangent_product`."""
     return _of_rows(x, w)
 
 
 @_of_several_axes.defjvp
 def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Dy = dx w + x dw."""
+    """Product rule: dy = dx w + x dw."""
     (x, w), (dx, dw) = primals, tangents
     return _of_rows(x, w), _of_rows(dx, w) + tangent_product(x, dw)
 
 
 def add_bias(y: Array, b: Array) -> Array:
-    """Y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
+    """Sum y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
     return add_broadcast(y, bias(b, y.ndim))
 
 

@@ -37,10 +37,9 @@ def _scale_tangent(scale: float, primals: tuple[Array], tangents: tuple[Array]) 
 
 @jax.custom_jvp
 def once(x: Array) -> Array:
-    """x, whose gradient on CPUs is computed as an array of its own before it is used.
+    """Identity whose gradient XLA's CPU compiler materialises once instead of recomputing it in each use.
 
-    A linear map uses it three times. XLA's CPU compiler would compute it anew in some of these uses, with its masks of
-    dropout.
+    A linear map uses this gradient three times; dropout masks would be recomputed with it.
     """
     return x
 
@@ -62,7 +61,7 @@ def apart_on_cpu(x: Array) -> Array:
 
 
 def add_broadcast(y: Array, x: Array) -> Array:
-    """Y + x in the dtype of y, where x has length 1 along the axes on which it is broadcast.
+    """Sum y + x in the dtype of y, where x has length 1 along the axes on which it is broadcast.
 
     The gradient of x is a sum over these axes, which is taken in float32 or better. JAX sums in the dtype of the
     summands, and XLA's CPU compiler rounds after each one: in bfloat16 a sum of equal numbers stops at 256 of them.

@@ -70,7 +70,7 @@ def quantize(w: Array) -> Quantized:
 
 
 def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
-    """X w over the last axis of x and all axes of w but the last: [..., X] and [..., D], X their product, to [..., D].
+    """Product x w over the last axis of x and all axes of w but the last, which have X numbers: [..., X] to [..., D].
 
     Args:
       x: rows, of any leading axes.

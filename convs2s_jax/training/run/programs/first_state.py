@@ -1,4 +1,7 @@
-"""The programs of the state before the first update on one device, whose draws are made in one loop."""
+"""Initialises the training state on one device with two programs.
+
+One derives all keys, one draws all parameters in one loop.
+"""
 
 from functools import partial
 from typing import Any
