@@ -3,6 +3,7 @@
 All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
 """
 
+import types
 import typing
 from typing import Any
 
@@ -30,10 +31,23 @@ def check_config(cfg: Any, record: type) -> None:
 
 
 def check_record(name: str, value: Any, made: Any, kind: str) -> None:
-    """Refuse parameters or a cache of another kind than the config's: of another type than `made` returns."""
+    """Refuse parameters or a cache of another kind than the config's: of another type than `made` returns.
+
+    The type is the annotation of `made`; `Any`, or none, accepts all.
+
+    Raises:
+      TypeError: another type, or an annotation that is text or names several types, which cannot be compared.
+    """
     annotated = getattr(made, "__annotations__", {}).get("return", Any)
-    record = typing.get_origin(annotated) or annotated
-    if record is not Any and isinstance(record, type) and not isinstance(value, record):
+    if annotated is Any:
+        return
+    record = types.NoneType if annotated is None else typing.get_origin(annotated) or annotated
+    if not isinstance(record, type) or record is types.UnionType:
+        raise TypeError(
+            f"`{made.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: name one class, not in "
+            "quotes and without `from __future__ import annotations`, or leave the annotation out"
+        )
+    if not isinstance(value, record):
         raise TypeError(
             f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg has a {record.__name__}; give what "
             f"`{made.__name__}` returns for this cfg"

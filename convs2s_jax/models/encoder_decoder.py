@@ -26,7 +26,9 @@ from convs2s_jax.models.table import DECODERS, ENCODERS, FAST_DECODERS
 from convs2s_jax.nn import struct, weight_norm
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.dropout import typed
-from convs2s_jax.nn.quantized import Quantized, is_quantized
+from convs2s_jax.nn.embedding import Embedding
+from convs2s_jax.nn.layer_norm import LayerNorm
+from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.sharded_params import ShardedParam, any_sharded, gather, gather_early, is_sharded
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
@@ -106,30 +108,54 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 def cast(params: T, cfg: Any) -> T:
     """Parameters in the dtype of the computation; sharded ones (`nn.sharded_params`) are gathered, unless layers do it.
 
-    Embedding tables stay in float32, since gradients add up in them row by row; sharded ones are sent in the dtype of
-    the computation, and stay sharded if rows of them are all that is used. The scale and bias of layer normalisation
-    stay in float32 too.
-
     Args:
       params: of any model.
       cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
     if cfg.dtype == "float32" and not any_sharded(params):
         return params
+    return gather_before_layers(in_dtype(params, cfg.dtype), cfg)
+
+
+def in_dtype(params: T, dtype: DTypeLike) -> T:
+    """Parameters in a dtype, sharded ones too, without a gather.
+
+    Embeddings stay in float32, since gradients add up in them row by row, and so do those of layer normalisation.
+    """
+
+    def convert(x: Any) -> Any:
+        return x if isinstance(x, Embedding | LayerNorm) else x.astype(dtype)
+
+    converted: T = jax.tree.map(
+        convert, params, is_leaf=lambda x: isinstance(x, Embedding | LayerNorm | ShardedParam | Quantized)
+    )
+    return converted
+
+
+def gather_before_layers(params: T, cfg: Any) -> T:
+    """The parameters with sharded ones gathered, but for those in `blocks`, which layers gather where not `early`.
+
+    Embedding tables are sent in the dtype of the computation. They stay sharded if only rows of them are used.
+    """
     tied = getattr(getattr(cfg, "decoder", None), "tied_output", False)
 
-    def convert(path: tuple[Any, ...], leaf: Array | ShardedParam | Quantized) -> Array | ShardedParam | Quantized:
-        name = path[-1].name
-        only_rows = name == "table" and not (tied and path_of(path).startswith("decoder/"))
-        if only_rows and isinstance(leaf, ShardedParam) and leaf.look_up is not None:
-            return leaf.astype(cfg.dtype)
-        if name in ("table", "positions") and is_sharded(leaf):
-            return gather(leaf.astype(cfg.dtype)).astype(leaf.dtype)
-        leaf = leaf if name in ("table", "positions", "scale", "bias") else leaf.astype(cfg.dtype)
-        return gather_early(leaf) if "/blocks/" in path_of(path) else gather(leaf)
+    def table(x: Any, *, only_rows: bool) -> Any:
+        if not is_sharded(x):
+            return x
+        sent = x.astype(cfg.dtype)
+        return sent if only_rows and x.look_up is not None else gather(sent).astype(x.dtype)
 
-    converted: T = jax.tree_util.tree_map_with_path(convert, params, is_leaf=lambda x: is_sharded(x) or is_quantized(x))
-    return converted
+    def convert(path: tuple[Any, ...], x: Any) -> Any:
+        name = path_of(path)
+        if isinstance(x, Embedding):
+            only_rows = not (tied and name.startswith("decoder/"))
+            return Embedding(table=table(x.table, only_rows=only_rows), positions=table(x.positions, only_rows=False))
+        return gather_early(x) if "/blocks/" in name else gather(x)
+
+    gathered: T = jax.tree_util.tree_map_with_path(
+        convert, params, is_leaf=lambda x: isinstance(x, Embedding | ShardedParam)
+    )
+    return gathered
 
 
 def precompute(params: Params, cfg: ModelConfig) -> Params:

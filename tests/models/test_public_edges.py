@@ -299,3 +299,19 @@ def test_a_kind_of_ones_own_needs_no_types():
 
     for made in (untyped, loose, functools.partial(loose)):
         check_record("params.encoder", 3, made, "own")
+
+
+def test_a_type_that_cannot_be_compared_is_refused():
+    """As text it would otherwise let any parameters pass."""
+
+    def quoted(key) -> "int":
+        return key
+
+    def several(key) -> int | str:
+        return key
+
+    for made, shown in ((quoted, "'int'"), (several, r"int \| str")):
+        with pytest.raises(
+            TypeError, match=rf"^`{made.__name__}` of the kind 'own' is annotated to return {shown}: name"
+        ):
+            check_record("params.encoder", 3, made, "own")
