@@ -186,7 +186,7 @@ for folder in ("DIR", "FOLDER", "CORPUS", "DIR/SPLIT"):
         labelled = [f"{number % 2}\\t{text}\\n" for number, text in enumerate(sides[0])]
         Path(f"{folder}/{split}.tsv").write_text("".join(labelled), encoding="utf-8")
 END
-gzip --keep DIR/test.*
+gzip DIR/test.*
 for side in de en; do cp DIR/test.$side.gz DIR/test_2016_flickr.$side.gz; done
 head -n 2 DIR/test.en | tee lines.en some.en > sentences.en
 head -n 2 DIR/test.de | tee right.de > sentences.de
