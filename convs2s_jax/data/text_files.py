@@ -1,6 +1,7 @@
 """Text files, plain or gzipped, as lines."""
 
 import codecs
+import errno
 import gzip
 import io
 import os
@@ -71,12 +72,21 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
 
 
 def checksum_of(path: str | Path) -> str:
-    """The checksum of a file's bytes as they are stored, packed or not. Raises OSError if it cannot be read."""
+    """The checksum of a file's bytes as they are stored, packed or not.
+
+    Raises:
+      OSError: it cannot be read, or has a line that `read_lines` refuses: a file of zeros may have terabytes.
+    """
     if scheme_of(str(path)):
         return checksum(stores.read(str(path)))
-    found = stream()
+    found, line, packed = stream(), 0, False
     with open_regular(path) as file:
         while data := file.read(_CHUNK):
+            packed = packed or (file.tell() <= _CHUNK and data.startswith(_GZIP))
+            end = data.rfind(b"\n")
+            line = line + len(data) if end < 0 else len(data) - end - 1
+            if line > 4 * LONGEST and not packed:  # characters have up to four bytes
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
             found.update(data)
     return found.hexdigest()
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from convs2s_jax.core.checksums import checksum
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text, store, vocabulary
 from convs2s_jax.data.config import DataConfig
@@ -188,6 +189,19 @@ def test_checksums_tell_sides_and_their_order_apart(folder):
     assert found(listed[0]) == found(listed[0])
     assert found((str(folder / "nowhere"), listed[0][1])) is None
     assert corpora.checksums(DataConfig(corpus="cldr", src="de", tgt="en"), "train") is None
+
+
+def test_a_file_without_lines_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "train.in"
+    with path.open("wb") as file:
+        file.truncate(1 << 42)  # takes no room on the disk
+    with pytest.raises(OSError, match="File too large"):
+        corpora.text_files.checksum_of(path)
+    long = b"a" * (3 * corpora.text_files.LONGEST) + b"\n"
+    path.write_bytes(long * 2)
+    assert corpora.text_files.checksum_of(path) == checksum(long * 2)
+    path.write_bytes(b"\x1f\x8b" + b"a" * (5 * corpora.text_files.LONGEST))
+    assert corpora.text_files.checksum_of(path) == checksum(path.read_bytes())
 
 
 def test_a_token_file_is_found_by_its_key_and_no_other(folder, tmp_path):
