@@ -189,14 +189,17 @@ def missing(cfg: DataConfig, split: str) -> str:
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
     """Checksums of the files of a split, (source, target) for each pair of files: equal texts are in equal files.
 
-    None for a corpus without files and for files that cannot be read; reading them says why.
+    None for a corpus without files, for files in an object store, and for files that cannot be read; reading says why.
 
     Raises:
       UserError: a file is there both plain and gzipped, or the folder is not there.
     """
     of = functools.cache(text_files.checksum_of)
+    files = _files(cfg, split)
+    if any(scheme_of(file) for pair in files for file in pair):
+        return None
     try:
-        found = [[of(file) for file in pair] for pair in _files(cfg, split)]
+        found = [[of(file) for file in pair] for pair in files]
     except OSError:
         return None
     return [*found, [cfg.src, cfg.tgt]] if found and cfg.corpus.startswith("tfds:") else found or None

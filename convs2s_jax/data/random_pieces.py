@@ -19,6 +19,8 @@ _UNKNOWN_PENALTY = 10.0
 """How much less than the least likely piece an unknown character weighs, as in SentencePiece's unigram models."""
 _WORDS = 2**16
 """Words whose possible pieces are kept."""
+_LONG = 32
+"""Most characters of such a word: text without spaces is one word, and seldom comes again."""
 
 
 class _Edge(NamedTuple):
@@ -32,17 +34,20 @@ class RandomPieces:
     """Draws segmentations under one model."""
 
     def __init__(self, processor: Any) -> None:
-        """Read the pieces of SentencePiece's processor."""
+        """Read the pieces of SentencePiece's processor; `ids` has those that a text can have."""
         self._processor = processor
         special = processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte
         ids = [i for i in range(processor.get_piece_size()) if not any(one(i) for one in special)]
         self._scores: Mapping[str, float] = {processor.id_to_piece(i): processor.get_score(i) for i in ids}
+        bytes_ = [i for i in range(processor.get_piece_size()) if processor.is_byte(i)]
+        self.ids: Mapping[str, int] = {processor.id_to_piece(i): i for i in (*ids, *bytes_)}
         self._longest = max(map(len, self._scores), default=1)
         self._unknown = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
-        self._bytes = any(processor.is_byte(i) for i in range(processor.get_piece_size()))
+        self._bytes = bool(bytes_)
         # symbols of the user's are never cut; their score is 0, that of a piece is a rank from -0 on, or below 0
         own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
         self._own = re.compile("|".join(map(re.escape, own))) if own else None
+        self._has_letters = any(len(piece) == 1 and piece != _SPACE for piece in self._scores)
         across = any(_SPACE in piece[1:] for piece in self._scores)
         self._words = re.compile(".+" if across else f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+", re.DOTALL)
 
@@ -59,6 +64,8 @@ class RandomPieces:
           rate: of merges, the probability that one is left out; else the power to which probabilities are raised.
           rng: where the draw comes from.
         """
+        if not self._has_letters:  # a model of whole words
+            return list(self._processor.encode(text, out_type=str))
         segment = self._merged if self.merges else self._path
         pieces: list[str] = []
         for part, own in self._parts(self._processor.normalize(text)):
@@ -84,7 +91,7 @@ class RandomPieces:
 
     def _path(self, word: str, rate: float, rng: random.Random) -> list[str]:
         """A path through the pieces of a word, from its begin to its end, by the weights of what follows."""
-        edges, after = self._weights(word, rate)
+        edges, after = (self._weights if len(word) <= _LONG else self._weights_of)(word, rate)
         parts, i = [], 0
         while i < len(word):
             left = rng.random()

@@ -82,9 +82,9 @@ class SentencePiece:
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
         """Token ids of a random segmentation of each text; see `data.segmentation`."""
-        rng, to_id = random.Random(seed), self._processor.piece_to_id
+        rng, ids = random.Random(seed), self._random_pieces.ids  # not all ids: a text may have the name of a symbol
         drawn = (self._random_pieces.draw(_escape(text), rate=rate, rng=rng) for text in texts)
-        return [[to_id(piece) for piece in pieces] for pieces in drawn]
+        return [[ids.get(piece, UNK) for piece in pieces] for pieces in drawn]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
         """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols).

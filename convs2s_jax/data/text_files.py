@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from convs2s_jax.core import stores
-from convs2s_jax.core.checksums import checksum, stream
+from convs2s_jax.core.checksums import stream
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
@@ -77,8 +77,6 @@ def checksum_of(path: str | Path) -> str:
     Raises:
       OSError: it cannot be read, or has a line that `read_lines` refuses: a file of zeros may have terabytes.
     """
-    if scheme_of(str(path)):
-        return checksum(stores.read(str(path)))
     found, line, packed = stream(), 0, False
     with open_regular(path) as file:
         while data := file.read(_CHUNK):

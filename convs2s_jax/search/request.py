@@ -1,6 +1,7 @@
 """Requests: the bounds, prefixes and phrases of each single sentence, in addition to the options for all."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -117,6 +118,8 @@ def as_ids(name: str, rows: Sequence[Tokens], sentences: Sequence[int] | None = 
     """
     found = [np.asarray(row) for row in rows]
     for i, row in enumerate(found):
+        if row.ndim == 1 and row.dtype.kind in "fO" and all(isinstance(one, Integral) for one in rows[i]):
+            found[i] = row = row.astype(np.int64)  # integers of several widths, or of Python
         if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             where = i if sentences is None else sentences[i]
             raise ValueError(

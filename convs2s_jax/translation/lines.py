@@ -152,7 +152,7 @@ def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[np.nd
     so it is spelt without U+2581, as behind a full stop.
     """
     return [
-        _inside(vocabulary, phrase, ids) if len(ids) and is_unspaced(phrase.strip()[0]) else ids
+        _inside(vocabulary, phrase, ids) if len(ids) and phrase.strip() and is_unspaced(phrase.strip()[0]) else ids
         for phrase, ids in zip(phrases, encode(vocabulary, phrases), strict=True)
     ]
 

@@ -89,8 +89,8 @@ class Translator:
             search or self.cfg.search,
             _listed(lines),
             nbest=nbest,
-            prefix=prefix,
-            constraints=constraints,
+            prefix=None if prefix is None else _listed(prefix),
+            constraints=None if constraints is None else [_listed(phrases) for phrases in _listed(constraints)],
             replace_unk=replace_unk,
             unk_dictionary=unk_dictionary,
             seed=seed,
@@ -155,10 +155,10 @@ class Translator:
         return self.models if isinstance(self.models, tuple) else (self.models,)
 
 
-def _listed(lines: Sequence[str]) -> Sequence[str]:
-    """The lines. Raises TypeError for a single string, which is a sequence of characters too."""
+def _listed(lines: Sequence[Any]) -> Sequence[Any]:
+    """The lines, or phrases. Raises TypeError for a single string, which is a sequence of characters too."""
     if isinstance(lines, str):
-        raise TypeError(f"expected a list of lines, got the string {lines[:40]!r}; put it in a list, [line]")
+        raise TypeError(f"expected a list of texts, got the string {lines[:40]!r}; put it in a list")
     return lines
 
 

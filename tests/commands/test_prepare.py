@@ -23,6 +23,24 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")} == kept
 
 
+def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
+    text, workdir = tmp_path / "text", tmp_path / "run"
+    text.mkdir()
+    for split in ("train", "valid"):
+        for side in ("in", "out"):
+            (text / f"{split}.{side}").write_text("a b\nb c\n" * 20)
+    values = {"data__corpus": "files", "data__src": "in", "data__tgt": "out", "data__dir": str(text)}
+    values["data__vocabulary"] = {"kind": "words", "min_count": 1}
+    train(tiny.config(**values, training__max_steps=1), workdir)
+    flags = [f"--config={tiny.config_file(tmp_path, **values, training__max_steps=1)}", f"--workdir={workdir}"]
+    prepare.console(["convs2s prepare", *flags])
+    assert "goes on from here" in capsys.readouterr().err
+    (text / "train.in").write_text("a b\nb b\n" * 20)
+    with pytest.raises(SystemExit) as ended:
+        prepare.console(["convs2s prepare", *flags])
+    assert (ended.value.code, "goes on" in capsys.readouterr().err) == (2, False)
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

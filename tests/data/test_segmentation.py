@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from convs2s_jax.core.tokens import SPECIAL
+from convs2s_jax.core.tokens import SPECIAL, UNK
 from convs2s_jax.data import segmentation, store
 from convs2s_jax.data.bpe_codes import CodedWords, Codes
 from convs2s_jax.data.config import VocabularyConfig
@@ -22,6 +22,7 @@ from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.pieces import ListedPieces
 from convs2s_jax.data.random_pieces import RandomPieces
 from convs2s_jax.data.segmentation import Segmenter
+from convs2s_jax.data.sentencepiece import train
 from convs2s_jax.data.words import WordList
 from tests import tiny
 from tests.data import vocabularies
@@ -149,6 +150,42 @@ def test_what_is_drawn_from_a_model_is_a_segmentation_of_its_own_text(kind, opti
             drawn = pieces.draw(text, rate=rate, rng=rng)
             assert processor.decode(drawn) == processor.decode(processor.encode(text, out_type=str))
             assert all(drawn.count(symbol) == text.count(symbol) for symbol in options.get("user_defined_symbols", []))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_names_of_symbols_in_a_text_are_text(kind):
+    """SentencePiece knows "</s>" as its end symbol where the letters are unknown; no text has that."""
+    vocabulary = train(VocabularyConfig(kind=kind), ["ein hund und ein", "und ein und"] * 30, size=16, field="x")
+    text = "und <s> ein </s> hund"
+    assert UNK in vocabulary.encode([text])[0]
+    for rate in (0.1, 0.9):
+        drawn = vocabulary.sample([text] * 50, rate=rate, seed=1)
+        assert {i for ids in drawn for i in ids} & {0, 1, 2, UNK} == {UNK}
+        assert {vocabulary.decode(ids) for ids in drawn} == {vocabulary.decode(vocabulary.encode([text])[0])}
+
+
+def test_a_model_of_whole_words_keeps_its_segmentation():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["ein Hund und ein Haus"] * 30),
+        model_writer=model,
+        model_type="word",
+        vocab_size=7,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    for text in ("ein Hundweg und", "weg", "ein Haus"):
+        drawn = RandomPieces(processor).draw(text, rate=0.3, rng=random.Random(1))
+        assert drawn == processor.encode(text, out_type=str)
+
+
+def test_long_words_do_not_fill_the_memory(unigram):
+    pieces, rng = RandomPieces(unigram._processor), random.Random(1)
+    for i in range(20):
+        pieces.draw("ab" * 20 + str(i), rate=0.3, rng=rng)
+    assert pieces._weights.cache_info().currsize == 0
+    pieces.draw("redoing redoing", rate=0.3, rng=rng)
+    assert pieces._weights.cache_info().currsize == 1
 
 
 def test_other_processes_draw_the_same(unigram, bpe, tmp_path):

@@ -224,6 +224,12 @@ def test_an_output_that_is_the_input_or_belongs_to_the_export_is_refused(name, p
     assert Path(name).read_bytes() == before
 
 
+def test_an_output_without_a_name_is_refused(program):
+    Path("text").write_text("abc\n")
+    message = "translate.py: --output is empty: give the name of a file, or - for standard output\n"
+    assert program("--input=text", "--output=") == (2, message)
+
+
 def test_an_output_is_replaced_as_a_whole(program, monkeypatch):
     Path("text").write_text("abc\n")
     Path("other").write_text("kept")

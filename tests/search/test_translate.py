@@ -202,6 +202,12 @@ def test_sequences_that_no_model_reads_are_refused(params, name):
         score(params, MODEL, SEARCH, [[]] * 3, rows)
 
 
+def test_integers_of_all_kinds_are_ids(params):
+    expected = score(params, MODEL, SEARCH, [[5, 6]], [[7, 8]])
+    for source in ([5, np.uint64(6)], [np.uint8(5), 6], np.asarray([5, 6], object), np.asarray([5, 6], np.uint16)):
+        assert str(score(params, MODEL, SEARCH, [source], [[7, 8]])) == str(expected)
+
+
 def test_the_begin_symbol_may_stand_in_targets_only(params):
     """A search may find it, so that it has a score."""
     with pytest.raises(ValueError, match=r"^sentence 0: its source has id 0, which is <s>: no text has it$"):

@@ -56,7 +56,7 @@ def test_its_position_is_that_of_the_newest_and_names_all(trained, mean):
     assert ours["averaged"] == {"workdir": str(trained), "steps": [2, 3]}
     assert theirs["scores"]
     assert ours["scores"] == {}  # nobody has measured it
-    changed = {"averaged", "digests", "loss", "scores"}
+    changed = {"averaged", "digests", "loss", "scores", "scheduled"}
     assert all(ours[name] == theirs[name] for name in {*ours, *theirs} - changed)
     assert run_folder.load_config(mean) == run_folder.load_config(trained)
 

@@ -162,7 +162,7 @@ def test_an_unknown_character_of_a_phrase_stays_unknown(japanese):
 
 
 def test_other_phrases_are_spelt_as_words(japanese):
-    for phrase in ("AI", "AI の", "", "「水"):
+    for phrase in ("AI", "AI の", "", "「水", "\u00a0", "\u3000", "\t"):
         assert library.encode_phrases(japanese, [phrase])[0].tolist() == japanese.encode([phrase])[0]
     words = WordList(("水墨", "画"), (1, 1))
     codes = CodedWords(Codes(()), WordList(("水@@", "水", "墨"), (1,) * 3))

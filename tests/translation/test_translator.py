@@ -88,15 +88,20 @@ def test_methods_hand_each_argument_on(translator, monkeypatch, name, given):
     monkeypatch.setattr(library, name, lambda *_, **options: options)
     method = getattr(translator, name)
     names = set(inspect.signature(method).parameters) - {"lines", "targets", "search"}
-    options = {one: object() for one in names}
+    options = {one: object() for one in names - {"constraints"}}
+    if "constraints" in names:  # read on the way
+        options["constraints"] = [["a"]]
     assert method(*given, **options) == options
 
 
 def test_a_string_in_place_of_lines_is_refused(translator):
-    with pytest.raises(TypeError, match=r"^expected a list of lines, got the string 'April 4'; put it in a list"):
+    with pytest.raises(TypeError, match=r"^expected a list of texts, got the string 'April 4'; put it in a list"):
         translator.translate("April 4")
     with pytest.raises(TypeError, match=r"got the string 'Norwegen'"):
         translator.score(["Norway"], "Norwegen")
+    for required in ({"prefix": "ab"}, {"constraints": "ab"}, {"constraints": ["ab", []]}):
+        with pytest.raises(TypeError, match=r"got the string 'ab'"):
+            translator.translate(["April 4", "Norway"], **required)
 
 
 def test_a_ready_translator_translates_and_scores_the_same(trained, other, sources):

@@ -349,6 +349,8 @@ def _check_output(output: str, source: str, folder: Path) -> None:
     """
     if _is_stdout(output):
         return
+    if not output:
+        raise ExportError("--output is empty: give the name of a file, or - for standard output")
     if os.path.isfile(output):  # neither a device nor a pipe
         if _same(output, STDIN if source == "-" else source):
             raise ExportError(f"--output={output} is the file of --input: it would be overwritten; give another")

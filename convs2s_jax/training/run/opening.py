@@ -1,5 +1,6 @@
 """Opening a run: everything is read and checked before anything in the workdir changes but its lock and its cache."""
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -15,6 +16,7 @@ import jax
 from jax.sharding import Mesh
 
 from convs2s_jax.core import xla_flags
+from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.versions import versions
 from convs2s_jax.data import vocabulary
@@ -30,7 +32,7 @@ from convs2s_jax.training.run.background_compiler import (
     default_threads,
     requests,
 )
-from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, restoring
+from convs2s_jax.training.run.checkpoints import checkpoint, derived_workdir, position_file, restoring
 from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.locks.lock import locked
@@ -163,7 +165,11 @@ def prepare_only(cfg: Config, workdir: Path, tell: Callable[[str], None]) -> Non
     """
     with locked(workdir):
         _check_workdir(workdir, cfg)
-        prepare(cfg, workdir, tell)
+        run = prepare(cfg, workdir, tell)
+        for place in reversed(run_folder.finished(run_folder.checkpoints(workdir)).values()):
+            with contextlib.suppress(DamagedError, OSError, ValueError):
+                check_data(run, position_file.read(place))
+                break
 
 
 def _check_workdir(workdir: Path, cfg: Config) -> None:

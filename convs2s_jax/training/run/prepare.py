@@ -75,7 +75,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     """
     _check(cfg, workdir)
     known = position_file.known_splits(workdir) if cfg.data.hold_out else {}
-    text = TrainingText(cfg.data, recogniser(known))
+    text = TrainingText(cfg.data, recogniser(known), task=type(cfg.model).__name__)
     held_out = text.valid, parallel_text.read(cfg.data, "test", optional=True)
     _check_validation(cfg, text.valid, tell)
     made = vocabularies.of_run(cfg, workdir, text, tell, learn=learn)

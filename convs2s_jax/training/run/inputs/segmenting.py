@@ -45,9 +45,9 @@ def of_epoch(
         if not isinstance(vocabulary, Segmenter):
             return best
         found = segmentation.draw(texts, vocabulary, rate=cfg.subword_sampling, seed=(seed, epoch, side))
-        return found if side == 0 and cut else segmentation.within(found, best, longest[side])
+        cut_anyway = side == 0 and train.longest is not None and longest[0] >= train.longest
+        return found if cut_anyway else segmentation.within(found, best, longest[side])
 
-    cut = train.longest is not None
     return dataclasses.replace(
         train,
         src=drawn(0, train.text.src, vocabularies.src, train.src),

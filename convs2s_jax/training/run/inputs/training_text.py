@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from convs2s_jax.core.checksums import DamagedError, checksum, parsed, seal, unseal
+from convs2s_jax.core.config import check
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.data import corpora, parallel_text, store
 from convs2s_jax.data.config import DataConfig
@@ -38,17 +39,18 @@ class Known(NamedTuple):
 class TrainingText:
     """The lines of the training split, and those of the validation split, which may be held out from it."""
 
-    def __init__(self, cfg: DataConfig, recognise: Recognise) -> None:
+    def __init__(self, cfg: DataConfig, recognise: Recognise, *, task: str) -> None:
         """Read the validation split; the training split too if that is held out from it, or if it has no files.
 
         Args:
           cfg: the corpus.
           recognise: as of `parallel_text.read`.
+          task: what is trained; the targets were checked for it.
 
         Raises:
           UserError: a split cannot be read.
         """
-        self._cfg = cfg
+        self._cfg, self._task = cfg, task
         self._lines: ParallelText | None = None
         self._files = None if cfg.subword_sampling else corpora.checksums(cfg, "train")
         valid = None if self._files is None else parallel_text.read_own(cfg, "valid")
@@ -58,9 +60,17 @@ class TrainingText:
         self.valid = valid
 
     def lines(self) -> ParallelText:
-        """The training split, read at the first call."""
+        """The training split, read at the first call.
+
+        Raises:
+          UserError: it cannot be read, or its files have changed since they were recognised.
+        """
         if self._lines is None:
             self._lines = parallel_text.read(self._cfg, "train")
+            check(
+                self._files is None or corpora.checksums(self._cfg, "train") == self._files,
+                "the files of the training split changed while they were read: start again when they are complete",
+            )
         return self._lines
 
     def forget(self) -> None:
@@ -111,6 +121,7 @@ class TrainingText:
         depends = {
             "format": _FORMAT,
             "files": self._files,
+            "task": self._task,
             "one_sided": self._cfg.one_sided,
             "labelled": self._cfg.labelled,
             "vocabularies": [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint],

@@ -49,6 +49,16 @@ def test_what_is_too_long_keeps_its_best_segmentation(run):
     assert np.array_equal(bounded.tgt.lengths, np.where(long, run.train.tgt.lengths, free.tgt.lengths))
 
 
+def test_all_epochs_fit_the_shapes_where_sources_are_cut(tmp_path):
+    """The largest shape may be shorter than the cut: it holds the best segmentation and the first epoch's."""
+    cfg = tiny.config(**SAMPLED, data__batch__cut_source=True)
+    cut = prepare(cfg, tmp_path, lambda _: None)
+    assert largest(cut)[0] < cut.train.longest
+    lengths = [segmented(cut, epoch, longest=largest(cut)).lengths()[0].max() for epoch in range(1, 12)]
+    free = [segmented(cut, epoch).lengths()[0].max() for epoch in range(1, 12)]
+    assert max(lengths) <= largest(cut)[0] < max(free)
+
+
 def test_all_epochs_fit_the_shapes_of_the_run(run):
     longest = largest(run)
     for side, most in zip(run.train.lengths(), longest, strict=True):

@@ -126,6 +126,32 @@ def test_tokens_of_other_vocabularies_are_not_taken(folder, tmp_path):
     assert first.train.src.tokens.max() > second.train.src.tokens.max() == 9
 
 
+def test_targets_that_were_checked_for_another_task_are_checked_again(folder, tmp_path):
+    """Words of a translation are no labels."""
+    for side in ("in", "out"):
+        (folder / f"valid.{side}").unlink()
+    shared = {"data__cache_dir": str(tmp_path / "cache"), "data__hold_out": 0, "training__schedule": {"kind": "fixed"}}
+    made, _ = prepared(config(folder, **shared), tmp_path / "translation")
+    vocabulary.save(made.vocabularies, tmp_path / "vocab")
+    cfg = config(folder, **shared, data__vocabulary__dir=str(tmp_path / "vocab"), model={"kind": "classifier"})
+    with pytest.raises(UserError, match="no list of labels"):
+        prepare(cfg, tmp_path / "classifier", lambda _: None)
+
+
+def test_files_that_change_while_they_are_read_are_refused(folder, tmp_path, monkeypatch):
+    original = parallel_text.read
+
+    def read(cfg, split, **more):
+        path = folder / "train.in"
+        path.write_text(path.read_text().replace("w3", "w5"))
+        return original(cfg, split, **more)
+
+    monkeypatch.setattr(parallel_text, "read", read)
+    with pytest.raises(UserError, match=r"^the files of the training split changed while they were read: start again"):
+        prepare(config(folder), tmp_path / "run", lambda _: None)
+    assert not list((tmp_path / "run").rglob("train*"))
+
+
 def test_a_corpus_that_has_moved_is_known_and_messages_name_its_new_place(folder, tmp_path, read):
     prepared(config(folder), tmp_path / "run")
     once, elsewhere = len(read()), tmp_path / "elsewhere"
