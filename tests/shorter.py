@@ -188,8 +188,8 @@ for folder in ("DIR", "FOLDER", "CORPUS", "DIR/SPLIT"):
 END
 gzip DIR/test.*
 for side in de en; do cp DIR/test.$side.gz DIR/test_2016_flickr.$side.gz; done
-head -n 2 DIR/test.en | tee lines.en some.en > sentences.en
-head -n 2 DIR/test.de | tee right.de > sentences.de
+head -n 2 FOLDER/test.en | tee lines.en some.en > sentences.en
+head -n 2 FOLDER/test.de | tee right.de > sentences.de
 convs2s train --config=cldr_en_de --workdir=runs/demo
 """
 """Makes what the other pages take for granted."""
