@@ -132,7 +132,8 @@ DEVICES: Mapping[str, int] = MappingProxyType({"docs/distributed.md": 8, "docs/p
 BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "docs/report.md": "cp -r runs/demo runs/a; cp -r runs/demo runs/b",
-        "docs/decoding.md": "for name in a b c mails; do cp -r runs/demo runs/$name; done; cp DIR/test.* FOLDER/test.* .\n"
+        "docs/decoding.md": "for name in a b c mails; do cp -r runs/demo runs/$name; done; "
+        "cp DIR/test.* FOLDER/test.* .\n"
         "echo > empty.txt; cp right.de given.de; echo > begins.de",
         "docs/reproducibility.md": "cp -r runs/demo runs/b",
         "docs/fairseq.md": "mkdir export; convs2s export --workdir=runs/demo --output=export/checkpoint.pt\n"

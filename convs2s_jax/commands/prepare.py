@@ -28,7 +28,8 @@ class PrepareOptions:
     """What to prepare, and where it goes.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), the path of a Python
+        file, or that of the config.json of a run.
       workdir: folder of the training that will follow, on a file system that its machines see.
     """
 

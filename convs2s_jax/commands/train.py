@@ -40,7 +40,8 @@ class TrainOptions:
     """What to train, and where the results go.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), or the path of a file.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), the path of a Python
+        file, or that of the config.json of a run.
       workdir: folder for everything that the run writes, or its address in an object store (gs://BUCKET/NAME,
         s3://BUCKET/NAME); an existing run is continued.
       xla_flags: a set of flags for XLA (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS have priority.

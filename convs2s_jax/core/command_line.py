@@ -174,18 +174,37 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Overrides]:
 
 
 def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The result of a configuration file's `get_config()` as nested dictionaries, with overrides applied.
+    """The values of a configuration file as nested dictionaries, with overrides applied.
 
     Args:
       given: the path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
-        ConfigDict; or the name of a configuration that comes with the package.
+        ConfigDict; that of a run's config.json; or the name of a configuration that comes with the package.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
     path = str(presets.find(given))
-    presets.read(given)  # refuses what is not a text file of a bearable size
+    text = presets.read(given)  # refuses what is not a text file of a bearable size
+    values = _values_of_json(path, text) if path.endswith(".json") else _values_of_python(path)
+    if isinstance(values, dict):  # config.json, or a file that returns its content: this is no field
+        values = {name: value for name, value in values.items() if name != checksums.FIELD}
+    for field, value in overrides:
+        values = override(values, field, value)
+    return values
+
+
+def _values_of_json(path: str, text: str) -> Any:
+    try:
+        values = checksums.parsed(text)
+    except checksums.DamagedError:
+        values = None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is not the config.json of a run: give one, or a Python file with get_config()")
+    return values
+
+
+def _values_of_python(path: str) -> Any:
     try:
         module = runpy.run_path(path)
         if "get_config" not in module:
@@ -195,12 +214,7 @@ def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, A
         raise
     except Exception as error:
         raise UserError(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
-    values = values.to_dict() if hasattr(values, "to_dict") else values
-    if isinstance(values, dict):  # a file may return the content of a config.json, where this is no field
-        values = {name: value for name, value in values.items() if name != checksums.FIELD}
-    for field, text in overrides:
-        values = override(values, field, text)
-    return values
+    return values.to_dict() if hasattr(values, "to_dict") else values
 
 
 class _FieldParser(flags.ArgumentParser):

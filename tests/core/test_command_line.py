@@ -1,10 +1,12 @@
 """Command lines: what is an override, and what a user is told of a configuration file."""
 
 import dataclasses
+import json
 from typing import Literal
 
 import pytest
 
+from convs2s_jax.core import checksums
 from convs2s_jax.core.command_line import Group, default_text, read_config, split_overrides, usage
 from convs2s_jax.core.errors import UserError
 
@@ -51,6 +53,18 @@ def test_what_offers_to_dict_is_read_by_it(write):
         "class C:\n    def to_dict(self):\n        return {'seed': 1}\n\n\ndef get_config():\n    return C()\n"
     )
     assert read_config(path, [("seed", "2")]) == {"seed": 2}
+
+
+def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(checksums.seal({"seed": 1, "data": {"dir": None}, "mesh": [True]})))
+    assert read_config(str(path), [("seed", "2")]) == {"seed": 2, "data": {"dir": None}, "mesh": [True]}
+    for text in ("[1]", "{", ""):
+        path.write_text(text)
+        with pytest.raises(
+            UserError, match=r"config\.json is not the config\.json of a run: give one, or a Python file"
+        ):
+            read_config(str(path), [])
 
 
 def test_a_missing_file_is_named(tmp_path):
