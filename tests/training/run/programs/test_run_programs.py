@@ -122,7 +122,7 @@ def test_the_latest_results_are_kept():
 def test_the_sweep_of_the_page_compiles_for_its_first_run(tmp_path, monkeypatch):
     page = (tiny.ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    file = tiny.config_file(tmp_path, training__schedule=FIXED)
+    file = tiny.config_file(tmp_path, training__schedule=FIXED, training__clip=0.377)  # no other test compiles this
     monkeypatch.chdir(tmp_path)
     exec(compile(code.replace('"cldr_en_de"', repr(str(file))), "docs/training.md", "exec"), {})
     first, second = (tiny.metrics(tmp_path / "runs" / f"rate{rate}") for rate in (0.25, 0.1))
