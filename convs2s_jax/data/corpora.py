@@ -38,8 +38,7 @@ class LinePairs(NamedTuple):
 
 def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
     """Concatenate the pairs of files that `cfg.files` lists for the split, or else read the two files in `cfg.dir`."""
-    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
-    pairs = listed[split] or _pair_in_folder(cfg, split)
+    pairs = _pairs(cfg, split)
     lines_of = functools.cache(functools.partial(read_lines, again=True))  # a file that is listed twice is read once
     src: list[str] = []
     tgt: list[str] = []
@@ -58,6 +57,17 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
     if pairs and not src:
         raise UserError(f"{pairs[0][0]} and {pairs[0][1]} are empty: a corpus needs at least one line")
     return LinePairs(src, tgt, tuple(files)) if pairs else None
+
+
+def _listed(cfg: DataConfig) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    """The pairs of files that are listed for each split."""
+    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    return listed
+
+
+def _pairs(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
+    """The pairs of files of a split, listed or in the folder."""
+    return _listed(cfg)[split] or _pair_in_folder(cfg, split)
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
@@ -128,9 +138,7 @@ def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
 
 def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
     """DIR/SPLIT.tsv, plain or gzipped: a label, TAB and a text on each line."""
-    if not _has_folder(cfg):
-        return None
-    path = _only(_tried_tsv(cfg, split))
+    path = _tsv(cfg, split)
     if path is None:
         return None
     texts, labels = [], []
@@ -143,6 +151,11 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
         texts.append(text)
         labels.append(label.strip())
     return LinePairs(texts, labels, ((path, len(labels)),))
+
+
+def _tsv(cfg: DataConfig, split: str) -> str | None:
+    """DIR/SPLIT.tsv, plain or gzipped, if there is one."""
+    return _only(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
 
 
 def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
@@ -168,7 +181,7 @@ def check_places(cfg: DataConfig) -> None:
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
     """Names and addresses of all files that a corpus may have: those listed, and those of its folder."""
-    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    listed = _listed(cfg)
     found = [file for split in SPLITS for pair in listed[split] for file in pair]
     if cfg.dir and cfg.corpus == "tsv":
         found += [file for split in SPLITS for file in _tried_tsv(cfg, split)]
@@ -179,7 +192,7 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
 
 def missing(cfg: DataConfig, split: str) -> str:
     """The first listed file of a split, or the folder, that is not on this machine; "" if all are there."""
-    listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
+    listed = _listed(cfg)
     in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, split, cfg.tgt))))
     from_train = listed["train"] if split == "valid" and not in_folder else ()
     places = [file for pair in listed[split] or from_train for file in (pair if cfg.src else pair[1:])] or [cfg.dir]
@@ -216,10 +229,9 @@ def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
     """The files of a split: a text and its target, or one with both; none where it has none."""
     match cfg.corpus.partition(":")[0]:
         case "files":
-            listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
-            return [pair if cfg.src else pair[1:] for pair in listed[split] or _pair_in_folder(cfg, split)]
+            return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]
         case "tsv":
-            path = _only(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
+            path = _tsv(cfg, split)
             return [] if path is None else [(path,)]
         case "tfds":
             from convs2s_jax.data import tfds

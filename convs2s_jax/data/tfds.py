@@ -42,8 +42,8 @@ def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
     """The files of a split, empty if there is none. Arguments and errors as of `read`."""
     with _intact(name):
         builder = _prepared(name, folder)
-        found = [candidate for candidate in _SPLITS[split] if candidate in builder.info.splits]
-        return tuple(map(str, builder.info.splits[found[0]].filepaths)) if found else ()
+        name_there = _split_of(builder, split)
+        return tuple(map(str, builder.info.splits[name_there].filepaths)) if name_there else ()
 
 
 @contextlib.contextmanager
@@ -63,11 +63,11 @@ def _intact(name: str) -> Iterator[None]:
 def _read(name: str, split: str, src: str, tgt: str, folder: str) -> tuple[Sequence[str], Sequence[str]] | None:
     builder = _prepared(name, folder)
     _check_features(name, builder, (src, tgt))
-    found = [candidate for candidate in _SPLITS[split] if candidate in builder.info.splits]
-    if not found:
+    name_there = _split_of(builder, split)
+    if name_there is None:
         return None
     try:
-        examples = builder.as_data_source(split=found[0])
+        examples = builder.as_data_source(split=name_there)
     except NotImplementedError as error:
         raise UserError(
             f"data.corpus 'tfds:{name}' is stored as {builder.info.file_format.value}: only array_record can be read; "
@@ -78,6 +78,11 @@ def _read(name: str, split: str, src: str, tgt: str, folder: str) -> tuple[Seque
         src_lines.append(_line(example[src], name, src, i))
         tgt_lines.append(_line(example[tgt], name, tgt, i))
     return src_lines, tgt_lines
+
+
+def _split_of(builder: Any, split: str) -> str | None:
+    """What the data set calls a split; None if it has none."""
+    return next((candidate for candidate in _SPLITS[split] if candidate in builder.info.splits), None)
 
 
 def _in_order(examples: Any) -> Iterator[Any]:

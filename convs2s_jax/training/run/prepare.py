@@ -18,7 +18,7 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import segmenting
 from convs2s_jax.training.run.inputs.batching import batch_shapes, longest, usable_rows
 from convs2s_jax.training.run.inputs.dataset import Split, fingerprint, fingerprint_of_text, recogniser
-from convs2s_jax.training.run.inputs.training_text import Known, TrainingText
+from convs2s_jax.training.run.inputs.training_text import KnownText, TrainingText
 from convs2s_jax.training.run.selection import LOSS
 from convs2s_jax.training.run.tasks.task_table import task_of
 from convs2s_jax.training.schedule import PlateauConfig
@@ -80,7 +80,8 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
     _check_validation(cfg, text.valid, tell)
     made = vocabularies.of_run(cfg, workdir, text, tell, learn=learn)
     segmenting.check_vocabularies(cfg.data, made)
-    train = _training_split(cfg, workdir, made, text, held_out, tell)
+    fingerprints = {one.name: fingerprint_of_text(one) for one in held_out}
+    train = _training_split(cfg, workdir, made, text, held_out, list(fingerprints.values()), tell)
     valid, test = (tokenize(cfg, workdir, made, one, tell) if len(one) else None for one in held_out)
     scored = [split for split in (valid, test) if split is not None]
     for split in scored:
@@ -105,7 +106,7 @@ def prepare(cfg: Config, workdir: Path, tell: Callable[[str], None], *, learn: b
         held_out_shapes=validation.held_out_shapes(cfg.model, scored, tokens=cfg.data.batch.tokens),
         batches=len(example.batches),
         fingerprint=fingerprint(train.src, train.tgt),
-        held_out={one.name: fingerprint_of_text(one) for one in held_out},
+        held_out=fingerprints,
     )
 
 
@@ -143,6 +144,7 @@ def _training_split(
     made: Vocabularies,
     text: TrainingText,
     held_out: tuple[ParallelText, ParallelText],
+    fingerprints: list[str | None],
     tell: Callable[[str], None],
 ) -> Split:
     """The training split: from what an earlier start has left in the cache, or read and tokenised.
@@ -150,14 +152,14 @@ def _training_split(
     Its lines are gone, unless each epoch segments them anew.
     """
     folder = _cache(cfg, workdir)
-    found = text.known(folder, made, held_out)
+    found = text.known(folder, made, fingerprints)
     if found is None:
         lines = text.lines()
         train = tokenize(cfg, workdir, made, lines, tell)
         shared = tuple(parallel_text.shared_pairs(lines, *held_out))
         kept = train if cfg.data.subword_sampling else dataclasses.replace(train, text=lines.without_lines())
-        found = Known(kept, shared, _unknown_in(train, made))
-        text.remember(folder, made, held_out, found)
+        found = KnownText(kept, shared, _unknown_in(train, made))
+        text.remember(folder, made, fingerprints, found)
         text.forget()
     for held, count in zip(held_out, found.shared, strict=True):
         if count:

@@ -73,26 +73,22 @@ def counting(measured: Iterable[Scores], metric: str) -> str:
     return metric if any(metric in scores for scores in measured) else LOSS
 
 
-def best_of(validations: Mapping[int, Validation], steps: Iterable[int], metric: str) -> int | None:
+def best_of(
+    validations: Mapping[int, Validation], steps: Iterable[int], metric: str, *, goes_on: bool = False
+) -> int | None:
     """The best of some steps by the metric that is `counting`, the first of equal ones; None where it is known of none.
 
-    A validation that is not `scheduled` counts at the last of the steps, and where no other is known. A run that
-    continues with another metric keeps the best by its loss until one has the new score.
+    A validation that is not `scheduled` counts at the last of the steps, unless the run `goes_on`, and where no other
+    is known. A run that continues with another metric keeps the best by its loss until one has the new score.
     """
     steps = list(steps)
-    last = max(steps, default=None)
+    last = None if goes_on else max(steps, default=None)
     found = {step: validations[step] for step in steps if step in validations}
     counted = {step: one for step, one in found.items() if one.scores and (one.scheduled or step == last)}
     measured = {step: one.scores for step, one in (counted or found).items()}
     one = counting(measured.values(), metric)
     known = [(_rank(one, scores[one]), -step) for step, scores in measured.items() if one in scores]
     return -max(known)[1] if known else None
-
-
-def scheduled(validations: Mapping[int, Validation]) -> dict[int, Validation]:
-    """Those that count also when the run goes on; all of them where no other is known."""
-    found = {step: one for step, one in validations.items() if one.scheduled and one.scores}
-    return found or dict(validations)
 
 
 def _rank(metric: str, value: float) -> float:

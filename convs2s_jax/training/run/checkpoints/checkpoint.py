@@ -21,7 +21,7 @@ from convs2s_jax.training.run.checkpoints import position_file
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import EndedAtOnceError
 from convs2s_jax.training.run.run_folder import BEFORE, finished
-from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of, scheduled
+from convs2s_jax.training.run.selection import LOSS, Scores, Validation, best_of
 from convs2s_jax.training.step import TrainState
 
 
@@ -121,7 +121,7 @@ class _LastAndBest(policies.PreservationPolicy):
         """Whether each of the checkpoints stays; they are in the order of their steps."""
         del context
         steps = [info.step for info in checkpoints]
-        kept = {*steps[-self.keep :], best_of(scheduled(self.validations), steps, self.metric), *self.unreadable}
+        kept = {*steps[-self.keep :], best_of(self.validations, steps, self.metric, goes_on=True), *self.unreadable}
         return [step in kept for step in steps]
 
 

@@ -29,6 +29,8 @@ def batch_on(mesh: Mesh, split: Split, plan: Plan, planned: PlannedBatch) -> Bat
 def padding_on(mesh: Mesh, plan: Plan) -> float:
     """Share of padding in the batches of a plan as `batch_on` makes them, the rows for the mesh counted, in [0, 1]."""
     shards, planned, added = row_shards(mesh), 0, 0
+    if not any(shape.rows % shards for shape in plan.shapes):
+        return plan.padding
     for batch in plan.batches:
         rows, width = plan.shapes[batch.shape].rows, plan.shapes[batch.shape].src + plan.shapes[batch.shape].tgt
         planned += rows * width

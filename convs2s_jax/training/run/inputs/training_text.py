@@ -6,7 +6,7 @@ files of a text are found again by the checksums of its files.
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from convs2s_jax.training.run.inputs.dataset import Split, fingerprint_of_text
 _FORMAT = 1
 
 
-class Known(NamedTuple):
+class KnownText(NamedTuple):
     """What an earlier start has found in the same text.
 
     Attributes:
@@ -81,13 +81,13 @@ class TrainingText:
         """What tells this text from others, as a value of JSON."""
         return fingerprint_of_text(self.lines()) if self._files is None else self._files
 
-    def known(self, folder: Path, vocabularies: Vocabularies, held_out: tuple[ParallelText, ...]) -> Known | None:
+    def known(self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None]) -> KnownText | None:
         """What an earlier start has left in the cache; None if it has left nothing, or not all of it is intact.
 
         Args:
           folder: the cache.
           vocabularies: of both sides.
-          held_out: the validation and the test split.
+          held_out: fingerprints of the validation and the test split.
         """
         if self._files is None:
             return None
@@ -97,11 +97,11 @@ class TrainingText:
             if src is not None and tgt is not None:
                 files = corpora.with_counts(self._cfg, "train", record["lines"])
                 text = ParallelText((), (), "train", files)
-                return Known(Split(text, src, tgt), tuple(record["shared"]), record["unknown"])
+                return KnownText(Split(text, src, tgt), tuple(record["shared"]), record["unknown"])
         return None
 
     def remember(
-        self, folder: Path, vocabularies: Vocabularies, held_out: tuple[ParallelText, ...], found: Known
+        self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None], found: KnownText
     ) -> None:
         """Leave for later starts what `known` returns. Where the cache cannot be written, they read the text again."""
         if self._files is None:
@@ -116,7 +116,7 @@ class TrainingText:
         with contextlib.suppress(OSError):
             replace_file(self._record(folder, vocabularies, held_out), json.dumps(seal(record)))
 
-    def _record(self, folder: Path, vocabularies: Vocabularies, held_out: tuple[ParallelText, ...]) -> Path:
+    def _record(self, folder: Path, vocabularies: Vocabularies, held_out: Sequence[str | None]) -> Path:
         """The file for this text, these vocabularies and these other splits."""
         depends = {
             "format": _FORMAT,
@@ -125,6 +125,6 @@ class TrainingText:
             "one_sided": self._cfg.one_sided,
             "labelled": self._cfg.labelled,
             "vocabularies": [vocabularies.src.fingerprint, vocabularies.tgt.fingerprint],
-            "held_out": [fingerprint_of_text(text) for text in held_out],
+            "held_out": held_out,
         }
         return folder / f"train-{checksum(json.dumps(depends, sort_keys=True).encode())}.json"
