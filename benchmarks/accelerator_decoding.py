@@ -17,7 +17,7 @@ from accelerator_tools import FIRST, Found, digits, held, memory, preset, spread
 from machine import decoder_flops, encoder_flops
 
 from convs2s_jax.models import encoder_decoder, quantizing
-from convs2s_jax.search.buckets import batches
+from convs2s_jax.search.buckets import Batching, batches
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.translate import translate
 
@@ -55,8 +55,9 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
     for rows, params in itertools.product(sizes["together"], (floats, integers)):
-        find = partial(translate, params, cfg, search, rows=rows, tokens=rows * 128, least_rows=rows)
-        plan = batches([n + 1 for n in lengths], rows=rows, tokens=rows * 128)
+        batching = Batching(rows=rows, tokens=rows * 128, min_rows=rows)
+        find = partial(translate, params, cfg, search, batching=batching)
+        plan = batches([n + 1 for n in lengths], batching)
         each = {bucket.shape: [sources[i] for i in bucket.indices] for bucket in plan}
         before = time.perf_counter()
         with ThreadPoolExecutor(len(each)) as pool:  # one batch of each width, to compile its program

@@ -28,6 +28,7 @@ from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics.scoring import score
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.candidates import Translation
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
@@ -123,7 +124,7 @@ def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
     times = []
     for source in (sources[0], *[sources[1]] * 5):
         before = time.perf_counter()
-        translate(model.params, model.cfg, search, [source], least_width=64)
+        translate(model.params, model.cfg, search, [source], batching=Batching(min_width=64))
         times.append(time.perf_counter() - before)
     warm = statistics.median(times[1:])
     print(f"\n{model.name}: first sentence {times[0]:.2f} s, compiled; the next {1000 * warm:.1f} ms", flush=True)
@@ -142,12 +143,12 @@ def throughput(
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
     with CompileCounter() as compiled:
-        translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
+        translate(model.params, model.cfg, search, sources, batching=Batching(rows=rows), shortlist=shortlist)
     rates, shares = [], []
     for _ in range(repeats):
         peak = product_rate(model.cfg.dtype)
         before = time.perf_counter()
-        found = translate(model.params, model.cfg, search, sources, rows=rows, shortlist=shortlist)
+        found = translate(model.params, model.cfg, search, sources, batching=Batching(rows=rows), shortlist=shortlist)
         rates.append(len(sources) / (time.perf_counter() - before))
         peak = max(peak, product_rate(model.cfg.dtype))
         steps = float(np.mean([len(t.best.tokens) + 1 for t in found]))

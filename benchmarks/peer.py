@@ -213,7 +213,7 @@ def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -
     def repeat() -> float:
         before, passes = time.perf_counter(), 0
         while not passes or time.perf_counter() - before < work["at_least"]:
-            found = translate(params, cfg.model, search, sources, rows=64, shortlist=few)
+            found = translate(params, cfg.model, search, sources, shortlist=few)
             passes += 1
         seconds = time.perf_counter() - before
         assert all(len(one.best.tokens) == last for one in found)

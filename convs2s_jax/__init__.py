@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from convs2s_jax.models.layer_attention import layer_attention
     from convs2s_jax.models.receptive_field import receptive_fields
     from convs2s_jax.nn.weight_norm import merge as merge_kernels
+    from convs2s_jax.search.buckets import Batching
     from convs2s_jax.search.config import SearchConfig
     from convs2s_jax.search.configured import beam_search
     from convs2s_jax.search.forced import force
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Batching",
     "ClassifierConfig",
     "ConvDecoderConfig",
     "ConvEncoderConfig",
@@ -85,6 +87,7 @@ __all__ = [
 
 _PLACES = {
     "Batch": "training.batch.Batch",
+    "Batching": "search.buckets.Batching",
     "ClassifierConfig": "models.classifier.model.ClassifierConfig",
     "ConvDecoderConfig": "models.convs2s.decoder.ConvDecoderConfig",
     "ConvEncoderConfig": "models.convs2s.encoder.ConvEncoderConfig",

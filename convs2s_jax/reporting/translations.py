@@ -15,6 +15,8 @@ from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
+from convs2s_jax.search import keys
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines as library
@@ -113,7 +115,14 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         return kept
     tell(f"{run.name}: translating {len(numbers)} of {len(text)} lines of the {options.split} split")
     prepared = translators.precomputed(translators.of(model))
-    results = library.translate(prepared, search, sources, attention=False, batch_size=options.batch_size)
+    results = library.translate(
+        prepared,
+        search,
+        sources,
+        attention=False,
+        key=keys.numbered(0, range(len(sources))) if search.sampling else None,
+        batching=Batching(rows=options.batch_size),
+    )
     found = Translations(
         numbers=tuple(numbers),
         sources=tuple(sources),

@@ -1,12 +1,45 @@
 """Grouping sentences into batches of few shapes, with little padding and few compilations."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from convs2s_jax.core.rows import round_up
+from convs2s_jax.search.request import NO_AXES, Sizes
 
 NARROWEST = 16
 """Columns of the narrowest arrays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """How sentences are put into batches. Results do not depend on it; time, memory and compilations do.
+
+    The lower bounds let small batches share a program that is compiled once.
+
+    Attributes:
+      rows: most sentences in a batch.
+      tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
+      min_width: source arrays are at least this wide.
+      min_rows: a batch that is the only one has at least this many rows.
+      min_axes: the arrays of prefixes and phrases are at least this large.
+      word_sizes: with a shortlist, the sizes that the words of a batch may have, ascending, the whole vocabulary last;
+        if empty, those of `shortlist.union_size`.
+    """
+
+    rows: int = 64
+    tokens: int = 16384
+    min_width: int = NARROWEST
+    min_rows: int = 1
+    min_axes: Sizes = NO_AXES
+    word_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.tokens < 1:
+            raise ValueError(f"rows is {self.rows} and tokens is {self.tokens}: both are 1 or more")
+
+
+DEFAULT_BATCHING = Batching()
 
 
 class Bucket(NamedTuple):
@@ -33,42 +66,35 @@ class Bucket(NamedTuple):
         return [*self.indices, *[None] * (self.rows - len(self.indices))]
 
 
-def batches(
-    lengths: Sequence[int], *, rows: int = 64, tokens: int = 16384, least_width: int = 16, least_rows: int = 1
-) -> list[Bucket]:
+def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> list[Bucket]:
     """Group sentences of similar length, longest first.
 
     With the longest first, a lack of memory shows at once, and estimates of the time left are not too low. Batches of
     equal width have the same number of rows, so they share one shape. If there is only one batch, its rows are the next
-    power of two, or `least_rows`. Empty rows cost little, because the search drops them.
+    power of two, or `min_rows`. Empty rows cost little, because the search drops them.
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
-      rows: most sentences in a batch.
-      tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
-      least_width: least width of the arrays, so that short sentences share one shape.
-      least_rows: least number of rows of a batch that is the only one, so that small batches share one shape.
+      batching: rows, tokens and lower bounds of the arrays.
 
     Returns:
       Batches that hold every sentence once; among equal lengths in input order.
 
     Raises:
-      ValueError: a length, `rows` or `tokens` below 1.
+      ValueError: a length below 1.
     """
-    if rows < 1 or tokens < 1:
-        raise ValueError(f"rows is {rows} and tokens is {tokens}: both are 1 or more")
     if any(length < 1 for length in lengths):
         raise ValueError("a length is below 1: every source has an end symbol")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     plan, begin = [], 0
     while begin < len(order):
-        width = width_of(max(lengths[order[begin]], least_width))
-        most = min(rows, max(1, tokens // width))
+        width = width_of(max(lengths[order[begin]], batching.min_width))
+        most = min(batching.rows, max(1, batching.tokens // width))
         plan.append(Bucket(most, width, tuple(order[begin : begin + most])))
         begin += most
     if len(plan) == 1:
         (only,) = plan
-        plan = [only._replace(rows=min(only.rows, max(least_rows, _power_of_two(len(only.indices)))))]
+        plan = [only._replace(rows=min(only.rows, max(batching.min_rows, _power_of_two(len(only.indices)))))]
     return plan
 
 

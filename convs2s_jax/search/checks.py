@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from convs2s_jax.core.config import LARGEST_SEED
 from convs2s_jax.core.rows import Tokens
 from convs2s_jax.core.tokens import BOS, EOS, PAD
 from convs2s_jax.models import encoder_decoder
@@ -22,30 +21,32 @@ ModelConfigs = ModelConfig | tuple[ModelConfig, ...]
 
 
 def members_of(
-    params: Models, cfg_model: ModelConfigs, cfg: SearchConfig
+    params: Models, cfg: ModelConfigs, search: SearchConfig
 ) -> tuple[tuple[Params, ...], tuple[ModelConfig, ...]]:
     """The members of an ensemble, be it of one, and the language model.
 
     Raises:
-      ValueError, TypeError: not one config for each, other records, or `cfg.lm_weight` without a language model, or the
-        reverse.
+      ValueError, TypeError: not one config for each, other records, or `search.lm_weight` without a language model, or
+        the reverse.
     """
     members = params if isinstance(params, tuple) else (params,)
-    cfgs = cfg_model if isinstance(cfg_model, tuple) else (cfg_model,)
-    if isinstance(params, list) or isinstance(cfg_model, list):
-        raise TypeError("params or cfg_model is a list: those of an ensemble are tuples, one entry for each model")
-    check_config(cfg, SearchConfig)
+    cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
+    if isinstance(params, list) or isinstance(cfg, list):
+        raise TypeError("params or cfg is a list: those of an ensemble are tuples, one entry for each model")
+    check_config(search, SearchConfig)
     for model in cfgs:
         check_config(model, ModelConfig)
     if len(members) != len(cfgs) or not members:
         raise ValueError(f"there are {len(members)} parameters and {len(cfgs)} models: each needs one")
-    if cfg.lm_weight and len(members) == 1:
-        raise ValueError(f"lm_weight is {cfg.lm_weight}, and there is one model: give the language model as the last")
-    if cfg.lm_weight and cfgs[-1].reads_source:
+    if search.lm_weight and len(members) == 1:
         raise ValueError(
-            f"lm_weight is {cfg.lm_weight}, and the last model reads a source: give a language model there"
+            f"lm_weight is {search.lm_weight}, and there is one model: give the language model as the last"
         )
-    if not cfg.lm_weight and len({c.reads_source for c in cfgs}) > 1:
+    if search.lm_weight and cfgs[-1].reads_source:
+        raise ValueError(
+            f"lm_weight is {search.lm_weight}, and the last model reads a source: give a language model there"
+        )
+    if not search.lm_weight and len({c.reads_source for c in cfgs}) > 1:
         raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
     return members, cfgs
 
@@ -112,23 +113,6 @@ def check_required(
             raise ValueError(f"sentence {i}: prefix and phrases have {needed} tokens, its translation at most {room}")
         if needed and reads and not len(source):
             raise ValueError(f"sentence {i}: its source is empty, and so is its translation: require nothing of it")
-
-
-def checked_draws(
-    count: int, seed: int, first: int, draws: Sequence[tuple[int, int]] | None
-) -> Sequence[tuple[int, int]]:
-    """Seed and number for each of `count` sentences: `draws`, or `seed` with the numbers from `first` on.
-
-    Raises:
-      ValueError: not one for each sentence, or a number that has not 32 bits.
-    """
-    found = [(seed, first + i) for i in range(count)] if draws is None else draws
-    if len(found) != count:
-        raise ValueError(f"there are {len(found)} draws for {count} sentences: each needs a seed and a number")
-    for i, (each, number) in enumerate(found):
-        if not (0 <= each <= LARGEST_SEED and 0 <= number <= LARGEST_SEED):
-            raise ValueError(f"sentence {i} draws with seed {each} and number {number}: use 0 to 2^32 - 1 for both")
-    return found
 
 
 def target_size(params: Params, cfg: ModelConfig) -> int:

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.nn.types import Array
-from convs2s_jax.search.buckets import Bucket, batches
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.translate import source_rows
 
@@ -21,9 +21,7 @@ def classify(
     cfg: ClassifierConfig,
     sources: Sequence[np.ndarray],
     *,
-    rows: int = 64,
-    tokens: int = 16384,
-    least_width: int = 16,
+    batching: Batching = DEFAULT_BATCHING,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
@@ -36,7 +34,7 @@ def classify(
       params: merged kernels.
       cfg: the model.
       sources: token ids without the end symbol.
-      rows, tokens, least_width, devices, progress: as in `translate.translate`.
+      batching, devices, progress: as in `translate.translate`.
 
     Returns:
       [L] each, float32; they sum to 1.
@@ -50,9 +48,7 @@ def classify(
         return probabilities(on(mesh), cfg, src), None
 
     results = [np.zeros(0, np.float32)] * len(sources)
-    plan = batches(
-        [min(len(source), room) + 1 for source in sources], rows=rows, tokens=tokens, least_width=least_width
-    )
+    plan = batches([min(len(source), room) + 1 for source in sources], batching)
     for i, found, _ in spread(plan, run, devices, progress):
         results[i] = np.asarray(found)
     return results

@@ -2,7 +2,8 @@
 
 from convs2s_jax.core.tokens import EOS
 from convs2s_jax.models.checks import check_config
-from convs2s_jax.search.beam import Coverage, StepFunction, search
+from convs2s_jax.search import beam
+from convs2s_jax.search.beam import Coverage, StepFunction
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import Hypotheses
 from convs2s_jax.search.numbers import Numbers, numbers_of
@@ -15,7 +16,7 @@ from convs2s_jax.search.structure import structure_of
 
 def beam_search(
     step: StepFunction,
-    cfg: SearchConfig,
+    search: SearchConfig,
     *,
     memory: StepMemory,
     cache: StepCache,
@@ -32,17 +33,17 @@ def beam_search(
     Args:
       step: one step of the network; pure: (memory, cache, last tokens [N]) -> (logits or log-probabilities [N, V], new
         cache), the hypotheses of a sentence side by side. N changes from call to call: mostly B at the first symbol,
-        then B * W with W = `cfg.beam_size`, and less once sentences are done. So what belongs to a row or a sentence
+        then B * W with W = `search.beam_size`, and less once sentences are done. So what belongs to a row or a sentence
         comes from `memory` and `cache`, which are cut to the same rows; an array that the step closes over belongs to
         all rows.
-      cfg: the options. Under `jit` they are static.
+      search: the options. Under `jit` they are static.
       memory: what `step` reads: the B sentences on axis 0 of every leaf.
       cache: the state before the start symbol: N rows on axis 0 of every leaf.
       request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
       limit: L, static length of the results in symbols, the end symbol counted.
-      numbers: penalties and temperature in the place of those of `cfg`, for values that are traced, mapped or
-        differentiated. Which of them are read at all is decided by `cfg`.
-      strategy: how candidates are chosen, in the place of what `cfg` and the phrases of the request ask for.
+      numbers: penalties and temperature in the place of those of `search`, for values that are traced, mapped or
+        differentiated. Which of them are read at all is decided by `search`.
+      strategy: how candidates are chosen, in the place of what `search` and the phrases of the request ask for.
       chunk: steps between two checks for finished sentences; `jax.grad` needs `limit`.
       start: the symbol fed first.
       coverage: (memory, cache after a step) -> [N], for the coverage penalty.
@@ -54,15 +55,15 @@ def beam_search(
       ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
         not traced), or no `coverage` or keys where the options need them.
     """
-    check_config(cfg, SearchConfig)
-    return search(
+    check_config(search, SearchConfig)
+    return beam.search(
         step,
-        strategy or strategy_of(cfg, phrases=request.phrases.shape[1] > 0),
-        numbers or numbers_of(cfg),
+        strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0),
+        numbers or numbers_of(search),
         memory,
         cache,
         request,
-        structure=structure_of(cfg),
+        structure=structure_of(search),
         limit=limit,
         chunk=chunk,
         start=start,

@@ -13,8 +13,8 @@ from convs2s_jax.search.structure import structure_of
 
 def force(
     params: Models,
-    cfg_model: ModelConfigs,
-    cfg: SearchConfig,
+    cfg: ModelConfigs,
+    search: SearchConfig,
     src: Array,
     tgt: Array,
     *,
@@ -26,11 +26,11 @@ def force(
     `jit`, `grad` and `vmap` work on it, for parameters and for `numbers`.
 
     Args:
-      params, cfg_model: as in `translate`.
-      cfg: temperature, penalties and normalisation. Under `jit` it is static, and so is `cfg_model`.
+      params, cfg: as in `translate`.
+      search: temperature, penalties and normalisation. Under `jit` it is static, and so is `cfg`.
       src: [B, S] token ids with the end symbol, then PAD.
       tgt: [B, L] token ids with the end symbol, then PAD; a row of PAD alone has score -inf.
-      numbers: penalties and temperature in the place of those of `cfg`.
+      numbers: penalties and temperature in the place of those of `search`.
       attention: whether to return it.
 
     Returns:
@@ -39,6 +39,8 @@ def force(
     Raises:
       ValueError, TypeError: arrays, models or options that do not fit together.
     """
-    members, cfgs = members_of(params, cfg_model, cfg)
+    members, cfgs = members_of(params, cfg, search)
     check_pairs(src, tgt)
-    return generate.force(members, cfgs, structure_of(cfg), numbers or numbers_of(cfg), src, tgt, attention=attention)
+    return generate.force(
+        members, cfgs, structure_of(search), numbers or numbers_of(search), src, tgt, attention=attention
+    )

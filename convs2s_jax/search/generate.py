@@ -50,10 +50,10 @@ class EnsembleCache:
     coverage: Array | None
 
 
-@jit_quickly(static_argnames=("cfg_models", "strategy", "structure", "limit", "attention", "mesh"))
+@jit_quickly(static_argnames=("cfgs", "strategy", "structure", "limit", "attention", "mesh"))
 def generate(
     params: tuple[Params, ...],
-    cfg_models: tuple[ModelConfig, ...],
+    cfgs: tuple[ModelConfig, ...],
     strategy: Strategy,
     structure: Structure,
     numbers: Numbers,
@@ -69,7 +69,7 @@ def generate(
 
     Args:
       params: merged parameters of the members of an ensemble; with `structure.language_model` the last is one.
-      cfg_models: their models.
+      cfgs: their models.
       strategy, structure, numbers: of the search.
       src: [B, S] int32, with the end symbol, then PAD.
       request: of the B sentences; with a selection its tokens are numbers of words in it.
@@ -87,31 +87,31 @@ def generate(
         request, selection = rows
         members = shared[0]
         if structure.beam_size == 1:
-            members = tuple(model.for_one_hypothesis(p, c) for p, c in zip(members, cfg_models, strict=True))
-        params, memory = _encoded(members, cfg_models, src)
-        cache = _start(params, cfg_models, structure, memory, src)
+            members = tuple(model.for_one_hypothesis(p, c) for p, c in zip(members, cfgs, strict=True))
+        params, memory = _encoded(members, cfgs, src)
+        cache = _start(params, cfgs, structure, memory, src)
         more: dict[str, Any] = {"structure": structure, "limit": limit, "coverage": _coverage}
         if selection is None:
-            step = _step(params, cfg_models, structure)
+            step = _step(params, cfgs, structure)
             found = search(step, strategy, shared[1], memory, cache, request, **more)
         else:
             words = selection.words[0]
-            step = _among(_step(params, cfg_models, structure, words), words)
+            step = _among(_step(params, cfgs, structure, words), words)
             found = search(step, strategy, shared[1], (*memory, selection.allowed), cache, request, **more)
             found = dataclasses.replace(found, tokens=words[found.tokens])
         if not attention:
             return found, None
         B, W, L = found.tokens.shape
-        _, weights = _read(params, cfg_models, memory, found.tokens.reshape(B * W, L))
+        _, weights = _read(params, cfgs, memory, found.tokens.reshape(B * W, L))
         return found, _mean(weights, structure).reshape(B, W, L, -1)
 
     return _spread(local, mesh)((params, numbers), src, (request, selection))
 
 
-@partial(jax.jit, static_argnames=("cfg_models", "structure", "attention", "mesh"))
+@partial(jax.jit, static_argnames=("cfgs", "structure", "attention", "mesh"))
 def force(
     params: tuple[Params, ...],
-    cfg_models: tuple[ModelConfig, ...],
+    cfgs: tuple[ModelConfig, ...],
     structure: Structure,
     numbers: Numbers,
     src: Array,
@@ -123,7 +123,7 @@ def force(
     """Score given targets in one pass, all positions at once, as the search would have scored them.
 
     Args:
-      params, cfg_models, structure, numbers, attention, mesh: as in `generate`.
+      params, cfgs, structure, numbers, attention, mesh: as in `generate`.
       src: [B, S] int32, with the end symbol, then PAD.
       tgt: [B, L] int32, with the end symbol, then PAD; a row of PAD alone has score -inf.
 
@@ -133,13 +133,13 @@ def force(
 
     def local(shared: _Shared, src: Array, tgt: Array) -> tuple[Hypotheses, Array | None]:
         numbers = shared[1]
-        params, memory = _encoded(shared[0], cfg_models, src)
-        features, attended = _read(params, cfg_models, memory, tgt)
+        params, memory = _encoded(shared[0], cfgs, src)
+        features, attended = _read(params, cfgs, memory, tgt)
         weights = _mean(attended, structure)
 
         def one(row: tuple[list[Array], Array]) -> Array:
             features, tokens = row
-            logits = [model.logits(p, c, f) for p, c, f in zip(params, cfg_models, features, strict=True)]
+            logits = [model.logits(p, c, f) for p, c, f in zip(params, cfgs, features, strict=True)]
             log_probs = rules.log_probabilities(_joined(logits, structure), numbers)
             scores = log_probs + rules.symbol_prices(numbers, log_probs.shape[-1])[None, :]
             return jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
@@ -190,34 +190,34 @@ def _spread(local: _Local[_Rows, _Results], mesh: Mesh | None) -> _Local[_Rows, 
     return jax.shard_map(local, mesh=mesh, in_specs=(P(), P(AXIS), P(AXIS)), out_specs=P(AXIS), check_vma=False)
 
 
-def _encoded(params: Any, cfg_models: Any, src: Array) -> tuple[Any, Any]:
+def _encoded(params: Any, cfgs: Any, src: Array) -> tuple[Any, Any]:
     """Parameters in the dtype of each member, and the source as its decoder reads it."""
-    params = tuple(model.cast(p, c) for p, c in zip(params, cfg_models, strict=True))
-    memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfg_models, strict=True))
+    params = tuple(model.cast(p, c) for p, c in zip(params, cfgs, strict=True))
+    memory = (model.prepare(p, c, model.encode(p, c, src)) for p, c in zip(params, cfgs, strict=True))
     return params, tuple(memory)
 
 
-def _start(params: Any, cfg_models: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
+def _start(params: Any, cfgs: Any, structure: Structure, memory: Any, src: Array) -> EnsembleCache:
     """Empty caches of N = B * W rows."""
     rows = src.shape[0] * structure.beam_size
-    members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfg_models, memory, strict=True))
+    members = tuple(model.init_cache(p, c, m, rows) for p, c, m in zip(params, cfgs, memory, strict=True))
     dtype = accumulation_dtype(jax.tree.leaves(params[0])[0].dtype)  # that of the attention
     coverage = jnp.zeros((rows, src.shape[1]), dtype) if structure.coverage else None
     return EnsembleCache(members, coverage)
 
 
-def _step(params: Any, cfg_models: Any, structure: Structure, words: Array | None = None) -> Any:
+def _step(params: Any, cfgs: Any, structure: Structure, words: Array | None = None) -> Any:
     """One symbol further with all members, as `search` wants it; with `words` [U] it scores those only."""
     layers: list[Affine | None] = [None] * len(params)
     if words is not None:
-        full = (model.output_layer(p, c, c.dtype) for p, c in zip(params, cfg_models, strict=True))
+        full = (model.output_layer(p, c, c.dtype) for p, c in zip(params, cfgs, strict=True))
         layers = [output.columns(layer, words) for layer in full]
 
     def step(memory: Any, cache: EnsembleCache, last: Array) -> tuple[Array | rules.Fused, EnsembleCache]:
         logits, weights, caches = zip(
             *(
                 model.decode(p, c, m, k, last[:, None], layer=layer)
-                for p, c, m, k, layer in zip(params, cfg_models, memory, cache.members, layers, strict=True)
+                for p, c, m, k, layer in zip(params, cfgs, memory, cache.members, layers, strict=True)
             ),
             strict=True,
         )
@@ -270,11 +270,11 @@ def _coverage(memory: Any, cache: EnsembleCache) -> Array:
     return coverage_penalty(cache.coverage, jnp.repeat(mask, cache.coverage.shape[0] // mask.shape[0], axis=0))
 
 
-def _read(params: Any, cfg_models: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:
+def _read(params: Any, cfgs: Any, memory: Any, tokens: Array) -> tuple[list[Array], list[Array]]:
     """Features of each member at all positions of targets [N, L], and their attention [N, L, S]."""
     inputs = model.decoder_inputs(tokens)
     features, weights = [], []
-    for p, c, m in zip(params, cfg_models, memory, strict=True):
+    for p, c, m in zip(params, cfgs, memory, strict=True):
         cache = model.init_cache(p, c, m, len(tokens))
         f, a, _ = model.advance(p, c, m, cache, inputs)
         features.append(f)

@@ -22,8 +22,8 @@ LONG = 10_000
 
 def check_beam(
     params: tuple[Any, ...],
-    cfg_models: tuple[ModelConfig, ...],
-    cfg: SearchConfig,
+    cfgs: tuple[ModelConfig, ...],
+    search: SearchConfig,
     *,
     vocab_size: int,
     rows: int,
@@ -31,47 +31,44 @@ def check_beam(
     """Refuse a beam that does not fit into memory.
 
     Args:
-      params, cfg_models: as in `generate`; shapes are enough.
-      cfg: the search.
+      params, cfgs: as in `generate`; shapes are enough.
+      search: the search's options.
       vocab_size: V.
       rows: sentences in a batch.
 
     Raises:
       UserError: the message says which beam would fit.
     """
-    limit = longest(cfg_models, cfg, 16) + 1
-    if cfg.beam_size <= SMALL_BEAM and limit <= LONG:
+    limit = longest(cfgs, search, 16) + 1
+    if search.beam_size <= SMALL_BEAM and limit <= LONG:
         return
-    needed = bytes_per_hypothesis(params, cfg_models, vocab_size=vocab_size, limit=limit)
+    needed = bytes_per_hypothesis(params, cfgs, vocab_size=vocab_size, limit=limit)
     most = largest_beam(needed, rows=rows, vocab_size=vocab_size, memory=memory_of(jax.local_devices()[0]))
-    if cfg.beam_size > most:
+    if search.beam_size > most:
         raise UserError(
-            f"search.beam_size is {cfg.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
+            f"search.beam_size is {search.beam_size}: with {rows} sentences in a batch and up to {limit} symbols of "
             f"{vocab_size} in a translation, memory holds a beam of {most}; use a smaller beam_size or max_length_b, "
             "or in decoding a smaller --batch_size"
         )
 
 
-def bytes_per_hypothesis(
-    params: tuple[Any, ...], cfg_models: tuple[ModelConfig, ...], *, vocab_size: int, limit: int
-) -> int:
+def bytes_per_hypothesis(params: tuple[Any, ...], cfgs: tuple[ModelConfig, ...], *, vocab_size: int, limit: int) -> int:
     """Least number of bytes that a search needs for each live hypothesis.
 
     They are the caches of all members before and after a step, the logits and scores of the next symbol, and tokens,
     parents and scores at each of `limit` positions.
 
     Args:
-      params, cfg_models: as in `generate`.
+      params, cfgs: as in `generate`.
       vocab_size: V.
       limit: L, length of the results in symbols.
     """
 
     def caches(params: tuple[Any, ...], src: jax.Array) -> list[Any]:
         memories = (
-            encoder_decoder.prepare(p, c, encoder_decoder.encode(p, c, src))
-            for p, c in zip(params, cfg_models, strict=True)
+            encoder_decoder.prepare(p, c, encoder_decoder.encode(p, c, src)) for p, c in zip(params, cfgs, strict=True)
         )
-        return [encoder_decoder.init_cache(p, c, m, 1) for p, c, m in zip(params, cfg_models, memories, strict=True)]
+        return [encoder_decoder.init_cache(p, c, m, 1) for p, c, m in zip(params, cfgs, memories, strict=True)]
 
     abstract = jax.eval_shape(caches, params, jax.ShapeDtypeStruct((1, 16), jnp.int32))
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))

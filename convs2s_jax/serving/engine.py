@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.search import shortlist
-from convs2s_jax.search.buckets import widths_up_to
+from convs2s_jax.search import keys, shortlist
+from convs2s_jax.search.buckets import Batching, widths_up_to
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.search.structure import structure_of
@@ -176,13 +176,15 @@ class Engine:
             constraints=[line.constraints for line in lines] if key.axes.phrases else None,
             replace_unk=key.replace_unk,
             attention=key.attention,
-            batch_size=rows,
-            least_rows=rows,
-            batch_tokens=rows * width,
-            least_width=width,
-            draws=[line.draw for line in lines],
-            word_sizes=shortlist.fixed_sizes(few, rows),
-            least_axes=key.axes,
+            key=keys.numbered(*zip(*(line.draw for line in lines), strict=True)) if key.search.sampling else None,
+            batching=Batching(
+                rows=rows,
+                tokens=rows * width,
+                min_rows=rows,
+                min_width=width,
+                min_axes=key.axes,
+                word_sizes=shortlist.fixed_sizes(few, rows),
+            ),
         )
 
     def shapes(self) -> Iterator[tuple[Key, int, int]]:

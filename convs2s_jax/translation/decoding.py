@@ -11,6 +11,7 @@ from tqdm import tqdm
 from convs2s_jax.core.config import check
 from convs2s_jax.data import corpora
 from convs2s_jax.metrics import scoring
+from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import inputs, labelling, output, resuming, shortlists
@@ -140,8 +141,7 @@ def translate_window(
             work.targets[window],
             attention=style.alignments,
             first=first,
-            batch_size=options.batch_size,
-            batch_tokens=options.batch_tokens,
+            batching=options.batching,
             progress=progress,
         )
     results = translate(
@@ -154,10 +154,9 @@ def translate_window(
         replace_unk=options.replace_unk,
         unk_dictionary=work.dictionary,
         attention=style.alignments,
-        seed=options.seed or 0,
+        key=keys.numbered(options.seed or 0, range(first, first + len(lines))) if search.sampling else None,
         first=first,
-        batch_size=options.batch_size,
-        batch_tokens=options.batch_tokens,
+        batching=options.batching,
         progress=progress,
     )
     if work.references is None:

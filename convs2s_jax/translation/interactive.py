@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,8 @@ from types import MappingProxyType
 from convs2s_jax.core import streams
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.search import keys
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import decoding, inputs, labelling
@@ -79,7 +81,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
     dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
     sizes = fixed_sizes(translator.shortlist, 1)
 
-    def answer(number: int, line: str, word_sizes: Sequence[int] = sizes) -> Result:
+    def answer(number: int, line: str, word_sizes: tuple[int, ...] = sizes) -> Result:
         [result] = translate(
             translator,
             search,
@@ -88,11 +90,9 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
             replace_unk=options.replace_unk,
             unk_dictionary=dictionary,
             attention=FORMATS[options.format].alignments,
-            seed=options.seed or 0,
+            key=keys.numbered(options.seed or 0, [number]) if search.sampling else None,
             first=number,
-            batch_size=1,
-            least_width=WIDTH,
-            word_sizes=word_sizes,
+            batching=Batching(rows=1, min_width=WIDTH, word_sizes=word_sizes),
         )
         return result
 

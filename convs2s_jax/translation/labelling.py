@@ -16,6 +16,7 @@ from convs2s_jax.data.unknown import is_mostly_unknown
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
 from convs2s_jax.translation import inputs, resuming, trained
 from convs2s_jax.translation.job import Job, Prompt, Tell
@@ -61,9 +62,7 @@ def label(
     lines: Sequence[str],
     *,
     first: int = 0,
-    batch_size: int = 64,
-    batch_tokens: int = 16384,
-    least_width: int = 16,
+    batching: Batching = DEFAULT_BATCHING,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Labelled]:
@@ -73,7 +72,7 @@ def label(
       classifier: from `of`.
       lines: text; an empty line gets labels too.
       first: number of the first line.
-      batch_size, batch_tokens, least_width, devices, progress: as in `lines.translate`.
+      batching, devices, progress: as in `lines.translate`.
     """
     texts = classifier.vocabularies.src
     sources = encode(texts, lines)
@@ -81,9 +80,7 @@ def label(
         classifier.params,
         classifier.model,
         sources,
-        rows=batch_size,
-        tokens=batch_tokens,
-        least_width=least_width,
+        batching=batching,
         devices=devices,
         progress=progress,
     )
@@ -131,8 +128,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
             classifier,
             part,
             first=first,
-            batch_size=options.batch_size,
-            batch_tokens=options.batch_tokens,
+            batching=options.batching,
             progress=progress,
         )
 
@@ -163,7 +159,7 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
     classifier = of(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
 
     def answer(number: int, line: str) -> Labelled:
-        return label(classifier, [line], first=number, batch_size=1, least_width=width)[0]
+        return label(classifier, [line], first=number, batching=Batching(rows=1, min_width=width))[0]
 
     def compile() -> None:
         answer(0, "1")

@@ -15,7 +15,8 @@ from convs2s_jax.models import layer_attention as of_model
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Array
-from convs2s_jax.search.buckets import batches
+from convs2s_jax.search import keys
+from convs2s_jax.search.buckets import Batching, batches
 from convs2s_jax.search.translate import translate
 from convs2s_jax.translation.lines import encode
 from convs2s_jax.translation.trained import Trained
@@ -67,7 +68,9 @@ def layer_attention(
     check_attends(cfg)
     src = encode(trained.vocabularies.src, sources)
     if targets is None:
-        found = translate(trained.params, cfg, trained.cfg.search, src, attention=False)
+        search = trained.cfg.search
+        key = keys.numbered(0, range(len(src))) if search.sampling else None
+        found = translate(trained.params, cfg, search, src, key=key)
         tgt = [translation.best.tokens for translation in found]
     else:
         tgt = encode(trained.vocabularies.tgt, targets)
@@ -116,7 +119,7 @@ def _weights(
     """[A, T, S] of each pair, computed in batches of few shapes."""
     found = [np.zeros(0)] * len(src)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
-    for batch in batches(lengths, rows=ROWS, tokens=TOKENS):
+    for batch in batches(lengths, Batching(rows=ROWS, tokens=TOKENS)):
         sides = (
             pad_rows([() if i is None else side[i] for i in batch.padded], (batch.rows, batch.width))
             for side in (src, tgt)

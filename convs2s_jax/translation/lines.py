@@ -1,4 +1,4 @@
-"""Decoding lines of text from Python; arguments are named like the flags."""
+"""Decoding lines of text from Python."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,9 +6,10 @@ import jax
 import numpy as np
 
 from convs2s_jax.data.vocabulary import Vocabulary
+from convs2s_jax.nn.types import Key
 from convs2s_jax.search import translate as search_of
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.translation.alignment import is_unspaced
 from convs2s_jax.translation.results import Result, describe
 from convs2s_jax.translation.translator import Translator
@@ -28,15 +29,9 @@ def translate(
     replace_unk: bool = False,
     unk_dictionary: Mapping[str, str] | None = None,
     attention: bool = True,
-    seed: int = 0,
+    key: Key | None = None,
     first: int = 0,
-    draws: Sequence[tuple[int, int]] | None = None,
-    batch_size: int = 64,
-    batch_tokens: int = 16384,
-    least_width: int = 16,
-    least_rows: int = 1,
-    word_sizes: Sequence[int] = (),
-    least_axes: Sizes = NO_AXES,
+    batching: Batching = DEFAULT_BATCHING,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
@@ -52,14 +47,10 @@ def translate(
       replace_unk: replace unknown target words by source words.
       unk_dictionary: source word -> target word, for these replacements.
       attention: if false, results have no alignments, and less is copied from the device.
-      seed: seed of sampling; the samples of a line depend only on it and the line's number.
-      first: number of the first line.
-      draws: for each line the seed and the number that its samples depend on, in place of these.
-      batch_size, batch_tokens: maximum number of sentences and of source tokens in a batch.
-      least_width: minimum width of source arrays: lines with fewer tokens share a compilation.
-      least_rows: minimum number of rows of a batch that is the only one.
-      word_sizes: as of `search.translate`.
-      least_axes: minimum axes of the arrays of prefixes and constraints.
+      key: for sampling, a random key for each line (`keys.numbered`), or one that the place of the line in `lines` is
+        folded into.
+      first: number of the first line, for its result.
+      batching: how lines are put into batches.
       devices: None for all local ones.
       progress: called with the number of lines done since the previous call.
 
@@ -76,18 +67,11 @@ def translate(
         sources,
         prefixes=None if prefix is None else encode(tgt, prefix),
         phrases=None if constraints is None else [encode_phrases(tgt, each) for each in constraints],
-        seed=seed,
-        first=first,
-        draws=draws,
+        key=key,
         shortlist=translator.shortlist,
         nbest=nbest,
         attention=attention or replace_unk,
-        rows=batch_size,
-        tokens=batch_tokens,
-        least_width=least_width,
-        least_rows=least_rows,
-        word_sizes=word_sizes,
-        least_axes=least_axes,
+        batching=batching,
         devices=devices,
         progress=progress,
     )
@@ -106,15 +90,14 @@ def score(
     *,
     attention: bool = True,
     first: int = 0,
-    batch_size: int = 64,
-    batch_tokens: int = 16384,
+    batching: Batching = DEFAULT_BATCHING,
     devices: Sequence[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
     """Score given translations: one hypothesis per line, with the scores that the search would report for its tokens.
 
     Args:
-      translator, lines, attention, first, batch_size, batch_tokens, devices, progress: as in `translate`.
+      translator, lines, attention, first, batching, devices, progress: as in `translate`.
       search: temperature, penalties and normalisation.
       targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
 
@@ -129,8 +112,7 @@ def score(
         sources,
         goals,
         attention=attention,
-        rows=batch_size,
-        tokens=batch_tokens,
+        batching=batching,
         devices=devices,
         progress=progress,
     )

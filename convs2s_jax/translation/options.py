@@ -9,6 +9,7 @@ from typing import Any, Literal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
 
 TRANSLATING = MappingProxyType({"translating": True})
@@ -197,6 +198,11 @@ class Options:
                 not getattr(self, name) or bool(self.reference or self.split),
                 f"--{name} without --reference: there is nothing to compare with; give --reference=FILE, or --split",
             )
+
+    @property
+    def batching(self) -> Batching:
+        """How lines are put into batches."""
+        return Batching(rows=self.batch_size, tokens=self.batch_tokens)
 
     @property
     def input_name(self) -> str:

@@ -17,6 +17,8 @@ from convs2s_jax.data.vocabulary import Vocabularies, Vocabulary
 from convs2s_jax.models import encoder_decoder, quantizing
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
+from convs2s_jax.nn.types import Key
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.config import Config
@@ -60,9 +62,8 @@ class Translator:
         constraints: Sequence[Sequence[str]] | None = None,
         replace_unk: bool = False,
         unk_dictionary: Mapping[str, str] | None = None,
-        seed: int = 0,
-        batch_size: int = 64,
-        batch_tokens: int = 16384,
+        key: Key | None = None,
+        batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
         """Translate lines of text: one result for each line, in their order, whose `best.text` is the translation.
 
@@ -74,13 +75,13 @@ class Translator:
           constraints: for each line, phrases that its translation contains, in any order.
           replace_unk: replace unknown target words by source words.
           unk_dictionary: source word -> target word, for these replacements.
-          seed: seed of sampling.
-          batch_size: maximum number of sentences in a batch.
-          batch_tokens: maximum number of source tokens in a batch.
+          key: for sampling, a random key that the number of the line is folded into, or one for each line.
+          batching: how lines are put into batches.
 
         Raises:
           TypeError: `lines` is a single string.
-          ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation.
+          ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation; sampling
+            without a key.
         """
         from convs2s_jax.translation import lines as text  # which imports this module
 
@@ -93,9 +94,8 @@ class Translator:
             constraints=None if constraints is None else [_listed(phrases) for phrases in _listed(constraints)],
             replace_unk=replace_unk,
             unk_dictionary=unk_dictionary,
-            seed=seed,
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
+            key=key,
+            batching=batching,
         )
 
     def score(
@@ -104,8 +104,7 @@ class Translator:
         targets: Sequence[str],
         *,
         search: SearchConfig | None = None,
-        batch_size: int = 64,
-        batch_tokens: int = 16384,
+        batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
         """Score given translations: results with the scores that the search would report for their tokens.
 
@@ -113,7 +112,7 @@ class Translator:
           lines: source text.
           targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
           search: temperature, penalties and normalisation; None for those of the run.
-          batch_size, batch_tokens: as in `translate`.
+          batching: as in `translate`.
 
         Raises:
           TypeError: `lines` or `targets` is a single string.
@@ -126,8 +125,7 @@ class Translator:
             search or self.cfg.search,
             _listed(lines),
             _listed(targets),
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
+            batching=batching,
         )
 
     @property

@@ -149,7 +149,7 @@ def test_token_scores_are_those_of_both_models_summed_and_score_reports_them(lm,
 def test_a_language_model_writes_for_empty_sources_and_goes_on_from_prefixes(lm):
     """Each sample has its own noise; a source would change nothing."""
     cfg = SearchConfig(beam_size=1, sampling=True, temperature=5.0, max_length_a=0.0, max_length_b=20)
-    found = translate(lm, LM, cfg, [()] * 6, prefixes=[[], [5, 6], [], [], [7], []], seed=1)
+    found = translate(lm, LM, cfg, [()] * 6, prefixes=[[], [5, 6], [], [], [7], []], key=jax.random.key(1))
     texts = [t.best.tokens.tolist() for t in found]
     assert texts[1][:2] == [5, 6]
     assert texts[4][:1] == [7]

@@ -86,12 +86,12 @@ def test_search_finds_fairseqs_hypotheses(case, golden, trained):
     values = {"max_length_a": 0.0, "max_length_b": 200}
     values |= {NAMES[name]: value for name, value in expected["settings"].items()}
     cfg = SearchConfig(**values, stop="fairseq")
-    params, cfg_model = trained
+    params, model = trained
     longest = cfg.max_length(src.shape[1])  # of the padded batch
     asked = request([longest] * len(src))
     found, attention = generate(
         (params,),
-        (cfg_model,),
+        (model,),
         PLAIN,
         structure_of(cfg),
         numbers_of(cfg),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.search import keys
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.forced import force
 from convs2s_jax.search.numbers import numbers_of
@@ -20,6 +22,7 @@ from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 RANDOM = np.random.default_rng(5)
 SOURCES = [RANDOM.integers(4, VOCABULARY, n) for n in RANDOM.integers(1, 8, 20)]  # of one width
+KEY = jax.random.key(0)
 OPTIONS = {
     "beam": {},
     "penalties": {
@@ -57,8 +60,12 @@ def same(ours, theirs, rtol=1e-5):
 @pytest.mark.parametrize("name", ["beam", "samples"])
 def test_number_of_devices_changes_nothing(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    one = translate(params, MODEL, cfg, SOURCES, rows=4, devices=jax.devices()[:1], attention=True)
-    three = translate(params, MODEL, cfg, SOURCES, rows=4, devices=jax.devices()[:3], attention=True)
+    one = translate(
+        params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=4), devices=jax.devices()[:1], attention=True
+    )
+    three = translate(
+        params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=4), devices=jax.devices()[:3], attention=True
+    )
     for x, y in zip(one, three, strict=True):
         for c, d in zip(x.candidates, y.candidates, strict=True):
             jax.tree.map(np.testing.assert_array_equal, dataclasses.astuple(c), dataclasses.astuple(d))
@@ -68,17 +75,20 @@ def test_number_of_devices_changes_nothing(params, name):
 def test_order_and_size_of_batches_change_nothing(params, name):
     """16 in a batch shrink to 8 and go on; 3 do not; reversed, each has other neighbours."""
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    together = translate(params, MODEL, cfg, SOURCES, rows=16, attention=True)
-    same(translate(params, MODEL, cfg, SOURCES, rows=3), together)
+    together = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=16), attention=True)
+    same(translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=3)), together)
     if not cfg.sampling:  # the noise of a sample is a function of the number of its sentence
-        same(translate(params, MODEL, cfg, SOURCES[::-1], rows=16, attention=True)[::-1], together)
-    same(translate(params, MODEL, cfg, SOURCES[5:8], first=5, rows=3), together[5:8])
+        same(translate(params, MODEL, cfg, SOURCES[::-1], batching=Batching(rows=16), attention=True)[::-1], together)
+    same(
+        translate(params, MODEL, cfg, SOURCES[5:8], key=keys.numbered(0, [5, 6, 7]), batching=Batching(rows=3)),
+        together[5:8],
+    )
 
 
 @pytest.mark.parametrize("name", drills_but(OPTIONS, kept=["beam"]))
 def test_score_reports_what_the_search_reported(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    found = translate(params, MODEL, cfg, SOURCES, rows=16, attention=True)
+    found = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=16), attention=True)
     pairs = [(source, c) for source, t in zip(SOURCES, found, strict=True) for c in t.candidates]
     scored = score(params, MODEL, cfg, [s for s, _ in pairs], [c.tokens for _, c in pairs], attention=True)
     for (source, c), again in zip(pairs, scored, strict=True):
@@ -130,7 +140,7 @@ def test_force_refuses_what_does_not_fit(params):
 def test_prefixes_and_phrases_are_kept(params):
     prefixes = [RANDOM.integers(4, VOCABULARY, i % 3) for i in range(len(SOURCES))]
     phrases = [[RANDOM.integers(4, VOCABULARY, 1)] if len(s) > 3 else [] for s in SOURCES]
-    found = translate(params, MODEL, SEARCH, SOURCES, prefixes=prefixes, phrases=phrases, rows=8)
+    found = translate(params, MODEL, SEARCH, SOURCES, prefixes=prefixes, phrases=phrases, batching=Batching(rows=8))
     for translation, prefix, wanted in zip(found, prefixes, phrases, strict=True):
         for candidate in translation.candidates:
             assert candidate.tokens[: len(prefix)].tolist() == prefix.tolist()
@@ -164,12 +174,12 @@ def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
     same(twice, translate(params, MODEL, cfg, SOURCES[:8]))
 
 
-def test_samples_are_functions_of_seed_and_number(params):
+def test_samples_are_functions_of_key_and_number(params):
     cfg = SearchConfig(sampling=True, beam_size=1, temperature=4.0, max_length_a=1.0, max_length_b=2)
-    again = translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=3)
-    same(translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=3, rows=2), again)
+    again = translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(3))
+    same(translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(3), batching=Batching(rows=2)), again)
     assert len({tuple(t.best.tokens.tolist()) for t in again}) > 4, "each number has its own noise"
-    other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, seed=4)
+    other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(4))
     assert [t.best.tokens.tolist() for t in again] != [t.best.tokens.tolist() for t in other]
 
 

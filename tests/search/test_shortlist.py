@@ -12,6 +12,7 @@ import pytest
 from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import shortlist as shortlists
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.shortlist import Shortlist, union_size
 from convs2s_jax.search.translate import translate
@@ -111,8 +112,8 @@ def test_the_widest_search_is_the_best_of_all_hypotheses_over_the_words_of_a_sen
 @pytest.mark.drill
 def test_a_shortlist_of_all_words_changes_nothing(params):
     everything = lexicon(each=VOCABULARY - 4)
-    alone = translate(params, MODEL, SEARCH, SOURCES, rows=16, attention=True)
-    found = translate(params, MODEL, SEARCH, SOURCES, rows=16, attention=True, shortlist=everything)
+    alone = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(rows=16), attention=True)
+    found = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(rows=16), attention=True, shortlist=everything)
     same(found, alone)
     for x, y in zip(found, alone, strict=True):
         np.testing.assert_allclose(x.best.token_scores, y.best.token_scores, rtol=1e-4, atol=1e-5)
@@ -124,14 +125,14 @@ def test_a_shortlist_of_all_words_changes_nothing(params):
 def test_neighbours_order_and_devices_change_nothing(params, small, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
     run = partial(translate, params, MODEL, cfg, shortlist=LEXICON)
-    together = run(SOURCES, rows=16)
-    same(run(SOURCES, rows=3), together)
-    same(run(SOURCES[::-1], rows=16)[::-1], together)
+    together = run(SOURCES, batching=Batching(rows=16))
+    same(run(SOURCES, batching=Batching(rows=3)), together)
+    same(run(SOURCES[::-1], batching=Batching(rows=16))[::-1], together)
     for source, translation in zip(SOURCES, together, strict=True):
         assert {w for c in translation.candidates for w in c.tokens.tolist()} <= allowed(source)
     if name == "beam":
-        same(run(SOURCES, rows=4, devices=jax.devices()[:3]), together)
-        same(run(SOURCES[:2], rows=4), together[:2])
+        same(run(SOURCES, batching=Batching(rows=4), devices=jax.devices()[:3]), together)
+        same(run(SOURCES[:2], batching=Batching(rows=4)), together[:2])
 
 
 @pytest.mark.drill
@@ -140,7 +141,9 @@ def test_prefixes_and_phrases_may_have_words_outside_the_shortlist(params, small
     odd = [random.permutation([w for w in range(4, VOCABULARY) if w not in allowed(s)])[:2] for s in SOURCES]
     prefixes, phrases = [words[:1] for words in odd], [[words[1:]] for words in odd]
     cfg = dataclasses.replace(SEARCH, max_length_b=6)
-    found = translate(params, MODEL, cfg, SOURCES, prefixes=prefixes, phrases=phrases, rows=16, shortlist=LEXICON)
+    found = translate(
+        params, MODEL, cfg, SOURCES, prefixes=prefixes, phrases=phrases, batching=Batching(rows=16), shortlist=LEXICON
+    )
     for source, words, translation in zip(SOURCES, odd, found, strict=True):
         tokens = translation.best.tokens.tolist()
         assert tokens[0] == words[0]

@@ -10,12 +10,13 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.classifier import model as classifier
 from convs2s_jax.models.classifier.model import ClassifierConfig
 from convs2s_jax.search import classify, translate
+from convs2s_jax.search.buckets import Batching
 from tests.helpers import drills_but
 from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 CLASSIFIER = ClassifierConfig(embedding_dim=8)
 SOURCES = [np.arange(4, 4 + n) for n in (5, 1, 9, 3)]
-SPREAD = {"rows": 2, "devices": jax.devices()[:2]}
+SPREAD = {"batching": Batching(rows=2), "devices": jax.devices()[:2]}
 
 
 def translated():

@@ -16,7 +16,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
-from convs2s_jax.search.buckets import batches, width_of
+from convs2s_jax.search.buckets import Batching, batches, width_of
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
@@ -48,7 +48,7 @@ def sources():
 
 @pytest.fixture(scope="module")
 def translations(params, sources):
-    return translate(params, MODEL, SEARCH, sources, rows=4)
+    return translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4))
 
 
 @pytest.mark.drill
@@ -97,7 +97,9 @@ def test_candidates_hold_arrays_of_their_own_lengths(params, sources):
     """Views would keep the arrays of their whole batch, padded, until a window of lines is written."""
     for nbest in (1, 2):
         for source, found in zip(
-            sources, translate(params, MODEL, SEARCH, sources, rows=4, attention=True, nbest=nbest), strict=True
+            sources,
+            translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4), attention=True, nbest=nbest),
+            strict=True,
         ):
             assert len(found.candidates) <= nbest
             for one in found.candidates if len(source) else ():
@@ -163,7 +165,7 @@ def test_wrong_models_are_refused_in_one_sentence(params):
         translate(params, SEARCH, MODEL, [[5]])
     with pytest.raises(TypeError, match=r"^cfg is a SearchConfig: expected ModelConfig$"):
         translate(params, SEARCH, SEARCH, [[5]])
-    with pytest.raises(TypeError, match=r"^params or cfg_model is a list: those of an ensemble are tuples"):
+    with pytest.raises(TypeError, match=r"^params or cfg is a list: those of an ensemble are tuples"):
         translate([params] * 2, [MODEL] * 2, SEARCH, [[5]])
 
 
@@ -224,19 +226,11 @@ def test_an_empty_source_has_no_prefix(params):
             translate(params, MODEL, SEARCH, [[]], **required)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nbest": 0}, "^nbest is 0: use 1 or more, or None for all that the search has$"),
-        ({"draws": [(0, 0)]}, "^there are 1 draws for 2 sentences: each needs a seed and a number$"),
-        ({"seed": -1}, r"^sentence 0 draws with seed -1 and number 0: use 0 to 2\^32 - 1 for both$"),
-        ({"draws": [(0, 0), (0, 2**32)]}, "^sentence 1 draws with seed 0 and number 4294967296: "),
-    ],
-    ids=str,
-)
-def test_odd_numbers_are_refused(params, options, message):
-    with pytest.raises(ValueError, match=message):
-        translate(params, MODEL, SEARCH, [[5], [6]], **options)
+def test_no_candidate_and_samples_without_a_key_are_refused(params):
+    with pytest.raises(ValueError, match=r"^nbest is 0: use 1 or more, or None for all that the search has$"):
+        translate(params, MODEL, SEARCH, [[5], [6]], nbest=0)
+    with pytest.raises(ValueError, match=r"^samples are drawn with random keys, and there is none"):
+        translate(params, MODEL, dataclasses.replace(SEARCH, sampling=True), [[5], [6]])
 
 
 def test_what_is_traced_is_refused(params):
@@ -252,6 +246,7 @@ def test_what_is_traced_is_refused(params):
         lambda: jax.grad(scored)(params, [[5]], [[6]]),
         lambda: jax.vmap(lambda row: scored(params, [[5]], [row]))(sources),
         lambda: jax.jit(lambda x: translate(params, MODEL, SEARCH, x)[0].best.score)(sources),
+        lambda: jax.jit(lambda k: translate(params, MODEL, SEARCH, [[5]], key=k)[0].best.score)(jax.random.key(0)),
         lambda: jax.jit(lambda x: translate(params, MODEL, SEARCH, [[5]], phrases=[[x]])[0].best.score)(sources[0]),
     ):
         with pytest.raises(TypeError, match=message):
@@ -260,19 +255,19 @@ def test_what_is_traced_is_refused(params):
 
 def test_progress_counts_every_sentence(params, sources):
     done = []
-    translate(params, MODEL, SEARCH, sources, rows=4, progress=done.append)
+    translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4), progress=done.append)
     assert sum(done) == len(sources)
 
 
 def test_a_second_run_compiles_nothing(params, sources, translations):
     before = generate._cache_size()
-    translate(params, MODEL, SEARCH, sources[::-1], rows=4)
+    translate(params, MODEL, SEARCH, sources[::-1], batching=Batching(rows=4))
     assert generate._cache_size() == before
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 9), st.integers(1, 1000))
 def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
-    plan = batches(lengths, rows=rows, tokens=tokens)
+    plan = batches(lengths, Batching(rows=rows, tokens=tokens))
     assert sorted(i for bucket in plan for i in bucket.indices) == list(range(len(lengths)))
     for bucket in plan:
         assert len(bucket.indices) <= bucket.rows <= rows
@@ -298,6 +293,6 @@ def test_a_single_batch_has_few_empty_rows():
 
 def test_a_batch_without_room_is_refused():
     with pytest.raises(ValueError, match="rows is 0 and tokens is 16384"):
-        batches([1], rows=0)
+        Batching(rows=0)
     with pytest.raises(ValueError, match="a length is below 1"):
         batches([1, 0])

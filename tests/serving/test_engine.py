@@ -5,6 +5,7 @@ import json
 import tarfile
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -174,7 +175,9 @@ def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
     assert len(compiled) == len(list(drawing.shapes()))
     lines, search = ["5 kilowatts", "at 12:30"], drawing.asked({"sampling": True, "temperature": 1.5})
     assert search.sampling
-    expected = {seed: translate(drawing.translator, search, lines, nbest=2, seed=seed) for seed in (0, 7)}
+    expected = {
+        seed: translate(drawing.translator, search, lines, nbest=2, key=jax.random.key(seed)) for seed in (0, 7)
+    }
     assert expected[0] != expected[7]
     mixed = [LineRequest(lines[1], 2, draw=(7, 1)), LineRequest(lines[0], 2, draw=(0, 0))]
     for requests, wanted in (

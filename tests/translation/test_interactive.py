@@ -119,7 +119,7 @@ def test_lines_are_numbered(talk):
 def test_samples_are_those_of_a_file(talk, translator):
     answers, _, _ = talk(["Norway\n", "Norway\n"], search={"sampling": True}, seed=3)
     search = Options(workdir=("a",), search={"sampling": True}).resolve(translator.cfg.search)
-    expected = library.translate(translator, search, ["Norway"] * 2, seed=3)
+    expected = library.translate(translator, search, ["Norway"] * 2, key=jax.random.key(3))
     assert answers == [f"{result.best.text}\n" for result in expected]
     assert answers[0] != answers[1]
 

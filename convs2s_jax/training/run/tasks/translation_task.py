@@ -13,6 +13,7 @@ from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
+from convs2s_jax.search import keys
 from convs2s_jax.search.memory import check_beam
 from convs2s_jax.search.translate import translate
 from convs2s_jax.training.batch import Batch, LossSums
@@ -96,7 +97,15 @@ def predict(
     lines: list[str] = []
     for part in distributed.local_rounds(len(split.src)):
         sources = [split.src[i] for i in part]
-        found = translate(whole, model, cfg.search, sources, devices=devices, progress=interrupts.check)
+        found = translate(
+            whole,
+            model,
+            cfg.search,
+            sources,
+            key=keys.numbered(0, part) if cfg.search.sampling else None,
+            devices=devices,
+            progress=interrupts.check,
+        )
         lines += [vocabularies.tgt.decode(translation.best.tokens.tolist()) for translation in found]
         interrupts.check_together()
     return distributed.collect(lines, len(split.src), name=name)

@@ -1,0 +1,56 @@
+"""The random keys of samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from convs2s_jax.search import keys
+
+
+def data(key):
+    return np.asarray(jax.random.key_data(key))
+
+
+def test_keys_of_numbered_sentences():
+    found = keys.numbered([3, 3, 2**32 - 1], [0, 2**32 - 1, 7])
+    pairs = [(3, 0), (3, 2**32 - 1), (2**32 - 1, 7)]
+    expected = [jax.random.fold_in(jax.random.key(seed), number) for seed, number in pairs]
+    np.testing.assert_array_equal(data(found), np.stack([data(key) for key in expected]))
+    np.testing.assert_array_equal(data(keys.numbered(3, range(5))), data(keys.checked(jax.random.key(3), 5)))
+    assert keys.numbered(3, []).shape == (0,)
+
+
+def test_rows_are_the_keys_of_their_sentences():
+    """Of another generator, too."""
+    own = jax.random.split(jax.random.key(1, impl="rbg"), 3)
+    chosen = keys.rows(keys.checked(own, 3), [2, None, 0])
+    assert jax.random.key_impl(chosen) == "rbg"
+    np.testing.assert_array_equal(data(chosen)[[0, 2]], data(own)[[2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: keys.numbered(-1, [0]), r"^sentence 0 draws with seed -1 and number 0: use 0 to 2\^32 - 1 for both$"),
+        (lambda: keys.numbered(0, [0, 2**32]), "^sentence 1 draws with seed 0 and number 4294967296: "),
+        (lambda: keys.checked(None, 2), r"^samples are drawn with random keys, .* give key=jax.random.key\(0\)"),
+        (lambda: keys.checked(jax.random.split(jax.random.key(0), 3), 2), r"^key has shape \(3,\): give one key, or"),
+    ],
+)
+def test_odd_keys_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_keys_of_the_old_kind_are_taken():
+    old, new = jax.random.PRNGKey(3), jax.random.key(3)
+    np.testing.assert_array_equal(data(keys.checked(old, 4)), data(keys.checked(new, 4)))
+    split = data(jax.random.split(new, 4))
+    np.testing.assert_array_equal(data(keys.checked(jax.random.split(old, 4), 4)), split)
+
+
+@pytest.mark.parametrize(("key", "kind"), [(3, "int"), (jnp.zeros(2), "float32")])
+def test_what_is_no_key_is_refused(key, kind):
+    with pytest.raises(TypeError, match=f"^key is {kind}: make it with jax.random.key$"):
+        keys.checked(key, 1)
