@@ -40,7 +40,7 @@ from convs2s_jax.training.run.prepare import Run, prepare
 from convs2s_jax.training.run.processes import distributed
 from convs2s_jax.training.run.processes.interrupts import Interrupts
 from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.training.run.programs.configured import loss_of
+from convs2s_jax.training.run.programs.configured import executed_loss
 from convs2s_jax.training.run.programs.run_programs import (
     begin_program,
     check_rules,
@@ -146,7 +146,7 @@ def open_run(
         ahead,
         stack.enter_context(profile),
         peak,
-        flops=counter(step, loss_of(cfg.model), state.params) if peak else lambda _: 0.0,
+        flops=counter(step, executed_loss(cfg, mesh), state.params) if peak else lambda _: 0.0,
         place=place,
     )
     return session, state, position

@@ -63,6 +63,12 @@ def loss_of(model: AnyModel, *, smoothing: float = 0.0, shards: int = 1) -> Loss
     return loss
 
 
+def executed_loss(cfg: Config, mesh: Mesh) -> Loss[Batch, LossSums]:
+    """The loss of a whole batch, with the forms of convolutions that updates on this mesh compute."""
+    model = _for_gradients(cfg.model, mesh, cfg.parallel, None)
+    return loss_of(model, smoothing=cfg.training.label_smoothing)
+
+
 def compile_configured(
     model: AnyModel,
     training: TrainingConfig,

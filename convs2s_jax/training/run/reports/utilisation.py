@@ -89,7 +89,7 @@ def counter(step: Step[Batch, LossSums], loss: Loss[Batch, LossSums], params: Tr
 
     Args:
       step: the update. With `parallel="pmap"` its program cannot be asked for, and that of the loss is traced.
-      loss: of a batch.
+      loss: of a batch, as the update computes it.
       params: trained parameters; they may be deleted afterwards.
     """
     params = placed(params, places(params))

@@ -14,7 +14,7 @@ from convs2s_jax.training.batch import Batch, LossSums
 from convs2s_jax.training.parallel import compile_steps
 from convs2s_jax.training.run import opening
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.training.run.programs.configured import compile_configured, loss_of
+from convs2s_jax.training.run.programs.configured import compile_configured, executed_loss, loss_of
 from convs2s_jax.training.run.programs.run_programs import compile_run, placed_state, program_key
 from convs2s_jax.training.run.reports.utilisation import PEAKS, counter, peak_flops
 from tests import tiny
@@ -98,10 +98,10 @@ def test_each_shape_is_traced_once_to_be_counted_and_computed():
 @pytest.mark.parametrize("parallel", ["shard_map", "pmap"])
 def test_each_way_to_spread_an_update_has_the_count_of_one_device(parallel):
     def counted(**options):
-        cfg = tiny.config(**options, model__execution__convolution="xla")  # that of pmap is counted as it is written
+        cfg = tiny.config(**options, training__label_smoothing=0.1)
         mesh, programs = meshes.make(cfg.mesh, parallel=cfg.parallel), program_key(cfg)
         params = placed_state(programs, mesh, source=V, target=V).params
-        return counter(compile_run(programs, mesh), loss_of(cfg.model), params)(BATCH)
+        return counter(compile_run(programs, mesh), executed_loss(cfg, mesh), params)(BATCH)
 
     assert counted(mesh__data=2, parallel=parallel) == counted(mesh__data=1)
 
