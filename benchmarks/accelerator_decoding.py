@@ -55,7 +55,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
     sources = [drawn.integers(FIRST, vocabulary, n) for n in lengths]
     attending = sum(cfg.decoder.attends(i) for i in range(len(cfg.decoder.layers)))
     for rows, params in itertools.product(sizes["together"], (floats, integers)):
-        batching = Batching(rows=rows, tokens=rows * 128, min_rows=rows)
+        batching = Batching(size=rows, tokens=rows * 128, min_rows=rows)
         find = partial(translate, params, cfg, search, batching=batching)
         plan = batches([n + 1 for n in lengths], batching)
         each = {bucket.shape: [sources[i] for i in bucket.indices] for bucket in plan}

@@ -143,12 +143,12 @@ def throughput(
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))
     with CompileCounter() as compiled:
-        translate(model.params, model.cfg, search, sources, batching=Batching(rows=rows), shortlist=shortlist)
+        translate(model.params, model.cfg, search, sources, batching=Batching(size=rows), shortlist=shortlist)
     rates, shares = [], []
     for _ in range(repeats):
         peak = product_rate(model.cfg.dtype)
         before = time.perf_counter()
-        found = translate(model.params, model.cfg, search, sources, batching=Batching(rows=rows), shortlist=shortlist)
+        found = translate(model.params, model.cfg, search, sources, batching=Batching(size=rows), shortlist=shortlist)
         rates.append(len(sources) / (time.perf_counter() - before))
         peak = max(peak, product_rate(model.cfg.dtype))
         steps = float(np.mean([len(t.best.tokens) + 1 for t in found]))

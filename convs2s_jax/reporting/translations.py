@@ -121,7 +121,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         sources,
         attention=False,
         key=keys.numbered(0, range(len(sources))) if search.sampling else None,
-        batching=Batching(rows=options.batch_size),
+        batching=Batching(size=options.batch_size),
     )
     found = Translations(
         numbers=tuple(numbers),

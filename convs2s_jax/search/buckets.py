@@ -1,9 +1,9 @@
 """Grouping sentences into batches of few shapes, with little padding and few compilations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import round_up
 from convs2s_jax.search.request import NO_AXES, Sizes
 
@@ -11,14 +11,14 @@ NARROWEST = 16
 """Columns of the narrowest arrays."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Batching:
     """How sentences are put into batches. Results do not depend on it; time, memory and compilations do.
 
     The lower bounds let small batches share a program that is compiled once.
 
     Attributes:
-      rows: most sentences in a batch.
+      size: most sentences in a batch.
       tokens: most source tokens in a batch, padding counted; a sentence longer than that has a batch of its own.
       min_width: source arrays are at least this wide.
       min_rows: a batch that is the only one has at least this many rows.
@@ -27,7 +27,7 @@ class Batching:
         if empty, those of `shortlist.union_size`.
     """
 
-    rows: int = 64
+    size: int = 64
     tokens: int = 16384
     min_width: int = NARROWEST
     min_rows: int = 1
@@ -35,8 +35,8 @@ class Batching:
     word_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.tokens < 1:
-            raise ValueError(f"rows is {self.rows} and tokens is {self.tokens}: both are 1 or more")
+        for name in ("size", "tokens", "min_width", "min_rows"):
+            check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: use 1 or more")
 
 
 DEFAULT_BATCHING = Batching()
@@ -75,7 +75,7 @@ def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> li
 
     Args:
       lengths: source length of each sentence, its end symbol counted; at least 1.
-      batching: rows, tokens and lower bounds of the arrays.
+      batching: how many sentences and tokens a batch has, and lower bounds of its arrays.
 
     Returns:
       Batches that hold every sentence once; among equal lengths in input order.
@@ -89,7 +89,7 @@ def batches(lengths: Sequence[int], batching: Batching = DEFAULT_BATCHING) -> li
     plan, begin = [], 0
     while begin < len(order):
         width = width_of(max(lengths[order[begin]], batching.min_width))
-        most = min(batching.rows, max(1, batching.tokens // width))
+        most = min(batching.size, max(1, batching.tokens // width))
         plan.append(Bucket(most, width, tuple(order[begin : begin + most])))
         begin += most
     if len(plan) == 1:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
@@ -35,7 +36,8 @@ class Request:
     keys: Array | None = None
 
 
-class Sizes(NamedTuple):
+@record(kw_only=False)
+class Sizes:
     """Axes of a request.
 
     Attributes:
@@ -55,7 +57,7 @@ NO_AXES = Sizes(0, 0, 0)
 
 def at_least(axes: Sizes, least: Sizes) -> Sizes:
     """Axes that are as large as both."""
-    return Sizes(*map(max, axes, least))
+    return Sizes(max(axes.prefix, least.prefix), max(axes.phrases, least.phrases), max(axes.phrase, least.phrase))
 
 
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:

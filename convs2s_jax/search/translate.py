@@ -174,7 +174,7 @@ def score(
     Args:
       params, cfg, search, attention, devices, progress: as in `translate`.
       sources, targets: token ids without the end symbol and padding, as many of both.
-      batching: its `rows` and `tokens` apply, the tokens of the longer side.
+      batching: its `size` and `tokens` apply, the tokens of the longer side.
 
     Returns:
       One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.

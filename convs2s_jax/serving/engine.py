@@ -178,7 +178,7 @@ class Engine:
             attention=key.attention,
             key=keys.numbered(*zip(*(line.draw for line in lines), strict=True)) if key.search.sampling else None,
             batching=Batching(
-                rows=rows,
+                size=rows,
                 tokens=rows * width,
                 min_rows=rows,
                 min_width=width,

@@ -18,7 +18,11 @@ MOST = Sizes(prefix=32, phrases=8, phrase=8)
 def axes_of(allow: Sequence[Allowed], *, prefix: bool, constraints: bool) -> Sizes:
     """Room for what a request has. With constraints there is room for prefixes too, where a server takes both."""
     prefix = prefix or (constraints and "prefixes" in allow)
-    return Sizes(MOST.prefix if prefix else 0, *(MOST[1:] if constraints else (0, 0)))
+    return Sizes(
+        prefix=MOST.prefix if prefix else 0,
+        phrases=MOST.phrases if constraints else 0,
+        phrase=MOST.phrase if constraints else 0,
+    )
 
 
 def kinds(allow: Sequence[Allowed]) -> tuple[Sizes, ...]:

@@ -92,7 +92,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
             attention=FORMATS[options.format].alignments,
             key=keys.numbered(options.seed or 0, [number]) if search.sampling else None,
             first=number,
-            batching=Batching(rows=1, min_width=WIDTH, word_sizes=word_sizes),
+            batching=Batching(size=1, min_width=WIDTH, word_sizes=word_sizes),
         )
         return result
 

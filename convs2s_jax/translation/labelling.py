@@ -159,7 +159,7 @@ def prompt(options: Options, *, tell: Tell, width: int) -> Prompt[Labelled]:
     classifier = of(trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell))
 
     def answer(number: int, line: str) -> Labelled:
-        return label(classifier, [line], first=number, batching=Batching(rows=1, min_width=width))[0]
+        return label(classifier, [line], first=number, batching=Batching(size=1, min_width=width))[0]
 
     def compile() -> None:
         answer(0, "1")

@@ -119,7 +119,7 @@ def _weights(
     """[A, T, S] of each pair, computed in batches of few shapes."""
     found = [np.zeros(0)] * len(src)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
-    for batch in batches(lengths, Batching(rows=ROWS, tokens=TOKENS)):
+    for batch in batches(lengths, Batching(size=ROWS, tokens=TOKENS)):
         sides = (
             pad_rows([() if i is None else side[i] for i in batch.padded], (batch.rows, batch.width))
             for side in (src, tgt)

@@ -202,7 +202,7 @@ class Options:
     @property
     def batching(self) -> Batching:
         """How lines are put into batches."""
-        return Batching(rows=self.batch_size, tokens=self.batch_tokens)
+        return Batching(size=self.batch_size, tokens=self.batch_tokens)
 
     @property
     def input_name(self) -> str:

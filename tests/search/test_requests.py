@@ -61,10 +61,24 @@ def same(ours, theirs, rtol=1e-5):
 def test_number_of_devices_changes_nothing(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
     one = translate(
-        params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=4), devices=jax.devices()[:1], attention=True
+        params,
+        MODEL,
+        cfg,
+        SOURCES,
+        key=KEY,
+        batching=Batching(size=4),
+        devices=jax.devices()[:1],
+        attention=True,
     )
     three = translate(
-        params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=4), devices=jax.devices()[:3], attention=True
+        params,
+        MODEL,
+        cfg,
+        SOURCES,
+        key=KEY,
+        batching=Batching(size=4),
+        devices=jax.devices()[:3],
+        attention=True,
     )
     for x, y in zip(one, three, strict=True):
         for c, d in zip(x.candidates, y.candidates, strict=True):
@@ -75,12 +89,15 @@ def test_number_of_devices_changes_nothing(params, name):
 def test_order_and_size_of_batches_change_nothing(params, name):
     """16 in a batch shrink to 8 and go on; 3 do not; reversed, each has other neighbours."""
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    together = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=16), attention=True)
-    same(translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=3)), together)
+    together = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=16), attention=True)
+    same(translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=3)), together)
     if not cfg.sampling:  # the noise of a sample is a function of the number of its sentence
-        same(translate(params, MODEL, cfg, SOURCES[::-1], batching=Batching(rows=16), attention=True)[::-1], together)
+        same(
+            translate(params, MODEL, cfg, SOURCES[::-1], batching=Batching(size=16), attention=True)[::-1],
+            together,
+        )
     same(
-        translate(params, MODEL, cfg, SOURCES[5:8], key=keys.numbered(0, [5, 6, 7]), batching=Batching(rows=3)),
+        translate(params, MODEL, cfg, SOURCES[5:8], key=keys.numbered(0, [5, 6, 7]), batching=Batching(size=3)),
         together[5:8],
     )
 
@@ -88,7 +105,7 @@ def test_order_and_size_of_batches_change_nothing(params, name):
 @pytest.mark.parametrize("name", drills_but(OPTIONS, kept=["beam"]))
 def test_score_reports_what_the_search_reported(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    found = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(rows=16), attention=True)
+    found = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=16), attention=True)
     pairs = [(source, c) for source, t in zip(SOURCES, found, strict=True) for c in t.candidates]
     scored = score(params, MODEL, cfg, [s for s, _ in pairs], [c.tokens for _, c in pairs], attention=True)
     for (source, c), again in zip(pairs, scored, strict=True):
@@ -140,7 +157,7 @@ def test_force_refuses_what_does_not_fit(params):
 def test_prefixes_and_phrases_are_kept(params):
     prefixes = [RANDOM.integers(4, VOCABULARY, i % 3) for i in range(len(SOURCES))]
     phrases = [[RANDOM.integers(4, VOCABULARY, 1)] if len(s) > 3 else [] for s in SOURCES]
-    found = translate(params, MODEL, SEARCH, SOURCES, prefixes=prefixes, phrases=phrases, batching=Batching(rows=8))
+    found = translate(params, MODEL, SEARCH, SOURCES, prefixes=prefixes, phrases=phrases, batching=Batching(size=8))
     for translation, prefix, wanted in zip(found, prefixes, phrases, strict=True):
         for candidate in translation.candidates:
             assert candidate.tokens[: len(prefix)].tolist() == prefix.tolist()
@@ -177,7 +194,10 @@ def test_an_ensemble_scores_by_the_mean_of_probabilities(params):
 def test_samples_are_functions_of_key_and_number(params):
     cfg = SearchConfig(sampling=True, beam_size=1, temperature=4.0, max_length_a=1.0, max_length_b=2)
     again = translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(3))
-    same(translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(3), batching=Batching(rows=2)), again)
+    same(
+        translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(3), batching=Batching(size=2)),
+        again,
+    )
     assert len({tuple(t.best.tokens.tolist()) for t in again}) > 4, "each number has its own noise"
     other = translate(params, MODEL, cfg, [SOURCES[0]] * 9, key=jax.random.key(4))
     assert [t.best.tokens.tolist() for t in again] != [t.best.tokens.tolist() for t in other]

@@ -112,8 +112,8 @@ def test_the_widest_search_is_the_best_of_all_hypotheses_over_the_words_of_a_sen
 @pytest.mark.drill
 def test_a_shortlist_of_all_words_changes_nothing(params):
     everything = lexicon(each=VOCABULARY - 4)
-    alone = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(rows=16), attention=True)
-    found = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(rows=16), attention=True, shortlist=everything)
+    alone = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(size=16), attention=True)
+    found = translate(params, MODEL, SEARCH, SOURCES, batching=Batching(size=16), attention=True, shortlist=everything)
     same(found, alone)
     for x, y in zip(found, alone, strict=True):
         np.testing.assert_allclose(x.best.token_scores, y.best.token_scores, rtol=1e-4, atol=1e-5)
@@ -125,14 +125,14 @@ def test_a_shortlist_of_all_words_changes_nothing(params):
 def test_neighbours_order_and_devices_change_nothing(params, small, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
     run = partial(translate, params, MODEL, cfg, shortlist=LEXICON)
-    together = run(SOURCES, batching=Batching(rows=16))
-    same(run(SOURCES, batching=Batching(rows=3)), together)
-    same(run(SOURCES[::-1], batching=Batching(rows=16))[::-1], together)
+    together = run(SOURCES, batching=Batching(size=16))
+    same(run(SOURCES, batching=Batching(size=3)), together)
+    same(run(SOURCES[::-1], batching=Batching(size=16))[::-1], together)
     for source, translation in zip(SOURCES, together, strict=True):
         assert {w for c in translation.candidates for w in c.tokens.tolist()} <= allowed(source)
     if name == "beam":
-        same(run(SOURCES, batching=Batching(rows=4), devices=jax.devices()[:3]), together)
-        same(run(SOURCES[:2], batching=Batching(rows=4)), together[:2])
+        same(run(SOURCES, batching=Batching(size=4), devices=jax.devices()[:3]), together)
+        same(run(SOURCES[:2], batching=Batching(size=4)), together[:2])
 
 
 @pytest.mark.drill
@@ -142,7 +142,14 @@ def test_prefixes_and_phrases_may_have_words_outside_the_shortlist(params, small
     prefixes, phrases = [words[:1] for words in odd], [[words[1:]] for words in odd]
     cfg = dataclasses.replace(SEARCH, max_length_b=6)
     found = translate(
-        params, MODEL, cfg, SOURCES, prefixes=prefixes, phrases=phrases, batching=Batching(rows=16), shortlist=LEXICON
+        params,
+        MODEL,
+        cfg,
+        SOURCES,
+        prefixes=prefixes,
+        phrases=phrases,
+        batching=Batching(size=16),
+        shortlist=LEXICON,
     )
     for source, words, translation in zip(SOURCES, odd, found, strict=True):
         tokens = translation.best.tokens.tolist()

@@ -16,7 +16,7 @@ from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 CLASSIFIER = ClassifierConfig(embedding_dim=8)
 SOURCES = [np.arange(4, 4 + n) for n in (5, 1, 9, 3)]
-SPREAD = {"batching": Batching(rows=2), "devices": jax.devices()[:2]}
+SPREAD = {"batching": Batching(size=2), "devices": jax.devices()[:2]}
 
 
 def translated():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
@@ -48,7 +49,7 @@ def sources():
 
 @pytest.fixture(scope="module")
 def translations(params, sources):
-    return translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4))
+    return translate(params, MODEL, SEARCH, sources, batching=Batching(size=4))
 
 
 @pytest.mark.drill
@@ -98,7 +99,7 @@ def test_candidates_hold_arrays_of_their_own_lengths(params, sources):
     for nbest in (1, 2):
         for source, found in zip(
             sources,
-            translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4), attention=True, nbest=nbest),
+            translate(params, MODEL, SEARCH, sources, batching=Batching(size=4), attention=True, nbest=nbest),
             strict=True,
         ):
             assert len(found.candidates) <= nbest
@@ -255,19 +256,19 @@ def test_what_is_traced_is_refused(params):
 
 def test_progress_counts_every_sentence(params, sources):
     done = []
-    translate(params, MODEL, SEARCH, sources, batching=Batching(rows=4), progress=done.append)
+    translate(params, MODEL, SEARCH, sources, batching=Batching(size=4), progress=done.append)
     assert sum(done) == len(sources)
 
 
 def test_a_second_run_compiles_nothing(params, sources, translations):
     before = generate._cache_size()
-    translate(params, MODEL, SEARCH, sources[::-1], batching=Batching(rows=4))
+    translate(params, MODEL, SEARCH, sources[::-1], batching=Batching(size=4))
     assert generate._cache_size() == before
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 9), st.integers(1, 1000))
 def test_every_sentence_is_in_one_batch_that_it_fits(lengths, rows, tokens):
-    plan = batches(lengths, Batching(rows=rows, tokens=tokens))
+    plan = batches(lengths, Batching(size=rows, tokens=tokens))
     assert sorted(i for bucket in plan for i in bucket.indices) == list(range(len(lengths)))
     for bucket in plan:
         assert len(bucket.indices) <= bucket.rows <= rows
@@ -292,7 +293,8 @@ def test_a_single_batch_has_few_empty_rows():
 
 
 def test_a_batch_without_room_is_refused():
-    with pytest.raises(ValueError, match="rows is 0 and tokens is 16384"):
-        Batching(rows=0)
+    for name in ("size", "tokens", "min_width", "min_rows"):
+        with pytest.raises(UserError, match=rf"^{name} is 0: use 1 or more$"):
+            Batching(**{name: 0})
     with pytest.raises(ValueError, match="a length is below 1"):
         batches([1, 0])

@@ -89,9 +89,9 @@ def test_prefixes_begin_and_constraints_occur(translator):
 def test_width_and_devices_change_nothing(translator, lines, found):
     assert len(jax.local_devices()) == 8
     one = library.translate(
-        translator, SEARCH, lines, nbest=3, devices=jax.local_devices()[:1], batching=Batching(rows=2)
+        translator, SEARCH, lines, nbest=3, devices=jax.local_devices()[:1], batching=Batching(size=2)
     )
-    all_of_them = library.translate(translator, SEARCH, lines, nbest=3, batching=Batching(rows=2))
+    all_of_them = library.translate(translator, SEARCH, lines, nbest=3, batching=Batching(size=2))
     assert one == all_of_them
     for wide, result in zip(
         library.translate(translator, SEARCH, lines, nbest=3, batching=Batching(min_width=48)), found, strict=True
