@@ -26,8 +26,8 @@ def members_of(
     """The members of an ensemble, be it of one, and the language model.
 
     Raises:
-      ValueError, TypeError: not one config for each, other records, or `search.lm_weight` without a language model, or
-        the reverse.
+      ValueError, TypeError: not one config for each, other records, `search.lm_weight` without a language model, or the
+        reverse, or a coverage penalty where a model has no attention to cover the source.
     """
     members = params if isinstance(params, tuple) else (params,)
     cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
@@ -48,6 +48,11 @@ def members_of(
         )
     if not search.lm_weight and len({c.reads_source for c in cfgs}) > 1:
         raise ValueError("lm_weight is 0, and a language model is among the models: give it a weight, or leave it out")
+    reading = [model for model in cfgs if model.reads_source]
+    if search.coverage_penalty and not (reading and all(model.attends for model in reading)):
+        raise ValueError(
+            f"coverage_penalty is {search.coverage_penalty}, and a model has no attention to cover the source: use 0"
+        )
     return members, cfgs
 
 

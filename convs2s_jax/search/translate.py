@@ -85,7 +85,7 @@ def translate(
       ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that are not as many
         as sources, that do not fit into a translation, or that are given for an empty source; sampling without a key,
         or with keys that are not as many; `nbest` below 1; a shortlist with sampling; `search.lm_weight` without a
-        language model, or the reverse.
+        language model, or the reverse; a coverage penalty without attention.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not of `jax.random.key`.
     """
     members, cfgs = members_of(params, cfg, search)
@@ -180,7 +180,8 @@ def score(
       One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
 
     Raises:
-      ValueError: numbers of sources and targets differ, or ids are outside the vocabulary, end symbols or padding.
+      ValueError: numbers of sources and targets differ, or ids are outside the vocabulary, end symbols or padding;
+        a coverage penalty without attention.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `force` takes them.
     """
     members, cfgs = members_of(params, cfg, search)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.models import encoder_decoder
@@ -17,8 +18,11 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
 from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
 from convs2s_jax.models.convs2s.layers import ConvLayer
+from convs2s_jax.models.no_encoder import NoEncoderConfig
 from convs2s_jax.search.buckets import Batching, batches, width_of
+from convs2s_jax.search.checks import members_of
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.forced import force
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import as_ids, check_ids, request
@@ -146,6 +150,22 @@ def test_longest_translation_fills_the_positions(params, sources):
     (translation,) = translate(params, MODEL, cfg, sources[:1])
     assert {len(c.tokens) for c in translation.candidates} == {MODEL.max_target - 1}
     assert np.isfinite(translation.best.score)
+
+
+def test_a_coverage_penalty_is_refused_unless_all_models_that_read_a_source_attend():
+    covered = dataclasses.replace(SEARCH, coverage_penalty=0.5)
+    decoder = {"kind": "recurrent", "units": 8, "out_dim": 8, "attention": "none"}
+    blind = build(ModelConfig, {"embedding_dim": 8, "encoder": {"kind": "recurrent", "units": 8}, "decoder": decoder})
+    lm = dataclasses.replace(
+        MODEL, encoder=NoEncoderConfig(), decoder=dataclasses.replace(MODEL.decoder, attention_layers=())
+    )
+    assert members_of(((), ()), (MODEL, lm), dataclasses.replace(covered, lm_weight=0.1)) == (((), ()), (MODEL, lm))
+    ids, rows = [np.array([5])], np.array([[5, EOS]])
+    for cfgs in ((MODEL, blind), (blind,), (lm,)):
+        models = tuple(() for _ in cfgs), cfgs, covered
+        for call, rest in ((translate, (ids,)), (score, (ids, ids)), (force, (rows, rows))):
+            with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, and a model has no attention to cover"):
+                call(*models, *rest)
 
 
 def test_a_model_in_float64_is_searched_with_a_coverage_penalty():
