@@ -71,6 +71,11 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
         raise UserError(f"{_name(path)} cannot be read: {why}; give the name of a text file") from error
 
 
+def without_end(line: str) -> str:
+    r"""A line without the \n, \r\n or \r at its end, as `read_lines` returns it."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
 def checksum_of(path: str | Path) -> str:
     """The checksum of a file's bytes as they are stored, packed or not.
 

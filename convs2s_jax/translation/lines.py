@@ -23,7 +23,7 @@ def translate(
     search: SearchConfig,
     lines: Sequence[str],
     *,
-    nbest: int = 1,
+    nbest: int | None = 1,
     prefix: Sequence[str] | None = None,
     constraints: Sequence[Sequence[str]] | None = None,
     replace_unk: bool = False,
@@ -41,7 +41,7 @@ def translate(
       translator: the model, or an ensemble.
       search: search options.
       lines: text; an empty line has an empty translation.
-      nbest: hypotheses per result; the best one does not depend on it.
+      nbest: hypotheses per result, None for all; the best one does not depend on it.
       prefix: for each line, words that its translation must begin with; "" for none.
       constraints: for each line, phrases that its translation must contain, in any order; see `encode_phrases`.
       replace_unk: replace unknown target words by source words.

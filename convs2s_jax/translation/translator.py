@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,12 @@ class Translator:
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         *,
         search: SearchConfig | None = None,
-        nbest: int = 1,
-        prefix: Sequence[str] | None = None,
-        constraints: Sequence[Sequence[str]] | None = None,
+        nbest: int | None = 1,
+        prefix: Iterable[str] | None = None,
+        constraints: Iterable[Iterable[str]] | None = None,
         replace_unk: bool = False,
         unk_dictionary: Mapping[str, str] | None = None,
         key: Key | None = None,
@@ -68,9 +68,10 @@ class Translator:
         """Translate lines of text: one result for each line, in their order, whose `best.text` is the translation.
 
         Args:
-          lines: text; an empty line has an empty translation.
+          lines: text; an empty line has an empty translation. A line break at the end is dropped, so that an open file
+            can be given.
           search: search options; None for those of the run (`cfg.search`).
-          nbest: hypotheses of each result, at most `search.beam_size`; the best one does not depend on it.
+          nbest: hypotheses of each result, at most `search.beam_size`; None for all. The best one does not change.
           prefix: for each line, words that its translation begins with; "" for none.
           constraints: for each line, phrases that its translation contains, in any order.
           replace_unk: replace unknown target words by source words.
@@ -79,19 +80,29 @@ class Translator:
           batching: how lines are put into batches.
 
         Raises:
-          TypeError: `lines` is a single string.
-          ValueError: prefix or constraints differ in number from the lines, or do not fit into a translation; sampling
-            without a key.
+          TypeError: `lines` is a single string, or a line is no str.
+          ValueError: a line has a line break inside; prefix or constraints differ in number from the lines; `nbest` is
+            beyond the beam; `replace_unk` or a coverage penalty without attention; `unk_dictionary` without
+            `replace_unk`; sampling without a key.
+          UserError: a prefix or constraint has a word outside the target vocabulary, does not fit into a translation,
+            or is given for an empty line.
         """
-        from convs2s_jax.translation import lines as text  # which imports this module
+        from convs2s_jax.translation import arguments  # these two import this module
+        from convs2s_jax.translation import lines as text
 
+        search = search or self.cfg.search
+        arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)
+        lines = arguments.texts_of("line", lines)
+        prefix = None if prefix is None else arguments.texts_of("prefix", prefix)
+        constraints = None if constraints is None else arguments.phrases_of(constraints)
+        arguments.check_required(self, search, lines, prefix=prefix, constraints=constraints)
         return text.translate(
             self,
-            search or self.cfg.search,
-            _listed(lines),
+            search,
+            lines,
             nbest=nbest,
-            prefix=None if prefix is None else _listed(prefix),
-            constraints=None if constraints is None else [_listed(phrases) for phrases in _listed(constraints)],
+            prefix=prefix,
+            constraints=constraints,
             replace_unk=replace_unk,
             unk_dictionary=unk_dictionary,
             key=key,
@@ -100,8 +111,8 @@ class Translator:
 
     def score(
         self,
-        lines: Sequence[str],
-        targets: Sequence[str],
+        lines: Iterable[str],
+        targets: Iterable[str],
         *,
         search: SearchConfig | None = None,
         batching: Batching = DEFAULT_BATCHING,
@@ -109,22 +120,23 @@ class Translator:
         """Score given translations: results with the scores that the search would report for their tokens.
 
         Args:
-          lines: source text.
+          lines: source text, as in `translate`.
           targets: text, one for each line. A text longer than the model's positions has score -inf and no tokens.
           search: temperature, penalties and normalisation; None for those of the run.
           batching: as in `translate`.
 
         Raises:
-          TypeError: `lines` or `targets` is a single string.
-          ValueError: the numbers of lines differ.
+          TypeError: `lines` or `targets` is a single string, or an entry is no str.
+          ValueError: the numbers of lines differ; a line break inside a line; a coverage penalty without attention.
         """
+        from convs2s_jax.translation import arguments
         from convs2s_jax.translation import lines as text
 
         return text.score(
             self,
             search or self.cfg.search,
-            _listed(lines),
-            _listed(targets),
+            arguments.texts_of("line", lines),
+            arguments.texts_of("target", targets),
             batching=batching,
         )
 
@@ -153,13 +165,6 @@ class Translator:
         return self.models if isinstance(self.models, tuple) else (self.models,)
 
 
-def _listed(lines: Sequence[Any]) -> Sequence[Any]:
-    """The lines, or phrases. Raises TypeError for a single string, which is a sequence of characters too."""
-    if isinstance(lines, str):
-        raise TypeError(f"expected a list of texts, got the string {lines[:40]!r}; put it in a list")
-    return lines
-
-
 def load(
     workdirs: Path | str | Sequence[Path | str],
     *,
@@ -182,9 +187,10 @@ def load(
 
     Raises:
       UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
-        or the members of an ensemble have different vocabularies.
+        or the members of an ensemble have different vocabularies; there is no workdir.
     """
     given = [workdirs] if isinstance(workdirs, Path | str) else workdirs
+    check(len(given) > 0, f"{given_as} names no workdir: give one, or several for an ensemble")
     for each in given:
         check_place(given_as, str(each), stores=False)
     places = [Path(each) for each in given]

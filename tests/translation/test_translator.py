@@ -88,9 +88,8 @@ def test_methods_hand_each_argument_on(translator, monkeypatch, name, given):
     monkeypatch.setattr(library, name, lambda *_, **options: options)
     method = getattr(translator, name)
     names = set(inspect.signature(method).parameters) - {"lines", "targets", "search"}
-    options = {one: object() for one in names - {"constraints"}}
-    if "constraints" in names:  # read on the way
-        options["constraints"] = [["a"]]
+    checked = {"prefix": ["5"], "constraints": [["5"]], "nbest": 2, "replace_unk": True, "unk_dictionary": {"a": "b"}}
+    options = {one: checked.get(one, object()) for one in names}
     assert method(*given, **options) == options
 
 
@@ -102,6 +101,11 @@ def test_a_string_in_place_of_lines_is_refused(translator):
     for required in ({"prefix": "ab"}, {"constraints": "ab"}, {"constraints": ["ab", []]}):
         with pytest.raises(TypeError, match=r"got the string 'ab'"):
             translator.translate(["April 4", "Norway"], **required)
+
+
+def test_an_ensemble_of_none_is_refused():
+    with pytest.raises(UserError, match=r"^--workdir names no workdir: give one, or several for an ensemble$"):
+        load([])
 
 
 def test_a_ready_translator_translates_and_scores_the_same(trained, other, sources):
