@@ -190,7 +190,7 @@ def program(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("translate", folder / "translate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    model = SimpleNamespace(translate=lambda lines, **_: [line[::-1] for line in lines])
+    model = SimpleNamespace(_translate=lambda lines, _nbest: [line[::-1] for line in lines])
     monkeypatch.setattr(module, "Model", lambda: model)
     monkeypatch.chdir(folder)
 
@@ -311,6 +311,27 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, convs2s, change, senten
         runtime.Model(copy)
 
 
+def test_a_line_break_at_the_end_of_a_line_is_no_part_of_it(convs2s):
+    model, lines = runtime.Model(convs2s[1]), ["5 kilowatts", "Norway and Spain", "5"]
+    expected = model.translate(lines)
+    assert model.translate(line + end for line, end in zip(lines, ("\n", "\r\n", "\r"), strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("April 4", "^lines is 'April 4', of type str: give a list of texts$"),
+        (b"5", "^lines is .*, of type bytes: give a list of texts$"),
+        (None, "^lines is 'None', of type NoneType: give a list of texts$"),
+        (["5", 6], "^line 2 is '6', of type int: give a str$"),
+        (["5", "6\n7\n"], "^line 2 has a line break: give each line as a text of its own$"),
+    ],
+)
+def test_what_is_no_list_of_lines_is_refused(lines, sentence, convs2s):
+    with pytest.raises(runtime.ExportError, match=sentence):
+        runtime.Model(convs2s[1]).translate(lines)
+
+
 @pytest.mark.parametrize("nbest", [0, 3])
 def test_no_other_number_of_hypotheses_than_the_search_has_can_be_asked_for(convs2s, nbest):
     with pytest.raises(runtime.ExportError, match=f"nbest is {nbest}: use 1 to 2"):
@@ -330,6 +351,14 @@ def test_an_output_that_is_there_is_not_overwritten(convs2s, tmp_path):
     with pytest.raises(UserError, match=r"--output=.*mine is there already"):
         exported(convs2s[0], tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_an_ensemble_is_not_exported(tmp_path):
+    with pytest.raises(UserError, match=r"^--workdir=a,b names several folders: one model is exported, no ensemble; "):
+        exported(Path("a,b"), tmp_path / "model")
+    (tmp_path / "a,b").mkdir()  # an old run whose name has a comma
+    with pytest.raises(UserError, match=r"a,b holds no config\.json"):
+        exported(tmp_path / "a,b", tmp_path / "model")
 
 
 def test_a_search_with_what_is_not_exported_is_refused(convs2s, tmp_path, monkeypatch):

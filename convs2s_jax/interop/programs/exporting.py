@@ -73,6 +73,10 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     """
     if order.output.exists():
         raise UserError(f"--output={order.output} is there already: give another folder, or remove it")
+    check(
+        "," not in str(order.workdir) or order.workdir.exists(),
+        f"--workdir={order.workdir} names several folders: one model is exported, no ensemble; give one of them",
+    )
     model = translator.load(order.workdir, steps=order.steps, tell=tell)
     check(
         model.reads_source,

@@ -76,8 +76,15 @@ class Model:
         self._params = jax.block_until_ready(params)
         self._programs: dict[tuple[int, int], Callable[..., Any]] = {}
 
-    def translate(self, lines: Sequence[str], *, nbest: int = 1) -> list[Any]:
-        """Translations of lines. With nbest above 1, a list of (score, text) for each, best first."""
+    def translate(self, lines: Iterable[str], *, nbest: int = 1) -> list[Any]:
+        """Translations of lines. With nbest above 1, a list of (score, text) for each, best first.
+
+        A line break at the end of a line is dropped, so that an open file can be given.
+        """
+        return self._translate(_texts(lines), nbest)
+
+    def _translate(self, lines: Sequence[str], nbest: int) -> list[Any]:
+        """`translate` of lines as they were read from a file, without their line breaks."""
         beams = self.manifest["search"]["beam_size"]
         if not 1 <= nbest <= beams:
             raise ExportError(f"nbest is {nbest}: use 1 to {beams}, the number of hypotheses that this export searches")
@@ -316,6 +323,20 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _texts(lines: Iterable[str]) -> list[str]:
+    """The lines without the line breaks at their ends. Raises ExportError for what is no list of lines."""
+    if isinstance(lines, str | bytes) or not isinstance(lines, Iterable):
+        raise ExportError(f"lines is {str(lines)[:40]!r}, of type {type(lines).__name__}: give a list of texts")
+    texts = []
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str):
+            raise ExportError(f"line {number} is {str(line)[:40]!r}, of type {type(line).__name__}: give a str")
+        texts.append(line.removesuffix("\n").removesuffix("\r"))
+        if "\n" in texts[-1]:
+            raise ExportError(f"line {number} has a line break: give each line as a text of its own")
+    return texts
+
+
 def _lines(path: str) -> list[str]:
     """The lines of a UTF-8 text, plain or gzipped; "-" is standard input. Raises ExportError where it is none."""
     name = "standard input" if path == "-" else path
@@ -427,7 +448,7 @@ def main() -> None:
     try:
         _check_output(options.output, options.input, Path(__file__).parent)
         lines = _lines(options.input)
-        results = Model().translate(lines, nbest=options.nbest)
+        results = Model()._translate(lines, options.nbest)
         if options.nbest > 1:
             results = [f"{i}\t{score}\t{text}" for i, found in enumerate(results) for score, text in found]
         _write(options.output, "".join(f"{result}\n" for result in results).encode("utf-8"))
