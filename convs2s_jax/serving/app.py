@@ -87,17 +87,13 @@ def _add_routes(app: FastAPI) -> None:
     async def translate(request: Request, asked: TranslationRequest) -> Response:
         """Translate lines. Lines of requests that arrive together share a batch, which changes no translation."""
         service: Service = request.app.state.service
-        begun, status = getattr(request.state, "arrived", time.monotonic()), 500
+        begun = getattr(request.state, "arrived", time.monotonic())
         try:
             answer = await _unless_gone(request, service.translate(asked))
-            status = 200
-        except HTTPException as error:
-            status = error.status_code
+        except Exception as error:  # one that is cancelled as the server ends is answered and counted by `Bounded`
+            count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
             raise
-        finally:
-            service.metrics.requests.labels(str(status)).inc()
-            if status in TAKEN:
-                service.metrics.seconds.observe(time.monotonic() - begun)
+        count_answer(service, 200, begun)
         return Response(answer, media_type="application/json")
 
     @app.get("/health")
@@ -172,6 +168,13 @@ def _add_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> JSONResponse:
         return JSONResponse({"error": "the server failed at this request; its log has the reason"}, 500)
+
+
+def count_answer(service: Service, status: int, begun: float) -> None:
+    """Count a request that `translate` had, and its time since `begun`."""
+    service.metrics.requests.labels(str(status)).inc()
+    if status in TAKEN:
+        service.metrics.seconds.observe(time.monotonic() - begun)
 
 
 def count(app: FastAPI, path: str, status: int) -> None:

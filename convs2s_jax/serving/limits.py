@@ -1,4 +1,4 @@
-"""Limits on requests before they are read as JSON: their size, and the time they take to arrive."""
+"""Limits on requests: their size, the time they take to arrive, and the time they have when the server ends."""
 
 import asyncio
 import time
@@ -8,18 +8,21 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from convs2s_jax.serving.service import RETRY
+
 DISCARDED = 16
 """How many times the largest size of a body is read and thrown away. A client that is still sending when its connection
 is closed may lose the answer, which says what is wrong."""
 
 
 class Bounded:
-    """An ASGI application whose requests have a largest size and have to arrive in time."""
+    """An ASGI application whose requests have a largest size, have to arrive in time, and end when the server does."""
 
     def __init__(
         self, app: ASGIApp, *, most: int, seconds: float, count: Callable[[str, int], None] = lambda *_: None
     ) -> None:
-        """Wrap `app`: bodies of more than `most` bytes get 413, those that take longer than `seconds` 408.
+        """Wrap `app`: bodies of more than `most` bytes get 413, those that take longer than `seconds` 408, and those
+        that are cancelled, because the server ends and waits no longer, 503.
 
         `count` is called with the path and the status of each refusal.
         """
@@ -29,6 +32,23 @@ class Bounded:
         """Read the body within the limits and hand it on, with the time of arrival as `arrived` of its state."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not begun:  # what is half sent cannot be taken back: its connection is closed
+                self._count(scope["path"], 503)
+                sentence = "the server is shutting down and could not finish this request in time: send it again"
+                await _refuse(503, sentence, scope, receive, send, retry=True)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`__call__` of a request that is not cancelled."""
         scope.setdefault("state", {})["arrived"] = time.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
@@ -91,6 +111,9 @@ def _replayed(data: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _refuse(status: int, sentence: str, scope: Scope, receive: Receive, send: Send) -> None:
-    response = JSONResponse({"error": sentence}, status, headers={"connection": "close"})
+async def _refuse(
+    status: int, sentence: str, scope: Scope, receive: Receive, send: Send, *, retry: bool = False
+) -> None:
+    headers = {"connection": "close"} | ({"retry-after": str(RETRY)} if retry else {})
+    response = JSONResponse({"error": sentence}, status, headers=headers)
     await response(scope, receive, send)

@@ -156,7 +156,9 @@ class Service:
 def _check_lines(name: str, texts: Sequence[str]) -> None:
     """Refuse texts that are no lines."""
     for number, text in enumerate(texts, 1):
-        check("\n" not in text, f"{name} {number} has a line break: give each line as one of lines")
+        check(
+            "\n" not in text and "\r" not in text, f"{name} {number} has a line break: give each line as one of lines"
+        )
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:

@@ -64,6 +64,7 @@ def test_nbest_alignment_and_attention_are_given_on_request():
         ({"lines": "a"}, 422, "lines: input should be a valid list"),
         ({}, 422, "lines: field required"),
         ({"lines": ["a", "b\nc"]}, 422, "line 2 has a line break"),
+        ({"lines": ["a", "b\r"]}, 422, "line 2 has a line break"),
         ({"lines": ["a " * 40]}, 422, "line 1 is too long"),
         ({"lines": ["a"] * 300}, 422, "lines has 300 lines: this server takes up to 256"),
         ({"lines": ["fail"]}, 500, "the server failed at this request"),

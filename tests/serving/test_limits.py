@@ -1,11 +1,13 @@
-"""Bodies that are too large, or do not arrive, are refused, and refusals are counted."""
+"""Requests that are too large, do not arrive, or outlast the server are refused, and refusals are counted."""
 
 import asyncio
 
 import pytest
 
+from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.serving.limits import Bounded
 from convs2s_jax.serving.options import ServeOptions
-from tests.serving.reversing import talk
+from tests.serving.reversing import Model, Reversing, talk
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,61 @@ def test_a_body_that_does_not_arrive_is_given_up():
     status, metrics = talk(work, options=ServeOptions(workdir=("w",), timeout=0.2))
     assert status == 408
     assert 'convs2s_requests_total{status="408"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_request_that_the_ending_server_does_not_wait_for_gets_503(arrived):
+    """Uvicorn cancels its task, whether the body is read or not."""
+    engine, reading = Reversing(Model(), SearchConfig(beam_size=2), (2, 1), 64, 32), asyncio.Event()
+
+    async def stuck():
+        yield b"{"
+        reading.set()
+        await asyncio.Event().wait()
+
+    async def work(client):
+        body = {"json": {"lines": ["slow"]}} if arrived else {"content": stuck()}
+        asked = asyncio.create_task(client.post("/translate", **body))
+        await (asyncio.to_thread(engine.begun.acquire, timeout=15) if arrived else reading.wait())
+        asked.cancel()
+        try:
+            return await asked, (await client.get("/metrics")).text
+        finally:
+            engine.event.set()
+
+    answer, metrics = talk(work, engine=engine)
+    assert (answer.status_code, answer.headers["retry-after"], answer.headers["connection"]) == (503, "1", "close")
+    assert answer.json() == {
+        "error": "the server is shutting down and could not finish this request in time: send it again"
+    }
+    assert [line for line in metrics.splitlines() if line.startswith("convs2s_requests_total")] == [
+        'convs2s_requests_total{status="503"} 1.0'
+    ]
+
+
+def test_an_answer_that_has_begun_when_the_server_ends_is_left_as_it_is():
+    sent, counted = [], []
+
+    async def slow(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200})
+        await asyncio.Event().wait()
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message["type"])
+
+    async def main():
+        bounded = Bounded(slow, most=9, seconds=60, count=lambda *refusal: counted.append(refusal))
+        task = asyncio.create_task(bounded({"type": "http", "path": "/", "headers": []}, receive, send))
+        while not sent:
+            await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(main())
+    assert (sent, counted) == (["http.response.start"], [])
 
 
 def test_metrics_count_requests_that_are_refused_before_they_are_read():
