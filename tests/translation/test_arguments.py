@@ -83,3 +83,9 @@ def test_what_needs_attention_is_refused_without_it(translator):
     for call in (lambda: blind.translate(["5"], search=covered), lambda: blind.score(["5"], ["5"], search=covered)):
         with pytest.raises(ValueError, match=r"^coverage_penalty is 0\.5, and a model has no attention to cover the"):
             call()
+
+
+def test_all_hypotheses_are_given_where_no_number_is(translator):
+    both = library.translate(translator, SEARCH, ["5"], nbest=2)
+    assert translator.translate(["5"], search=SEARCH, nbest=None) == both
+    assert len(both[0].hypotheses) == 2
