@@ -69,7 +69,8 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.data.text_files import read_lines
     from convs2s_jax.training.run import run_folder
-    from convs2s_jax.translation import attention_figure, inputs, layer_attention, trained, translator
+    from convs2s_jax.translation import attention_figure, layer_attention, trained, translator
+    from convs2s_jax.translation.jobs import inputs
 
     compiled_programs.keep(os.environ)
     workdir = Path(options.workdir)

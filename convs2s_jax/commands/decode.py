@@ -15,7 +15,7 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.core.fields import fields_of
 from convs2s_jax.core.literals import written
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs.options import Options
 
 ABOUT = """
 Translate text, or label it:
@@ -85,7 +85,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     given = options(values, overrides)
     # imported here, since they take a second, which help and mistakes in the flags need not wait for
     from convs2s_jax.core import compiled_programs
-    from convs2s_jax.translation import decoding, interactive, remote
+    from convs2s_jax.translation.jobs import decoding, interactive, remote
 
     compiled_programs.keep(os.environ)
     with remote.localised(given, tell) as (local, say):

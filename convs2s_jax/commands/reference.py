@@ -10,7 +10,7 @@ from convs2s_jax.core.config import to_dict
 from convs2s_jax.core.fields import Field, fields_of, summary, type_text
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.processes.rendezvous import Processes
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs.options import Options
 
 OUTLINE = """
 Every field of the configuration is a flag: --config.model.dropout=0.3. The sections are --config.data, --config.model,

@@ -22,7 +22,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import trained
 from convs2s_jax.translation import translator as translators
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.trained import Trained
 
 Tell = Callable[[str], None]

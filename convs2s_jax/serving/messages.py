@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from convs2s_jax.translation.formats import record
+from convs2s_jax.translation.jobs.formats import record
 from convs2s_jax.translation.results import Result
 
 SEARCH = (

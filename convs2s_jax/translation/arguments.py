@@ -7,7 +7,7 @@ from convs2s_jax.core.errors import shown
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import inputs
+from convs2s_jax.translation.jobs import inputs
 from convs2s_jax.translation.translator import Translator
 
 

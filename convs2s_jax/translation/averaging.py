@@ -14,7 +14,7 @@ from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.programs.configured import state_of
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.output import check_not_of_run
+from convs2s_jax.translation.jobs.output import check_not_of_run
 from convs2s_jax.translation.trained import Steps
 
 

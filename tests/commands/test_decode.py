@@ -6,7 +6,7 @@ from convs2s_jax.commands import decode
 from convs2s_jax.core import command_line
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs.options import Options
 
 
 def options(*arguments):

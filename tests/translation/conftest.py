@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation import decoding
+from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.translator import Translator, load
 from tests import tiny
 from tests.translation.desk import Desk

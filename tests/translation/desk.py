@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from unittest import mock
 
-from convs2s_jax.translation import decoding, resuming
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs import decoding, resuming
+from convs2s_jax.translation.jobs.options import Options
 
 
 class Desk:

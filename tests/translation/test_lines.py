@@ -18,8 +18,8 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.candidates import UNSCORED, Translation
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import inputs
 from convs2s_jax.translation import lines as library
+from convs2s_jax.translation.jobs import inputs
 
 SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
 

@@ -12,9 +12,10 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import lexicon, parallel_text, vocabulary
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import prepare, run_folder
-from convs2s_jax.translation import decoding, shortlists
+from convs2s_jax.translation import shortlists
+from convs2s_jax.translation.jobs import decoding
+from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.lines import translate
-from convs2s_jax.translation.options import Options
 from tests.processes import called
 from tests.translation.conftest import LINES
 

@@ -31,7 +31,7 @@ from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation import translator
-from convs2s_jax.translation.options import check_search
+from convs2s_jax.translation.jobs.options import check_search
 from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 

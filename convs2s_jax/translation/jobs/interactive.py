@@ -15,11 +15,11 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import decoding, inputs, labelling
-from convs2s_jax.translation.formats import FORMATS
-from convs2s_jax.translation.job import MakePrompt, Prompt, Tell
+from convs2s_jax.translation.jobs import decoding, inputs, labelling
+from convs2s_jax.translation.jobs.formats import FORMATS
+from convs2s_jax.translation.jobs.job import MakePrompt, Prompt, Tell
+from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.lines import translate
-from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 
 WIDTH = 64

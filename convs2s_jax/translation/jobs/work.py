@@ -9,9 +9,10 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import inputs, resuming, trained
-from convs2s_jax.translation.job import Tell
-from convs2s_jax.translation.options import Options, check_read_once
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.jobs import inputs, resuming
+from convs2s_jax.translation.jobs.job import Tell
+from convs2s_jax.translation.jobs.options import Options, check_read_once
 from convs2s_jax.translation.translator import Translator
 
 

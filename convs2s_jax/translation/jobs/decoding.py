@@ -14,15 +14,16 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import inputs, labelling, output, resuming, shortlists
-from convs2s_jax.translation.formats import FORMATS, Format
-from convs2s_jax.translation.job import Job, MakeJob, Tell
+from convs2s_jax.translation import shortlists
+from convs2s_jax.translation.jobs import inputs, labelling, output, resuming
+from convs2s_jax.translation.jobs.formats import FORMATS, Format
+from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell
+from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.work import Work, made_of, read_work
 from convs2s_jax.translation.lines import score, translate
-from convs2s_jax.translation.options import Options
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import moved
 from convs2s_jax.translation.translator import Translator, fuse, load, precomputed
-from convs2s_jax.translation.work import Work, made_of, read_work
 
 
 def decode(options: Options, *, tell: Tell) -> None:

@@ -10,8 +10,9 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
-from convs2s_jax.translation import decoding, lines, output, translator
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation import lines, translator
+from convs2s_jax.translation.jobs import decoding, output
+from convs2s_jax.translation.jobs.options import Options
 from tests.helpers import drills_but
 from tests.translation.conftest import LINES
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from convs2s_jax.translation.formats import Format, Written, read_records, read_text
+from convs2s_jax.translation.jobs.formats import Format, Written, read_records, read_text
 
 
 @dataclasses.dataclass(frozen=True)

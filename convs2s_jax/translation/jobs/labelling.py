@@ -18,11 +18,12 @@ from convs2s_jax.metrics import labels
 from convs2s_jax.models.classifier.model import ClassifierConfig, ClassifierParams
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
-from convs2s_jax.translation import inputs, resuming, trained
-from convs2s_jax.translation.job import Job, Prompt, Tell
-from convs2s_jax.translation.label_formats import LABEL_FORMATS, Choice, Labelled
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.jobs import inputs, resuming
+from convs2s_jax.translation.jobs.job import Job, Prompt, Tell
+from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
+from convs2s_jax.translation.jobs.options import Options, flags
 from convs2s_jax.translation.lines import encode
-from convs2s_jax.translation.options import Options, flags
 from convs2s_jax.translation.trained import Trained
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from convs2s_jax.core import checksums, files
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation import resuming
+from convs2s_jax.translation.jobs import resuming
 from tests import tiny
 from tests.helpers import drills_but
 from tests.translation.conftest import LINES

@@ -14,9 +14,9 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.stores import store_copy
-from convs2s_jax.translation import output, resuming
-from convs2s_jax.translation.job import Tell
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs import output, resuming
+from convs2s_jax.translation.jobs.job import Tell
+from convs2s_jax.translation.jobs.options import Options
 
 FILES = ("input", "prefix", "constraints", "score", "unk_dictionary", "shortlist")
 """Options that name a file to read; --reference names several."""

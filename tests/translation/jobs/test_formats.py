@@ -6,7 +6,7 @@ import math
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation.formats import FORMATS
+from convs2s_jax.translation.jobs.formats import FORMATS
 from convs2s_jax.translation.results import Hypothesis, Result
 
 LN2 = math.log(2)

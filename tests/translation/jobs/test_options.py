@@ -7,7 +7,7 @@ import pytest
 
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs.options import Options
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.classifier.model import logits
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation import decoding as job
-from convs2s_jax.translation import interactive, labelling, trained
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.jobs import decoding as job
+from convs2s_jax.translation.jobs import interactive, labelling
+from convs2s_jax.translation.jobs.options import Options
 from tests import tiny
 from tests.helpers import drills_but
 

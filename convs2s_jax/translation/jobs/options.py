@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from convs2s_jax.core.config import build, check, to_dict
+from convs2s_jax.core.config import LARGEST, build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.search.buckets import Batching
@@ -202,7 +202,7 @@ class Options:
     @property
     def batching(self) -> Batching:
         """How lines are put into batches."""
-        return Batching(size=self.batch_size, tokens=self.batch_tokens)
+        return Batching(size=min(self.batch_size, LARGEST), tokens=min(self.batch_tokens, LARGEST))
 
     @property
     def input_name(self) -> str:

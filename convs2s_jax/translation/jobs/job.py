@@ -6,9 +6,9 @@ R is the result of a line: a translation or a label.
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from convs2s_jax.translation.formats import Format
-from convs2s_jax.translation.options import Options
-from convs2s_jax.translation.resuming import MadeOf
+from convs2s_jax.translation.jobs.formats import Format
+from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.resuming import MadeOf
 
 Tell = Callable[[str], None]
 
@@ -41,7 +41,7 @@ R = TypeVar("R", bound=LineResult)
 
 
 class Job(NamedTuple, Generic[R]):
-    """Work on a file (`translation.decoding`).
+    """Work on a file (`translation.jobs.decoding`).
 
     Attributes:
       name: name of the source, for messages.
@@ -64,7 +64,7 @@ class Job(NamedTuple, Generic[R]):
 
 
 class Prompt(NamedTuple, Generic[R]):
-    """Work on typed lines (`translation.interactive`).
+    """Work on typed lines (`translation.jobs.interactive`).
 
     Attributes:
       style: how a result is written.

@@ -10,9 +10,9 @@ import pytest
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data import corpora, parallel_text
 from convs2s_jax.training.run.loop import train
-from convs2s_jax.translation import decoding as job
-from convs2s_jax.translation import interactive
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation.jobs import decoding as job
+from convs2s_jax.translation.jobs import interactive
+from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.translator import load
 from tests import tiny
 

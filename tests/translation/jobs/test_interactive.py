@@ -13,9 +13,10 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import shortlist
 from convs2s_jax.search.shortlist import Shortlist
 from convs2s_jax.training.run.programs.compilations import CompileCounter
-from convs2s_jax.translation import interactive, shortlists
 from convs2s_jax.translation import lines as library
-from convs2s_jax.translation.options import Options
+from convs2s_jax.translation import shortlists
+from convs2s_jax.translation.jobs import interactive
+from convs2s_jax.translation.jobs.options import Options
 from tests.helpers import drills_but
 
 

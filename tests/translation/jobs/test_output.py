@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.translation import output
-from convs2s_jax.translation.output import can_be_resumed, check_writable, held_interrupts, opened
+from convs2s_jax.translation.jobs import output
+from convs2s_jax.translation.jobs.output import can_be_resumed, check_writable, held_interrupts, opened
 
 OLD = "old 1\nold 2\n"
 

@@ -14,7 +14,7 @@ from convs2s_jax.data.words import WordList
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.search import memory
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import inputs as requests
+from convs2s_jax.translation.jobs import inputs as requests
 
 SEARCH = SearchConfig(max_length_a=0.0, max_length_b=4)
 LINES = ["1 2", "", "3"]

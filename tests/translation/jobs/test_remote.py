@@ -6,11 +6,12 @@ from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.training.run.stores import store_copy
-from convs2s_jax.translation import remote, shortlists
+from convs2s_jax.translation import shortlists
 from convs2s_jax.translation import trained as trained_model
-from convs2s_jax.translation.decoding import decode
-from convs2s_jax.translation.options import Options
-from convs2s_jax.translation.resuming import SUFFIX
+from convs2s_jax.translation.jobs import remote
+from convs2s_jax.translation.jobs.decoding import decode
+from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.jobs.resuming import SUFFIX
 from tests import tiny
 from tests.stores import bucket  # noqa: F401  (a fixture)
 
@@ -89,7 +90,7 @@ def test_what_is_written_so_far_is_in_the_store_when_an_interrupt_ends_it(bucket
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("convs2s_jax.translation.decoding.report", interrupted)
+    monkeypatch.setattr("convs2s_jax.translation.jobs.decoding.report", interrupted)
     with pytest.raises(KeyboardInterrupt):
         decoded()
     assert stores.read("gs://bucket/out") == here
