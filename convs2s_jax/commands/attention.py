@@ -69,7 +69,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.data.text_files import read_lines
     from convs2s_jax.training.run import run_folder
-    from convs2s_jax.translation import attention_figure, layer_attention, trained, translator
+    from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
     from convs2s_jax.translation.jobs import inputs
 
     compiled_programs.keep(os.environ)
@@ -84,7 +84,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     targets = None
     if options.targets:
         targets = inputs.read_parallel(options.targets, lines, name=name, what="translation")
-        inputs.check_targets(translator.of(found), options.targets, targets)
+        fit.check_targets(translator.of(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
     check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; give a source on each line")
     for i in sorted({*range(len(lines))} - {*real}):

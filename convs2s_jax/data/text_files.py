@@ -68,7 +68,7 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
             return _lines(_pieces(file, path), path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"{_name(path)} cannot be read: {why}; give the name of a text file") from error
+        raise UserError(f"{name_of(path)} cannot be read: {why}; give the name of a text file") from error
 
 
 def without_end(line: str) -> str:
@@ -115,14 +115,14 @@ def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
         except UnicodeDecodeError as error:
             line = len(lines) + error.object.count(b"\n", 0, error.start) + 1
             raise UserError(
-                f"{_name(path)}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
+                f"{name_of(path)}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file, "
                 "for example with iconv -t utf-8"
             ) from error
         first, *others = (rest + text if lines or rest else text.removeprefix("\ufeff")).split("\n")
         if len(first) > LONGEST:
             raise UserError(
-                f"{_name(path)}, line {len(lines) + 1} has more than {LONGEST:,} characters: give a text file, with a "
-                "sentence on each line"
+                f"{name_of(path)}, line {len(lines) + 1} has more than {LONGEST:,} characters: give a text file, with "
+                "a sentence on each line"
             )
         lines += [first, *others][:-1]
         rest = others[-1] if others else first
@@ -131,7 +131,8 @@ def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _name(path: str | Path) -> str:
+def name_of(path: str | Path) -> str:
+    """The name of a file, for messages."""
     return "standard input" if str(path) == "-" else str(path)
 
 
@@ -141,7 +142,7 @@ def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
     packed.first = first = file.read(_CHUNK)
     for how, beginning in _OTHERS.items():
         if beginning.match(first):
-            raise UserError(compressed(_name(path), how))
+            raise UserError(compressed(name_of(path), how))
     named = Path(path).suffix == ".gz"
     if not first.startswith(_GZIP) and not named:
         while data := packed.read(_CHUNK):
@@ -157,13 +158,13 @@ def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
                 unpacked += len(data)
                 if unpacked > max(_BOMB, _RATIO * packed.count):
                     raise UserError(
-                        f"{_name(path)} unpacks to more than {_RATIO} times its size, as no text does: if it is one, "
+                        f"{name_of(path)} unpacks to more than {_RATIO} times its size, as no text does: if it is one, "
                         "unpack it yourself"
                     )
                 yield data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
-            f"{_name(path)} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
+            f"{name_of(path)} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
         ) from error
     yield b""
 

@@ -8,8 +8,7 @@ from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
-from convs2s_jax.translation import shortlists, translator
-from convs2s_jax.translation.jobs import inputs
+from convs2s_jax.translation import fit, shortlists, translator
 from convs2s_jax.translation.jobs.options import check_search
 
 
@@ -49,7 +48,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     sizes = options.beam_sizes or (search.beam_size,)
     for size in sizes:
         one = with_beam(search, size)
-        inputs.check_memory(model, one, options.batch_size)
+        fit.check_memory(model, one, options.batch_size)
     search = with_beam(search, sizes[0])
     if options.shortlist:
         model = replace(model, shortlist=shortlists.load(Path(options.shortlist), model.vocabularies))

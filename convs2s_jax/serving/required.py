@@ -6,7 +6,7 @@ from typing import Literal
 from convs2s_jax.core.config import check
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.request import NO_AXES, Sizes
-from convs2s_jax.translation.jobs import inputs
+from convs2s_jax.translation import fit
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.translator import Translator
 
@@ -62,7 +62,7 @@ def checked(
             given is None or len(given) == len(lines),
             f"{field} has {len(given or ())} entries and lines {len(lines)}: give one for each line, be it empty",
         )
-    inputs.check_fit(
+    fit.check_fit(
         translator,
         search,
         lines,

@@ -7,8 +7,8 @@ from convs2s_jax.core.errors import shown
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.models.checks import check_config
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation.jobs import inputs
-from convs2s_jax.translation.translator import Translator
+from convs2s_jax.translation import fit
+from convs2s_jax.translation.loaded import LoadedModel
 
 
 def texts_of(name: str, given: Iterable[str]) -> list[str]:
@@ -39,7 +39,7 @@ def phrases_of(given: Iterable[Iterable[str]]) -> list[list[str]]:
 
 
 def check_required(
-    translator: Translator,
+    translator: LoadedModel,
     search: SearchConfig,
     lines: Sequence[str],
     *,
@@ -50,14 +50,14 @@ def check_required(
 
     Raises:
       ValueError: there is not one for each line.
-      UserError: see `inputs.check_fit`.
+      UserError: see `fit.check_fit`.
     """
     for name, given in (("prefix", prefix), ("constraints", constraints)):
         if given is not None and len(given) != len(lines):
             raise ValueError(
                 f"{name} has {len(given)} entries and lines {len(lines)}: give one for each line, be it empty"
             )
-    inputs.check_fit(
+    fit.check_fit(
         translator,
         search,
         lines,
@@ -67,7 +67,7 @@ def check_required(
 
 
 def check_options(
-    translator: Translator,
+    translator: LoadedModel,
     search: SearchConfig,
     *,
     nbest: int | None,

@@ -11,15 +11,15 @@ from convs2s_jax.search import translate as search_of
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.alignment import is_unspaced
+from convs2s_jax.translation.loaded import LoadedModel
 from convs2s_jax.translation.results import Result, describe
-from convs2s_jax.translation.translator import Translator
 
 BREAK = "\u3002"
 """The ideographic full stop: a sub-word seldom reaches from it into the text behind."""
 
 
 def translate(
-    translator: Translator,
+    translator: LoadedModel,
     search: SearchConfig,
     lines: Sequence[str],
     *,
@@ -83,7 +83,7 @@ def translate(
 
 
 def score(
-    translator: Translator,
+    translator: LoadedModel,
     search: SearchConfig,
     lines: Sequence[str],
     targets: Sequence[str],

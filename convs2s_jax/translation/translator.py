@@ -20,37 +20,16 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.shortlist import Shortlist
-from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.inputs.dataset import Known
-from convs2s_jax.translation import trained
+from convs2s_jax.translation import arguments, trained
+from convs2s_jax.translation import lines as text
+from convs2s_jax.translation.loaded import LoadedModel
 from convs2s_jax.translation.results import Result
 from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 
 @dataclasses.dataclass(frozen=True)
-class Translator:
-    """A model for decoding, or an ensemble of several.
-
-    Attributes:
-      cfg: configuration of the run; for an ensemble, of the first member, whose search options and corpus are used.
-      models: the model configuration, or a tuple of the members'; a language model (`fuse`) comes last.
-      params: merged parameters, or a tuple with those of each model.
-      vocabularies: vocabularies shared by all members.
-      steps: for each member, the steps of the checkpoints whose mean its parameters are.
-      fingerprints: digest of each member, the language model last (`Trained.fingerprint`).
-      splits: as of `Trained`; for an ensemble, of the first member.
-      shortlist: words that translations may use (`translation.shortlists`); None for all words.
-    """
-
-    cfg: Config
-    models: ModelConfig | tuple[ModelConfig, ...]
-    params: Params | tuple[Params, ...]
-    vocabularies: Vocabularies
-    steps: tuple[tuple[int, ...], ...]
-    fingerprints: tuple[str, ...] = ()
-    splits: Mapping[str, Known] = dataclasses.field(default_factory=dict)
-    shortlist: Shortlist | None = None
+class Translator(LoadedModel):
+    """A loaded model as an object: lines of text in, results out (`translation.lines` has the same as functions)."""
 
     def translate(
         self,
@@ -87,9 +66,6 @@ class Translator:
           UserError: a prefix or constraint has a word outside the target vocabulary, does not fit into a translation,
             or is given for an empty line.
         """
-        from convs2s_jax.translation import arguments  # these two import this module
-        from convs2s_jax.translation import lines as text
-
         search = search or self.cfg.search
         arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)
         lines = arguments.texts_of("line", lines)
@@ -129,9 +105,6 @@ class Translator:
           TypeError: `lines` or `targets` is a single string, or an entry is no str.
           ValueError: the numbers of lines differ; a line break inside a line; a coverage penalty without attention.
         """
-        from convs2s_jax.translation import arguments
-        from convs2s_jax.translation import lines as text
-
         return text.score(
             self,
             search or self.cfg.search,
@@ -139,30 +112,6 @@ class Translator:
             arguments.texts_of("target", targets),
             batching=batching,
         )
-
-    @property
-    def max_source(self) -> int:
-        """Maximum source length in tokens that every member has positions for, including the end symbol."""
-        return min(model.max_source for model in self._members)
-
-    @property
-    def max_target(self) -> int:
-        """Maximum target length in tokens that every member has positions for, including the end symbol."""
-        return min(model.max_target for model in self._members)
-
-    @property
-    def reads_source(self) -> bool:
-        """Whether the model reads a source; otherwise it is a language model."""
-        return any(model.reads_source for model in self._members)
-
-    @property
-    def attends(self) -> bool:
-        """Whether every member that reads a source has attention weights over its tokens."""
-        return self.reads_source and all(model.attends for model in self._members if model.reads_source)
-
-    @property
-    def _members(self) -> tuple[ModelConfig, ...]:
-        return self.models if isinstance(self.models, tuple) else (self.models,)
 
 
 def load(
@@ -250,7 +199,7 @@ def fuse(
     params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
     return dataclasses.replace(
         translator,
-        models=(*translator._members, lm.models),
+        models=(*translator.members, lm.models),
         params=(*params, lm.params),
         fingerprints=(*translator.fingerprints, *lm.fingerprints),
     )

@@ -18,8 +18,8 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.candidates import UNSCORED, Translation
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.translation import fit
 from convs2s_jax.translation import lines as library
-from convs2s_jax.translation.jobs import inputs
 
 SEARCH = SearchConfig(beam_size=3, max_length_a=1.0, max_length_b=4)
 
@@ -191,8 +191,8 @@ def test_the_search_and_the_check_have_the_spelling_of_phrases(japanese, transla
     count = sum(map(len, library.encode_phrases(japanese, wanted)))
     assert count != sum(map(len, japanese.encode(wanted)))
     room = dataclasses.replace(SEARCH, max_length_a=0.0, max_length_b=count)
-    inputs.check_fit(both, room, ["5"], constraints=("c", [wanted]))
+    fit.check_fit(both, room, ["5"], constraints=("c", [wanted]))
     with pytest.raises(UserError, match=rf"^c, line 1: {count} tokens are required"):
-        inputs.check_fit(both, dataclasses.replace(room, max_length_b=count - 1), ["5"], constraints=("c", [wanted]))
+        fit.check_fit(both, dataclasses.replace(room, max_length_b=count - 1), ["5"], constraints=("c", [wanted]))
     with pytest.raises(UserError, match=r"^c, line 1: '猫' is not in the target vocabulary"):
-        inputs.check_fit(both, SEARCH, ["5"], constraints=("c", [["猫"]]))
+        fit.check_fit(both, SEARCH, ["5"], constraints=("c", [["猫"]]))

@@ -14,8 +14,8 @@ from convs2s_jax.metrics import scoring
 from convs2s_jax.search import keys
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.training.run import run_folder
-from convs2s_jax.translation import shortlists
-from convs2s_jax.translation.jobs import inputs, labelling, output, resuming
+from convs2s_jax.translation import fit, shortlists
+from convs2s_jax.translation.jobs import labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
 from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell
 from convs2s_jax.translation.jobs.options import Options
@@ -79,7 +79,7 @@ def translation(options: Options, *, tell: Tell) -> Job[Result]:
     search = options.resolve(translator.cfg.search, attends=translator.attends)
     work = read_work(options, translator, search, tell)
     if work.targets is None and work.lines:
-        inputs.check_memory(translator, search, min(options.batch_size, len(work.lines)))
+        fit.check_memory(translator, search, min(options.batch_size, len(work.lines)))
     style = FORMATS["scores" if options.score and options.format == "text" else options.format]
     return Job(
         name=work.name,

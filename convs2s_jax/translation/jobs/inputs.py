@@ -1,20 +1,9 @@
-"""Reading and checking files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
+"""Reading files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
 
-from collections.abc import Iterator, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from convs2s_jax.core.errors import UserError
-from convs2s_jax.core.tokens import UNK
-from convs2s_jax.data.text_files import read_lines
-from convs2s_jax.data.vocabulary import Vocabulary
-from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.memory import check_beam
-from convs2s_jax.search.translate import longest
-from convs2s_jax.translation.lines import encode, encode_phrases
-from convs2s_jax.translation.translator import Translator
-
-_PIECE = 4096  # lines that are encoded at once
+from convs2s_jax.data.text_files import name_of, read_lines
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
@@ -31,78 +20,13 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     """
     found = read_lines(path)
     if len(found) != len(lines):
-        raise UserError(f"{name} has {len(lines)} lines, {shown_as(path)} {len(found)}: each line needs its {what}")
+        raise UserError(f"{name} has {len(lines)} lines, {name_of(path)} {len(found)}: each line needs its {what}")
     return found
-
-
-def shown_as(path: str) -> str:
-    """The name of a file, for messages."""
-    return "standard input" if path == "-" else path
 
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:
     """The TAB-separated phrases of each line; empty phrases are dropped."""
     return [[phrase for phrase in line.split("\t") if phrase.strip()] for line in lines]
-
-
-def check_fit(
-    translator: Translator,
-    search: SearchConfig,
-    lines: Sequence[str],
-    *,
-    prefix: tuple[str, Sequence[str]] | None = None,
-    constraints: tuple[str, Sequence[Sequence[str]]] | None = None,
-) -> None:
-    """Refuse prefixes and constraints that no translation can satisfy.
-
-    Args:
-      translator: the model.
-      search: search options, for the length bounds.
-      lines: source lines.
-      prefix: (file name, a prefix for each line).
-      constraints: (file name, phrases for each line).
-
-    Raises:
-      UserError: a word is not in the target vocabulary, there are more tokens than the translation may have, or the
-        source line is empty. The message names file and line.
-    """
-    vocabularies, models = translator.vocabularies, translator.models
-    lengths = list(_lengths(vocabularies.src, lines))
-    used = [0] * len(lines)
-    prefixes = (prefix[0], [[text] for text in prefix[1]]) if prefix else ("", [])
-    for (path, wanted), spelt in ((prefixes, encode), (constraints or ("", []), encode_phrases)):
-        for i, texts in enumerate(wanted):
-            where = f"{shown_as(path)}, line {i + 1}"
-            found = zip(texts, spelt(vocabularies.tgt, texts), strict=True)
-            count = sum(_count_known(vocabularies.tgt, text, ids, where) for text, ids in found)
-            if not count:
-                continue
-            if not lengths[i] and translator.reads_source:
-                raise UserError(f"{where}: the source line is empty, and so is its translation; leave this line empty")
-            used[i] += count
-            room = longest(models, search, min(lengths[i] + 1, translator.max_source))
-            if used[i] > room:
-                more = ", with those of its prefix" if used[i] > count else ""
-                raise UserError(
-                    f"{where}: {used[i]} tokens are required{more}; a translation of this line has at most {room} "
-                    "(--max_length_a * source + --max_length_b, and the model's positions): require less or raise those"
-                )
-
-
-def check_memory(translator: Translator, search: SearchConfig, rows: int) -> None:
-    """Refuse a beam that does not fit into memory.
-
-    Args:
-      translator: the model.
-      search: search options.
-      rows: sentences in a batch.
-
-    Raises:
-      UserError: the message says which beam would fit.
-    """
-    models = translator.models if isinstance(translator.models, tuple) else (translator.models,)
-    params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
-    check_beam(params, models, search, vocab_size=translator.vocabularies.tgt.size, rows=rows)
 
 
 def check_empty(name: str, lines: Sequence[str]) -> None:
@@ -116,21 +40,6 @@ def check_empty(name: str, lines: Sequence[str]) -> None:
             raise UserError(
                 f"{name}, line {number} is not empty: a language model reads no source and writes a text for each "
                 "empty line; --prefix says how texts begin, and --score=FILE scores given ones"
-            )
-
-
-def check_targets(translator: Translator, path: str, targets: Sequence[str]) -> None:
-    """Refuse translations to score that are longer than the model's positions.
-
-    Raises:
-      UserError: a translation is too long. The message names file and line.
-    """
-    room = translator.max_target - 1
-    for number, length in enumerate(_lengths(translator.vocabularies.tgt, targets), 1):
-        if length > room:
-            raise UserError(
-                f"{shown_as(path)}, line {number}: the translation has {length} tokens, the model has positions for "
-                f"{room}; shorten it"
             )
 
 
@@ -150,20 +59,3 @@ def read_dictionary(path: str) -> dict[str, str]:
         if found.setdefault(source, target) != target:
             raise UserError(f"{path}, line {number}: '{source}' has another target word above; drop one of the two")
     return found
-
-
-def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:
-    """Number of tokens of each text, in order; the token ids of a large file would fill the memory."""
-    for first in range(0, len(texts), _PIECE):
-        yield from map(len, vocabulary.encode(texts[first : first + _PIECE]))
-
-
-def _count_known(vocabulary: Vocabulary, text: str, ids: np.ndarray, where: str) -> int:
-    """Number of tokens of a text whose ids these are; UserError if one is unknown."""
-    if UNK in ids:
-        words = [word for word in text.split() if UNK in vocabulary.encode([word])[0]]
-        raise UserError(
-            f"{where}: '{words[0] if words else text}' is not in the target vocabulary, so no translation can contain "
-            "it; use other words"
-        )
-    return len(ids)

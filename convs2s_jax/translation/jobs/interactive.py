@@ -15,6 +15,7 @@ from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.shortlist import fixed_sizes
 from convs2s_jax.training.run import run_folder
+from convs2s_jax.translation import fit
 from convs2s_jax.translation.jobs import decoding, inputs, labelling
 from convs2s_jax.translation.jobs.formats import FORMATS
 from convs2s_jax.translation.jobs.job import MakePrompt, Prompt, Tell
@@ -77,7 +78,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
         "--sampling with a file of empty lines",
     )
     search = options.resolve(translator.cfg.search, attends=translator.attends)
-    inputs.check_memory(translator, search, rows=1)
+    fit.check_memory(translator, search, rows=1)
     dictionary = inputs.read_dictionary(options.unk_dictionary) if options.unk_dictionary else None
     sizes = fixed_sizes(translator.shortlist, 1)
 

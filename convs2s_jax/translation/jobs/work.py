@@ -9,7 +9,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import trained
+from convs2s_jax.translation import fit, trained
 from convs2s_jax.translation.jobs import inputs, resuming
 from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options, check_read_once
@@ -81,7 +81,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
     if references and not work.lines:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
     if prefix is not None or constraints is not None:
-        inputs.check_fit(
+        fit.check_fit(
             translator,
             search,
             work.lines,
@@ -89,7 +89,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
             constraints=None if constraints is None else (options.constraints, constraints),
         )
     if targets is not None:
-        inputs.check_targets(translator, options.score, targets)
+        fit.check_targets(translator, options.score, targets)
     return replace(
         work,
         references=references or work.references,
