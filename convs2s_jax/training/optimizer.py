@@ -1,6 +1,6 @@
 """Optimisers: gradient transformations without a learning rate, which the host passes to each step.
 
-A transformation returns directions u, and the step computes params - rate * u (`step.apply_gradients`).
+As with any optax transformation, updates u are added: the step computes params + rate * u (`step.apply_gradients`).
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def _check_decay(weight_decay: float) -> None:
 
 
 def _nesterov(cfg: NesterovConfig) -> optax.GradientTransformation:
-    """u <- g + m u;  step = g + m u.
+    """u <- g + m u;  direction = g + m u.
 
     With b = -lr u this is fairseq's NAG with its buffer b, the correction at a change of the rate included.
     """
@@ -137,27 +137,20 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 
 
 def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:
-    """The optax transformation of an optimiser's config; updates are directions, to be multiplied by -rate."""
-    return decayed(OPTIMIZERS[cfg.kind](cfg), cfg.weight_decay)
+    """The optax transformation of an optimiser's config; updates are to be multiplied by the rate and added.
 
-
-def decayed(inner: optax.GradientTransformation, weight_decay: float) -> optax.GradientTransformation:
-    """Decoupled weight decay: u + d p, so that p - rate (u + d p) = (1 - rate d) p - rate u.
-
-    The decay affects neither the gradient nor its clipping nor the state, which is that of `inner`.
-
-    Args:
-      inner: transformation that returns directions u.
-      weight_decay: d; 0 returns `inner`.
+    They are -(v + d p) with the directions v of `OPTIMIZERS`, parameters p and weight decay d, which is decoupled:
+    p - rate (v + d p) = (1 - rate d) p - rate v. The state is that of the directions: `optax.chain` would add to it.
     """
-    if weight_decay == 0.0:
-        return inner
+    inner, decay = OPTIMIZERS[cfg.kind](cfg), cfg.weight_decay
 
     def update(grads: Tree, state: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
-        if params is None:
+        if decay and params is None:
             raise ValueError("weight decay needs the parameters: call update(grads, state, params)")
-        updates, state = inner.update(grads, state, params)
-        return jax.tree.map(lambda u, p: u + weight_decay * p, updates, params), state
+        directions, state = inner.update(grads, state, params)
+        if decay:
+            directions = jax.tree.map(lambda v, p: v + decay * p, directions, params)
+        return jax.tree.map(jnp.negative, directions), state
 
     return optax.GradientTransformation(inner.init, update)
 

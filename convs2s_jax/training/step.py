@@ -135,8 +135,9 @@ def apply_gradients(
         which needs the loss too.
       grads: summed gradients.
       sums: sums of the loss for the same rows; `tokens` is the divisor (at least 1).
-      rate: the learning rate, for a transformation that returns directions u, as those of `training.optimizer` do: the
-        result is params - rate * u. None for one with its own rate, such as `optax.adam(1e-3)`: params + u.
+      rate: the learning rate, by which the updates u are multiplied before they are added: params + rate * u. So it
+        goes with the transformations of `training.optimizer`, or with `optax.adam(1.0)`, whose own rate is 1. None for
+        params + u, with a transformation that has the rate in it, such as `optax.adam(1e-3)`.
       clip: largest gradient norm; larger gradients are scaled down to it. 0 for no clipping.
       skip_bad_steps: whether an update whose loss or gradient is not finite only raises the step count.
     """
@@ -146,7 +147,7 @@ def apply_gradients(
     grads, norm = clip_gradients(grads, clip)
     updates, after = optimizer.update(grads, state.optimizer, state.params)
     if rate is not None:
-        updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
+        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
     params = optax.apply_updates(state.params, updates)
     if skip_bad_steps:
         good = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
@@ -194,7 +195,8 @@ def update(
       step: as `parallel.compile_steps` returns it.
       state: consumed.
       batches: one or more, of any shapes.
-      rate: learning rate, float32; None for an optimiser with its own rate (`apply_gradients`).
+      rate: learning rate, float32, a factor on the optimiser's updates, which are added as optax has it; None for an
+        optimiser with the rate in it, such as `optax.adam(1e-3)` (`apply_gradients`).
       key: for dropout; each batch gets its own key from it. None for no dropout.
 
     Raises:

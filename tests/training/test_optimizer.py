@@ -19,14 +19,14 @@ def data(seed=0):
 
 
 def trained(cfg, start, gradients):
-    """Parameters after each update, as the training step applies directions."""
+    """Parameters after each update, as the training step applies updates: multiplied by the rate and added."""
     params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), start)
     transform = optimizer.transformation(cfg)
     state, seen = transform.init(params), []
     for rate, grads in zip(RATES, gradients, strict=True):
         grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads)
         updates, state = transform.update(grads, state, params)
-        params = jax.tree.map(lambda p, u, r=rate: p - jnp.float32(r) * u, params, updates)
+        params = jax.tree.map(lambda p, u, r=rate: p + jnp.float32(r) * u, params, updates)
         seen.append(params)
     return seen
 

@@ -19,7 +19,7 @@ BATCHES = [{"x": RNG.normal(size=(16, 3)).astype("f"), "y": RNG.normal(size=16).
 START = {"b": np.float32(0.5), "w": np.array([0.3, -0.2, 0.1], np.float32)}
 OPTIMIZERS = {
     "chain": (optax.chain(optax.clip(0.01), optax.adam(1e-2)), None),
-    "rate given": (optax.chain(optax.clip(0.01), optax.scale_by_adam()), 1e-2),
+    "rate given": (optax.chain(optax.clip(0.01), optax.adam(1.0)), 1e-2),
 }
 
 
