@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from convs2s_jax.models.classifier.model import logits as classifier_logits
     from convs2s_jax.models.classifier.model import split as split_classifier
     from convs2s_jax.models.config import ModelConfig
+    from convs2s_jax.models.convs2s.convolutions import register_convolution
     from convs2s_jax.models.convs2s.decoder import ConvDecoderConfig
     from convs2s_jax.models.convs2s.encoder import ConvEncoderConfig
     from convs2s_jax.models.encoder_decoder import cast, decode, decoder_inputs, encode, init, init_cache, precompute
@@ -74,6 +75,7 @@ __all__ = [
     "numbers_of",
     "precompute",
     "receptive_fields",
+    "register_convolution",
     "request",
     "row_shards",
     "score",
@@ -120,6 +122,7 @@ _PLACES = {
     "numbers_of": "search.numbers.numbers_of",
     "precompute": "models.encoder_decoder.precompute",
     "receptive_fields": "models.receptive_field.receptive_fields",
+    "register_convolution": "models.convs2s.convolutions.register_convolution",
     "request": "search.request.request",
     "row_shards": "training.mesh.row_shards",
     "score": "search.translate.score",

@@ -29,6 +29,9 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from convs2s_jax.core import config  # noqa: E402
+from convs2s_jax.models.convs2s import convolutions  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Which examples are tried, and whether they pass, does not depend on chance or on the machine's speed.
@@ -59,6 +62,16 @@ def few_programs():
 
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture
+def own_kinds(monkeypatch):
+    """Convolutions that a test registers are gone after it."""
+    before = dict(convolutions.CONVOLUTIONS)
+    monkeypatch.setattr(config, "_ADDED", {})
+    yield
+    convolutions.CONVOLUTIONS.clear()
+    convolutions.CONVOLUTIONS.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -140,6 +140,35 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
     return {**values, head: inner}
 
 
+_ADDED: dict[tuple[Any, ...], dict[str, Any]] = {}
+"""Records that `add_kind` added: for the members of a union, by kind."""
+
+
+def add_kind(union: Any, cls: Any) -> None:
+    """Take a further record wherever a field is annotated with this union, for the rest of the process.
+
+    Args:
+      union: of records that are told apart by `kind`, such as `ConvolutionConfig`.
+      cls: a record whose field `kind` has its name as default. A class of the same module and name takes the place of
+        one that was added before, as where a cell of a notebook runs again.
+
+    Raises:
+      ValueError: the class is no such record, or its kind is taken.
+    """
+    kinds = typing.get_args(union)
+    name, added = getattr(cls, "kind", None), _ADDED.setdefault(kinds, {})
+    if not (dataclasses.is_dataclass(cls) and isinstance(name, str)):
+        raise ValueError(f"{cls!r} is no config of a kind: use `record` and a field such as kind: Literal['x'] = 'x'")
+    taken = {kind.kind: kind for kind in kinds} | added
+    if name in taken and (cls is taken[name] or _full_name(cls) != _full_name(taken[name])):
+        raise ValueError(f"kind '{name}' is taken by {taken[name].__name__}; there are {', '.join(taken)}")
+    added[name] = cls
+
+
+def _full_name(cls: Any) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
 def check(rule: bool, message: str) -> None:
     """Raise UserError with `message` unless `rule` is true; for `__post_init__` of config records."""
     if not rule:
@@ -214,6 +243,7 @@ def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
+    kinds += tuple(_ADDED.get(kinds, {}).values())
     if len(kinds) == 1:
         return convert(kinds[0], value, where)
     records: dict[Any, Any] = {kind.kind: kind for kind in kinds}

@@ -146,6 +146,16 @@ def test_focal_loss_is_its_formula_and_lion_gets_its_mean_gradient():
 
 
 @pytest.mark.drill
+def test_the_convolution_of_ones_own_learns_and_its_losses_are_the_same_on_eight_devices(own_kinds):
+    """tests/models/convs2s/test_own_convolution.py compares its numbers with a loop and with the dense kind."""
+    module = example("own_convolution")
+    _, alone = module.main(60)
+    assert np.mean(alone[-5:]) < 0.5 * np.mean(alone[:5])
+    _, apart = module.main(3, module.convs2s.MeshConfig(data=2, fsdp=2, tensor=2))
+    close(apart, alone[:3])
+
+
+@pytest.mark.drill
 def test_the_training_loop_learns_and_its_losses_are_the_same_on_eight_devices():
     module = example("training_loop")
     axes = module.convs2s.MeshConfig

@@ -3,13 +3,14 @@
 `dense` is the convolution of the paper (section 3.2); the others are in two factors (`nn.factored`).
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
 
-from convs2s_jax.core.config import check, record
+from convs2s_jax.core.config import add_kind, check, record
 from convs2s_jax.nn import convolution, factored
 from convs2s_jax.nn.affine import Affine
 from convs2s_jax.nn.convolution import DenseForm, Valid
@@ -19,8 +20,8 @@ from convs2s_jax.nn.types import Array, Key
 # Configs are static nodes of a tree, so that layers whose configs differ never share a loop (`convs2s.stack`).
 
 
-class _EveryLayerAlike:
-    """Defaults that most kinds share."""
+class EveryLayerAlike:
+    """Defaults that most kinds share; the config of a kind of one's own may begin with them."""
 
     @property
     def dilation(self) -> int:
@@ -41,7 +42,7 @@ class _EveryLayerAlike:
 
 @jax.tree_util.register_static
 @record
-class DenseConfig(_EveryLayerAlike):
+class DenseConfig(EveryLayerAlike):
     """Dense convolutions, without options.
 
     Attributes:
@@ -53,7 +54,7 @@ class DenseConfig(_EveryLayerAlike):
 
 @jax.tree_util.register_static
 @record
-class SeparableConfig(_EveryLayerAlike):
+class SeparableConfig(EveryLayerAlike):
     """Depthwise separable convolutions (Chollet 2017; Kaiser, Gomez and Chollet 2018, section 2.1).
 
     Attributes:
@@ -80,7 +81,7 @@ class SeparableConfig(_EveryLayerAlike):
 
 
 @record
-class _Headed(_EveryLayerAlike):
+class _Headed(EveryLayerAlike):
     """Convolutions whose channels share the taps of heads.
 
     Attributes:
@@ -142,11 +143,13 @@ class BlockConvolution(NamedTuple):
         `causal` of `nn.convolution`); its reach is (K - 1) cfg.dilation.
       dense: (parameters, cfg) -> the dense convolution of equal results, or None where there is none: tables of its
         products stand for the first layer of a decoder (`models.convs2s.lookup`).
+      sharding: for parameters that `training.sharding.RULES` has no line for, as its lines are: ("conv/gain", (None,)).
     """
 
     init: Callable[[Key, Any, int, int, int, float], Any]
     convolve: Callable[[Any, Any, Array, DenseForm], Valid]
     dense: Callable[[Any, Any], Affine | None]
+    sharding: tuple[tuple[str, tuple[str | None, ...]], ...] = ()
 
 
 def _init_dense(key: Key, _cfg: DenseConfig, width: int, inputs: int, outputs: int, keep: float) -> Affine:
@@ -190,3 +193,39 @@ CONVOLUTIONS: dict[str, BlockConvolution] = {
 """Deviations keep the variance, but for lightweight taps: a mean over K positions has less of it than one position.
 Nothing makes up for that: neighbours grow alike from layer to layer, so that a factor that is right for one layer makes
 twenty explode (500 times at K = 7)."""
+
+
+def _no_dense(_params: Any, _cfg: Any) -> None:
+    return None
+
+
+def register_convolution(
+    config: type[Any],
+    *,
+    init: Callable[[Key, Any, int, int, int, float], Any],
+    convolve: Callable[[Any, Any, Array, DenseForm], Valid],
+    dense: Callable[[Any, Any], Affine | None] = _no_dense,
+    sharding: Sequence[tuple[str, tuple[str | None, ...]]] = (),
+) -> None:
+    """Add a kind of convolution for the rest of the process: `convolution=config()` then builds blocks of it.
+
+    Dictionaries with its kind are read as well, as those of a `config.json`, in processes that registered it before.
+
+    Args:
+      config: a `record` with the attributes and methods of `EveryLayerAlike`, and a field `kind` with its name as
+        default. Defining class and functions again, under the same name, takes the place of what was registered.
+      init: as in `BlockConvolution`, and so all that follow.
+      convolve: the convolution of a padded input; position t may read the R + 1 inputs from t on, R the reach.
+      dense: without one, the first layer of a decoder is computed at each step of a search.
+      sharding: for parameters in it that have no line in `training.sharding.RULES`; paths begin with "conv/".
+
+    Raises:
+      ValueError: the kind is taken, the class is no record of a kind, or a path is not of parameters of a convolution.
+    """
+    for path, _ in sharding:
+        if not path.startswith("conv/"):
+            raise ValueError(f"sharding has the path '{path}': that of a parameter of a convolution begins with conv/")
+    add_kind(ConvolutionConfig, config)
+    with contextlib.suppress(ValueError):  # the class has the decorator already
+        jax.tree_util.register_static(config)
+    CONVOLUTIONS[config.kind] = BlockConvolution(init, convolve, dense, tuple(sharding))

@@ -1,0 +1,154 @@
+"""A registered kind of convolution: in a model, in configurations, on a mesh; and what is refused."""
+
+import dataclasses
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import convs2s_jax as convs2s
+from convs2s_jax.core.config import record
+from convs2s_jax.core.errors import UserError
+from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, EveryLayerAlike, register_convolution
+from convs2s_jax.training import sharding
+from tests.examples.test_examples import example
+from tests.helpers import close
+from tests.meshes import mesh_of
+
+P = jax.sharding.PartitionSpec
+B, V = 2, 12
+SIDE = {"layers": [(8, 3), (8, 2), (6, 3)], "max_positions": 16}
+
+
+@pytest.fixture
+def module(own_kinds):
+    """The example, which registers the kind "low_rank"."""
+    return example("own_convolution")
+
+
+def model(convolution):
+    return convs2s.ModelConfig(
+        embedding_dim=6,
+        dropout=0.2,
+        encoder=convs2s.ConvEncoderConfig(**SIDE, convolution=convolution),
+        decoder=convs2s.ConvDecoderConfig(**SIDE, out_dim=6, convolution=convolution),
+    )
+
+
+def parameters(cfg):
+    """Of which none is zero."""
+    init = partial(convs2s.init, cfg=cfg, source_vocabulary=V, target_vocabulary=V)
+    leaves, structure = jax.tree.flatten(jax.eval_shape(init, jax.random.key(0)))
+    rng = np.random.default_rng(0)
+    return jax.tree.unflatten(structure, [jnp.asarray(0.4 * rng.normal(size=x.shape), x.dtype) for x in leaves])
+
+
+def as_dense(module, params):
+    """The same model with kernels [K, C, 2D]."""
+
+    def each(side):
+        blocks = [dataclasses.replace(b, conv=module.dense(b.conv, None)) for b in side.blocks]
+        return dataclasses.replace(side, blocks=tuple(blocks))
+
+    return dataclasses.replace(params, encoder=each(params.encoder), decoder=each(params.decoder))
+
+
+def test_the_kind_of_the_example_is_a_loop(module):
+    """y_t = b + (sum_j x_{t+j} A_j + a) P, and the dense convolution that it gives too."""
+    rng = np.random.default_rng(1)
+    fresh = module.init(jax.random.key(0), module.LowRankConfig(rank=3), 2, 4, 6, 1.0)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), fresh)
+    x = rng.normal(size=(5, 4)).astype("f")
+    expected = np.zeros((4, 6))
+    for t in range(4):
+        inner = sum(x[t + j] @ np.asarray(params.down.w[j], np.float64) for j in range(2)) + params.down.b
+        expected[t] = params.up.b + inner @ params.up.w
+    y = module.convolve(params, None, None, "xla")(x[None])
+    np.testing.assert_allclose(y[0], expected, atol=1e-5)
+    dense = module.dense(params, None)
+    np.testing.assert_allclose(module.convolution.dense(dense, x[None])[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("tables", [True, False])
+def test_a_model_of_a_registered_kind_is_that_of_the_equal_dense_kind(module, tables):
+    """Loss, and a search, which decodes token by token: with tables of the first layer or without `dense`."""
+    if not tables:
+        CONVOLUTIONS["low_rank"] = CONVOLUTIONS["low_rank"]._replace(dense=lambda *_: None)
+    own, plain = model(module.LowRankConfig(rank=3)), model({"kind": "dense"})
+    params = parameters(own)
+    dense = as_dense(module, params)
+    batch = convs2s.Batch(src=jnp.array([[5, 6, 7, 2], [9, 2, 1, 1]]), tgt=jnp.array([[8, 9, 2], [4, 2, 1]]))
+    close(jax.jit(convs2s.loss, static_argnums=1)(params, own, batch).loss, convs2s.loss(dense, plain, batch).loss)
+    search = convs2s.SearchConfig(beam_size=3)
+    found, expected = (convs2s.translate(p, c, search, [[5, 6, 7], [9]]) for p, c in ((params, own), (dense, plain)))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.best.tokens, other.best.tokens)
+        np.testing.assert_allclose(one.best.score, other.best.score, rtol=1e-5)
+    assert (convs2s.precompute(params, own).decoder.tables is not None) == tables
+
+
+def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_the_rules_of_the_kind(module):
+    cfg = model(module.LowRankConfig(rank=4))
+    split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
+    conv = convs2s.shardings(split, mesh_of((2, 2, 2))).encoder.blocks[0].conv
+    assert conv.down.w.v.spec == P(None, None, ("tensor", "fsdp"))
+    assert conv.down.w.g.spec == P(None, None, ("tensor", "fsdp"))
+    assert conv.up.w.v.spec == P(None, ("tensor", "fsdp"))  # by a rule of RULES
+    with pytest.raises(ValueError, match=r"^encoder/blocks/0/conv/side/w \(3, 4, 4\): no rule of"):
+        sharding.spec("encoder/blocks/0/conv/side/w", (3, 4, 4), mesh_of((2, 2, 2)))
+
+
+def test_a_configuration_of_a_registered_kind_is_read_and_written(module):
+    cfg = model(module.LowRankConfig(rank=3))
+    values = convs2s.to_dict(cfg)
+    assert values["encoder"]["convolution"] == {"kind": "low_rank", "rank": 3}
+    assert convs2s.build(convs2s.ModelConfig, values) == cfg
+    with pytest.raises(UserError, match=r"^convolution\.kind is 'low_rang'; did you mean 'low_rank'\?"):
+        convs2s.ConvEncoderConfig(convolution={"kind": "low_rang"})
+    with pytest.raises(UserError, match=r"^convolution\.rank is 0: use 1 or more$"):
+        convs2s.ConvEncoderConfig(convolution={"kind": "low_rank", "rank": 0})
+    with pytest.raises(UserError, match=r"one of dense, separable, lightweight, dynamic, low_rank$"):
+        convs2s.ConvEncoderConfig(convolution="low_rank")
+
+
+@record
+class TakenConfig(EveryLayerAlike):
+    kind: Literal["dense"] = "dense"
+
+
+class NoRecord(EveryLayerAlike):
+    kind = "mine"
+
+
+@pytest.mark.parametrize(
+    ("config", "sharding", "message"),
+    [
+        (TakenConfig, (), "^kind 'dense' is taken by DenseConfig; there are dense, separable, lightweight, dynamic$"),
+        (
+            NoRecord,
+            (),
+            r"NoRecord'> is no config of a kind: use `record` and .* kind: Literal\['x'\] = 'x'$",
+        ),
+        (TakenConfig, [("w", (None,))], "^sharding has the path 'w': that of a parameter of a convolution begins with"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_and_changes_nothing(own_kinds, config, sharding, message):
+    before = dict(CONVOLUTIONS)
+    with pytest.raises(ValueError, match=message):
+        register_convolution(config, init=None, convolve=None, sharding=sharding)
+    assert before == CONVOLUTIONS
+
+
+def test_a_cell_that_runs_again_takes_the_place_of_its_kind_and_the_same_class_does_not(module):
+    again = example("own_convolution")
+    assert again.LowRankConfig is not module.LowRankConfig
+    assert CONVOLUTIONS["low_rank"].convolve is again.convolve
+    assert isinstance(convs2s.ConvEncoderConfig(convolution={"kind": "low_rank"}).convolution, again.LowRankConfig)
+    with pytest.raises(
+        ValueError, match=r"^kind 'low_rank' is taken by LowRankConfig"
+    ):  # compiled programs know the class
+        # compiled programs know a kind by its class
+        register_convolution(again.LowRankConfig, init=module.init, convolve=module.convolve)
