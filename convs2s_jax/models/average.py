@@ -1,11 +1,14 @@
 """Averages of the parameters of several models, such as the last checkpoints of a run (Wu et al. 2019 use 10)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from convs2s_jax.models.encoder_decoder import PrecomputedParams
 from convs2s_jax.nn import weight_norm
+from convs2s_jax.nn.quantized import Quantized
 from convs2s_jax.nn.types import Array, Tree
 
 
@@ -16,17 +19,29 @@ def average(trees: Sequence[Tree]) -> Tree:
     training; a mean of v and g would depend on it. (fairseq's average_checkpoints.py takes the mean of v and g.)
 
     Args:
-      trees: parameters of the same structure and shapes, with weight normalisation split or merged.
+      trees: a list of parameters of the same structure and shapes. Each may be as `init` returns it or as it is
+        trained, with kernels split into direction and length. Precomputed and quantised ones are refused: they hold
+        products and rounded numbers, whose mean is not that of the models.
 
     Returns:
-      Merged parameters in the dtype given.
+      Parameters with plain kernels, in the dtype given.
 
     Raises:
-      ValueError: no tree, or trees of different structure or shapes.
+      TypeError: no list.
+      ValueError: no tree, trees of different structure or shapes, or precomputed or quantised parameters.
     """
+    if not isinstance(trees, list | tuple):
+        raise TypeError(f"trees is a {type(trees).__name__}: give a list of parameters, such as [params, params]")
     if not trees:
         raise ValueError("trees is empty: an average needs one model or more")
+    if any(_is_derived(node) for node in jax.tree.leaves(list(trees), is_leaf=_is_derived)):
+        raise ValueError(
+            "trees have precomputed or quantised parameters, whose mean is not that of the models: average the "
+            "parameters first, then precompute"
+        )
     merged = [weight_norm.merge(tree) for tree in trees]
+    if len({jax.tree.structure(tree) for tree in merged}) > 1:
+        raise ValueError("trees have different structures: only parameters of one configuration have an average")
 
     def mean(*leaves: Array) -> Array:
         shapes = {leaf.shape for leaf in leaves}
@@ -35,3 +50,8 @@ def average(trees: Sequence[Tree]) -> Tree:
         return jnp.mean(jnp.stack(leaves), axis=0)
 
     return jax.tree.map(mean, *merged)
+
+
+def _is_derived(node: Any) -> bool:
+    """Whether it holds products of parameters, or rounded ones."""
+    return isinstance(node, PrecomputedParams | Quantized)

@@ -159,10 +159,12 @@ def gather_before_layers(params: T, cfg: Any) -> T:
 
 
 def precompute(params: Params, cfg: ModelConfig) -> Params:
-    """The model for decoding token by token, made once: all functions but `init` take it, without a key.
+    """Parameters with what the decoder computes of each word alone, computed once, so that each step has less to do.
 
-    It may be larger than the parameters, by tables of what the decoder computes of each word. Results are the same up
-    to rounding.
+    `encode`, `prepare`, `init_cache`, `advance`, `decode`, `loss`, `translate`, `score`, `force` and `layer_attention`
+    take them in place of the parameters, without a key. Functions that change, train or combine parameters do not:
+    `average`, `split` and `update` come before. The tables may make them larger than the parameters. Results
+    are the same up to rounding. Decoders without such tables get their parameters in `cfg.dtype` back.
     """
     if isinstance(params, PrecomputedParams):
         return params

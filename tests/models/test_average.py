@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from convs2s_jax.models.average import average
+from convs2s_jax.models.encoder_decoder import PrecomputedParams
 from convs2s_jax.nn import weight_norm
 from convs2s_jax.nn.affine import Affine
+from convs2s_jax.nn.quantized import quantize
 from convs2s_jax.nn.weight_norm import Normed
 
 
@@ -65,3 +67,24 @@ def test_models_of_different_shape_have_none():
         average([one, {**two, "table": two["table"][:1]}])
     with pytest.raises(ValueError, match="trees is empty"):
         average([])
+
+
+def test_products_and_rounded_numbers_have_no_average():
+    one = model(0)
+    fast = PrecomputedParams(encoder=one, decoder=one)
+    rounded = {**one, "table": quantize(one["table"])}
+    for trees in ([fast, fast], [one, fast], [rounded, rounded], [one, rounded]):
+        with pytest.raises(ValueError, match=r"average the parameters first, then precompute$"):
+            average(trees)
+
+
+@pytest.mark.parametrize(
+    ("trees", "message"),
+    [
+        (model(0), r"^trees is a dict: give a list of parameters, such as \[params, params\]$"),
+        ([model(0), {"table": model(0)["table"]}], "^trees have different structures: only parameters of one config"),
+    ],
+)
+def test_what_is_no_list_of_one_structure_is_one_sentence(trees, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        average(trees)
