@@ -101,6 +101,8 @@ def scan(
 ) -> tuple[CarryT, Any]:
     """`jax.lax.scan` that accumulates the gradients of loop-invariant arrays in float32 or better.
 
+    Within a `jax.shard_map` that checks which arrays vary (`check_vma`), the carry may start with constants.
+
     Args:
       body: (parameters, carry, item) -> the next carry and an output.
       params: pytree of arrays that all steps read.
@@ -109,4 +111,20 @@ def scan(
       reverse: from the last item to the first.
     """
     read = loop_invariant(params)
+    carry = _varying(carry, (params, items))
     return jax.lax.scan(lambda carry, item: body(read(), carry, item), carry, items, reverse=reverse)
+
+
+def _varying(carry: CarryT, others: Any) -> CarryT:
+    """The carry, in its type varying over the same axes of a `jax.shard_map` as all of it and `others` together.
+
+    The type of a carry must stay, and after a step it varies over these axes. Elsewhere nothing is changed.
+    """
+
+    def axes(x: Any) -> frozenset[str]:
+        found: frozenset[str] = jax.typeof(x).manual_axis_type.varying
+        return found
+
+    together = frozenset[str]().union(*map(axes, jax.tree.leaves((carry, others))))
+    made: CarryT = jax.tree.map(lambda x: jax.lax.pcast(x, tuple(sorted(together - axes(x))), to="varying"), carry)
+    return made

@@ -1,9 +1,11 @@
-"""Derivatives of the loss beside its gradient: forward mode, and forward over reverse, in float64."""
+"""Derivatives of the loss beside its gradient: forward mode, forward over reverse, and within `shard_map`, in float64."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.training.loss import Batch, loss
@@ -25,18 +27,20 @@ def _float64():
         yield
 
 
+BATCH = Batch(
+    src=np.array([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], np.int32),
+    tgt=np.array([[9, 4, EOS], [7, EOS, PAD]], np.int32),
+)
+
+
 def setup(name):
     """The loss of a model, a point and a direction among its parameters."""
     pair, scan_layers = MODELS[name]
     cfg = config(*pair, execution={"scan_layers": scan_layers})
-    batch = Batch(
-        src=jnp.asarray([[5, 6, 7, EOS], [8, EOS, PAD, PAD]], jnp.int32),
-        tgt=jnp.asarray([[9, 4, EOS], [7, EOS, PAD]], jnp.int32),
-    )
     rng = np.random.default_rng(1)
     point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), parameters(cfg))
     direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), point)
-    return (lambda params: loss(params, cfg, batch, smoothing=0.1).loss), point, direction
+    return (lambda params, batch=BATCH: loss(params, cfg, batch, smoothing=0.1).loss), point, direction
 
 
 @pytest.mark.parametrize("name", drills_but(MODELS, kept=["convs2s"]))
@@ -66,3 +70,27 @@ def test_forward_over_reverse_is_the_slope_of_the_gradient(name):
     finite = jax.tree.map(lambda a, b: (a - b) / (2 * h), ahead, behind)
     scale = max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(finite))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * scale), slope, finite)
+
+
+def over_two_devices(f):
+    """The loss of rows over two devices, by `shard_map` with its defaults: it checks which arrays vary."""
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Auto,))
+
+    @jax.shard_map(mesh=mesh, in_specs=(P(), P("rows")), out_specs=P())
+    def summed(params, batch):
+        return jax.lax.psum(f(params, batch), "rows")
+
+    return lambda params: summed(params, BATCH)
+
+
+def test_rows_over_devices_of_a_shard_map_have_the_gradient_of_the_batch():
+    f, point, _ = setup("convs2s")
+    found, expected = (jax.jit(jax.value_and_grad(each))(point) for each in (over_two_devices(f), f))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), found, expected)
+
+
+@pytest.mark.parametrize("name", drills_but(MODELS, kept=["recurrent"]))
+def test_every_kind_has_a_gradient_within_a_shard_map(name):
+    """Its types are right; this compiles nothing."""
+    f, point, _ = setup(name)
+    jax.eval_shape(jax.value_and_grad(over_two_devices(f)), point)
