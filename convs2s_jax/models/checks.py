@@ -64,6 +64,12 @@ def check_tokens(name: str, tokens: Any) -> None:
         raise ValueError(f"{name} has shape {tokens.shape}: there is no token; use one row of one token or more")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
+    explicit = [axis for axis in jax.typeof(tokens).sharding.spec if axis is not None]
+    if explicit:  # axes of the types Auto and Manual are no part of an array's type
+        raise ValueError(
+            f"{name} is sharded over {explicit[0]!r}, a mesh axis of type Explicit: make the mesh with axis_types="
+            "(jax.sharding.AxisType.Auto,) for each of its axes"
+        )
 
 
 def check_pairs(src: Any, tgt: Any) -> None:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.tokens import EOS, PAD
 from convs2s_jax.interop.flax import LinenModel
@@ -280,6 +282,19 @@ def test_a_wrong_call_is_one_sentence(name, made):
     call, message = WRONG[name]
     with pytest.raises((TypeError, ValueError), match=message):
         call(made)
+
+
+def test_a_mesh_of_ones_own_has_axes_of_type_auto(made):
+    def placed(kind):
+        mesh = jax.make_mesh((2,), ("mine",), axis_types=(kind,))
+        return jax.device_put(SRC, NamedSharding(mesh, P("mine")))
+
+    found = jax.jit(lambda src: model.encode(made.params, CFG, src))(placed(AxisType.Auto))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, made.memory)
+    src = placed(AxisType.Explicit)
+    for call in (lambda src: model.encode(made.params, CFG, src), jax.jit(model.decoder_inputs)):
+        with pytest.raises(ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: make the mesh with"):
+            call(src)
 
 
 def test_numpy_arrays_are_parameters_too(made):
