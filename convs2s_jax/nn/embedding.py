@@ -77,9 +77,8 @@ def rows(table: Array | ShardedParam, indices: Array) -> Array:
 
 def places(tokens: Array, start: Array) -> Array:
     """The row of `Embedding.positions` that each token reads, [B, T]. Arguments as for `embed`."""
-    dtype = tokens.dtype if tokens.dtype.itemsize > 2 else jnp.int32  # there may be more tokens than 8 bits can count
-    real = (tokens != PAD).astype(dtype)
-    return (jnp.cumsum(real, axis=1) + start.astype(dtype)[:, None]) * real + PAD
+    real = (tokens != PAD).astype(jnp.int32)  # there may be more tokens than ids of 8 bits can count
+    return (jnp.cumsum(real, axis=1) + start.astype(jnp.int32)[:, None]) * real + PAD
 
 
 def _table(key: Key, rows: int, dim: int, std: float) -> Array:

@@ -29,6 +29,8 @@ from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
+from tests.models.kinds import DECODERS, ENCODERS, firsts
+from tests.models.laws import config, parameters
 
 V, L = 11, 3
 CFG = ModelConfig(
@@ -295,6 +297,18 @@ def test_a_mesh_of_ones_own_has_axes_of_type_auto(made):
     for call in (lambda src: model.encode(made.params, CFG, src), jax.jit(model.decoder_inputs)):
         with pytest.raises(ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: make the mesh with"):
             call(src)
+
+
+@pytest.mark.parametrize("kind", drills_but(ENCODERS, kept=firsts(ENCODERS)))
+def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
+    """Without a warning, which is an error in tests."""
+    cfg = config(kind, kind if kind in DECODERS else "bahdanau")
+    src = np.asarray(SRC, np.int64)
+    jax.eval_shape(lambda params: loss(params, cfg, Batch(src=src, tgt=src)), parameters(cfg))
+
+
+def test_a_classifier_takes_ids_of_numpy_in_64_bits():
+    jax.eval_shape(lambda: classify(np.asarray(SRC, np.int64)))
 
 
 def test_numpy_arrays_are_parameters_too(made):

@@ -101,7 +101,7 @@ def extract(
       [B, F]: the maps of the first width, of the second, ...
     """
     mask = src != PAD
-    x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)), mask)
+    x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)), mask)
     real = mask.astype(jnp.int32)
     begun, left = jnp.cumsum(real, axis=1), jnp.cumsum(real[:, ::-1], axis=1)[:, ::-1]
 

@@ -142,7 +142,7 @@ def encode(
     check_blocks(params.blocks, cfg.layers)
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)
-    start = jnp.zeros(src.shape[:1], src.dtype)
+    start = jnp.zeros(src.shape[:1], jnp.int32)
     e = replicate_channels(embed(params.embedding, src, start).astype(params.map_in.w.dtype))
     e = dropout(e, rate, keys[0])
 

@@ -113,7 +113,7 @@ def encode(
         return residual(block.feed_forward.norm, cfg, x, feed_forward, rate, k[3])[0]
 
     apply = execution.with_remat(layer, sharded=any_sharded(params.blocks), static=(1,))
-    start = jnp.zeros(src.shape[:1], src.dtype)
+    start = jnp.zeros(src.shape[:1], jnp.int32)
     x = dropout(
         layers.embed(params.embedding, cfg, src, start).astype(params.blocks[0].convolution.map_in.w.dtype),
         rate,

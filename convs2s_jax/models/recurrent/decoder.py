@@ -187,7 +187,7 @@ def advance(
     """
     mapped = memory if isinstance(memory, MappedMemory) else prepare(params, cfg, memory)
     keys = split_key(key, cfg.layers + 1)
-    e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), tokens.dtype)), rate, keys[0])
+    e = dropout(embed(params.embedding, tokens, jnp.zeros(len(tokens), jnp.int32)), rate, keys[0])
     layers = RecurrentLayers(
         kind=CELLS[cfg.cell],
         scoring=ATTENTIONS[cfg.attention],

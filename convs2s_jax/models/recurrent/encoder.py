@@ -160,7 +160,7 @@ def encode(
         return _layer(cfg, cells, x, mask)
 
     apply = execution.with_remat(layer)
-    x = embed(params.embedding, src, jnp.zeros(src.shape[:1], src.dtype)).astype(dtype)
+    x = embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)).astype(dtype)
     for i, (cells, k) in enumerate(zip(params.layers, keys, strict=False)):
         y, last = apply(cells, dropout(x, rate, k), mask)
         x = x + y if cfg.adds_input(i) else y

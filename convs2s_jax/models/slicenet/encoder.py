@@ -86,7 +86,7 @@ def encode(
     keys = split_key(key, cfg.modules + 1)
     dtype = params.modules[0][0].conv.pointwise.w.dtype
     dim = params.embedding.table.shape[1]
-    start = jnp.zeros(src.shape[:1], src.dtype)
+    start = jnp.zeros(src.shape[:1], jnp.int32)
     words = embed(params.embedding, src, start).astype(dtype) * dim**0.5
     x = dropout(words + layers.timing_of(cfg, src, start, dim, dtype), rate, keys[0])
 
