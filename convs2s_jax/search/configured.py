@@ -6,7 +6,7 @@ from convs2s_jax.search import beam
 from convs2s_jax.search.beam import Coverage, StepFunction
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.hypotheses import Hypotheses
-from convs2s_jax.search.numbers import Numbers, numbers_of
+from convs2s_jax.search.numbers import Numbers, check_numbers, numbers_of
 from convs2s_jax.search.request import Request
 from convs2s_jax.search.state import StepCache, StepMemory
 from convs2s_jax.search.strategies.base import Strategy
@@ -42,7 +42,8 @@ def beam_search(
       request: what is asked of each sentence; of `max_lengths` at most `limit - 1` counts.
       limit: L, static length of the results in symbols, the end symbol counted.
       numbers: penalties and temperature in the place of those of `search`, for values that are traced, mapped or
-        differentiated. Which of them are read at all is decided by `search`.
+        differentiated. Which of them are read at all is decided by `search`: a coverage_penalty only where that of
+        `search` is above 0, for example.
       strategy: how candidates are chosen, in the place of what `search` and the phrases of the request ask for.
       chunk: steps between two checks for finished sentences; `jax.grad` needs `limit`.
       start: the symbol fed first.
@@ -53,13 +54,15 @@ def beam_search(
 
     Raises:
       ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
-        not traced), or no `coverage` or keys where the options need them.
+        not traced), no `coverage` or keys where the options need them, or a number that `search` leaves unread.
     """
     check_config(search, SearchConfig)
+    numbers = numbers_of(search) if numbers is None else numbers
+    check_numbers(numbers, search)
     return beam.search(
         step,
         strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0),
-        numbers or numbers_of(search),
+        numbers,
         memory,
         cache,
         request,

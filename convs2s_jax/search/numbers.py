@@ -1,5 +1,8 @@
 """The traced options of a search: a new value does not recompile, and they can be mapped and differentiated."""
 
+from typing import Any
+
+import jax
 import numpy as np
 from jax import Array
 
@@ -48,3 +51,32 @@ def numbers_of(cfg: SearchConfig) -> Numbers:
         top_p=np.float32(cfg.top_p),
         min_length=np.int32(cfg.min_length),
     )
+
+
+_SWITCHES = {
+    "length_penalty": (lambda cfg: cfg.normalize, "normalize=True"),
+    "coverage_penalty": (lambda cfg: cfg.coverage_penalty > 0, "a coverage_penalty above 0"),
+    "lm_weight": (lambda cfg: cfg.lm_weight > 0, "an lm_weight above 0"),
+    "diverse_strength": (lambda cfg: cfg.diverse_groups > 1, "diverse_groups above 1"),
+    "top_p": (lambda cfg: cfg.top_p < 1, "sampling=True and a top_p below 1"),
+}
+"""For numbers that are not always read, whether a user's options have them read, and what to set for that."""
+
+
+def check_numbers(numbers: Any, cfg: SearchConfig) -> None:
+    """Refuse what is no `Numbers`, and values that the static part of a user's options leaves unread.
+
+    Values that are traced are not looked at.
+
+    Raises:
+      TypeError, ValueError: as said.
+    """
+    if not isinstance(numbers, Numbers):
+        raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
+    own = numbers_of(cfg)
+    for name, (is_read, remedy) in _SWITCHES.items():
+        value = getattr(numbers, name)
+        if is_read(cfg) or isinstance(value, jax.core.Tracer):
+            continue
+        if np.any(np.asarray(value, np.float32) != getattr(own, name)):
+            raise ValueError(f"numbers.{name} is {value}, and this search does not read it: give `search` {remedy}")

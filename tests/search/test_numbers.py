@@ -10,12 +10,15 @@ from jax import lax
 
 from convs2s_jax.search import rules
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.numbers import numbers_of
+from convs2s_jax.search.configured import beam_search as configured_search
+from convs2s_jax.search.forced import force
+from convs2s_jax.search.numbers import check_numbers, numbers_of
 from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies.plain import PLAIN
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.top import top_of_logits
 from tests.helpers import drills_but
+from tests.models.laws import config, parameters
 from tests.search.exhaustive import beam_search, compiled, toy_search, trigram_table
 
 V, LIMIT = 8, 7
@@ -156,3 +159,39 @@ def test_a_request_may_be_traced():
         request(jnp.ones(3))
     with pytest.raises(ValueError, match=r"^keys have shape \(2,\): one key for each of 3 sentences$"):
         request(MAX_LENGTHS, keys=jax.random.split(jax.random.key(0), 2))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "values", "message"),
+    [
+        (
+            {},
+            {"coverage_penalty": 2.0},
+            "coverage_penalty is 2.0, and this search does not read it: give `search` a cov",
+        ),
+        ({"sampling": True}, {"top_p": 1e-6}, "top_p is 1e-06, .*: give `search` sampling=True and a top_p below 1"),
+        ({}, {"lm_weight": jnp.float32(0.5)}, "lm_weight is 0.5, .*: give `search` an lm_weight above 0"),
+        ({}, {"diverse_strength": 1.0}, "diverse_strength is 1.0, .*: give `search` diverse_groups above 1"),
+        ({"normalize": False}, {"length_penalty": 2.0}, "length_penalty is 2.0, .*: give `search` normalize=True"),
+    ],
+)
+def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message):
+    cfg = SearchConfig(**cfg)
+    numbers = numbers_of(cfg).replace(**values)
+    more = {"memory": (), "cache": jnp.zeros(5), "request": request([3]), "limit": 4}
+    with pytest.raises(ValueError, match=f"^numbers.{message}"):
+        configured_search(lambda _, cache, last: (jnp.zeros((len(last), V)), cache), cfg, numbers=numbers, **more)
+    jax.eval_shape(lambda numbers: check_numbers(numbers, cfg), numbers)  # what is traced has no value
+    check_numbers(numbers_of(cfg), cfg)
+
+
+def test_numbers_of_another_type_are_refused():
+    with pytest.raises(TypeError, match=r"^numbers is a dict: expected what `numbers_of` returns$"):
+        check_numbers({"temperature": 2.0}, CFG)
+
+
+def test_scores_of_given_targets_refuse_an_unread_number_too():
+    cfg, ids = config(), np.array([[5, 2]], np.int32)
+    numbers = numbers_of(SearchConfig()).replace(coverage_penalty=2.0)
+    with pytest.raises(ValueError, match=r"^numbers.coverage_penalty is 2.0, and this search does not read it: give"):
+        force(parameters(cfg), cfg, SearchConfig(), ids, ids, numbers=numbers)
