@@ -34,6 +34,7 @@ from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Array, Key, Tree, accumulation_dtype
 
 T = TypeVar("T")
+_HALVES = (jnp.bfloat16, jnp.float16)
 
 
 @struct.dataclass
@@ -108,12 +109,15 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 def cast(params: T, cfg: Any) -> T:
     """Parameters in the dtype of the computation; sharded ones (`nn.sharded_params`) are gathered, unless layers do it.
 
+    Float64 stays as it is where `cfg.dtype` is float32.
+
     Args:
       params: of any model.
       cfg: its config; only `dtype` and `decoder.tied_output` are read.
     """
     if cfg.dtype == "float32" and not any_sharded(params):
-        return params
+        widened: T = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in _HALVES else x, params)
+        return widened
     return gather_before_layers(in_dtype(params, cfg.dtype), cfg)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import serialization, traverse_util
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -295,7 +296,9 @@ def test_a_mesh_of_ones_own_has_axes_of_type_auto(made):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, made.memory)
     src = placed(AxisType.Explicit)
     for call in (lambda src: model.encode(made.params, CFG, src), jax.jit(model.decoder_inputs)):
-        with pytest.raises(ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: make the mesh with"):
+        with pytest.raises(
+            ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: make the mesh with"
+        ):
             call(src)
 
 
@@ -309,6 +312,23 @@ def test_ids_of_numpy_in_64_bits_are_taken_as_they_are(kind):
 
 def test_a_classifier_takes_ids_of_numpy_in_64_bits():
     jax.eval_shape(lambda: classify(np.asarray(SRC, np.int64)))
+
+
+def test_cast_to_float32_widens_halves_and_leaves_float64():
+    half = model.in_dtype(init(jax.random.key(0)), "bfloat16")
+    kinds = {leaf.dtype for leaf in jax.tree.leaves(half)}
+    assert jnp.dtype(jnp.bfloat16) in kinds
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(half, CFG))} == {jnp.dtype(jnp.float32)}
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.cast(wide, CFG))} == {np.dtype(np.float64)}
+
+
+def test_flax_makes_a_flat_dictionary_of_parameters_and_takes_it_back(made):
+    flat = traverse_util.flatten_dict(serialization.to_state_dict(made.params), sep="/")
+    assert flat["encoder/map_in/w"] is made.params.encoder.map_in.w
+    again = serialization.from_state_dict(made.params, traverse_util.unflatten_dict(flat, sep="/"))
+    assert jax.tree.structure(again) == jax.tree.structure(made.params)
+    jax.tree.map(np.testing.assert_array_equal, again, made.params)
 
 
 def test_numpy_arrays_are_parameters_too(made):
