@@ -2,9 +2,10 @@
 
     python examples/own_loss_and_optimizer.py
 
-A loss is a function (params, batch, key) -> sums. The sums are any pytree with the attributes `loss` and `tokens`;
-training minimises loss / tokens. Here they also count correct tokens. The optimiser is any optax transformation. The
-script prints the loss and the accuracy while the model learns to reverse its source.
+A loss is a function (params, batch, key) -> sums, with one key for each row or None. The sums are any pytree
+with the attributes `loss` and `tokens`; training minimises loss / tokens. Here they also count correct tokens. The
+optimiser is any optax transformation. The script prints the loss and the accuracy while the model learns to reverse its
+source.
 """
 
 from typing import NamedTuple

@@ -36,7 +36,8 @@ BatchT = TypeVar("BatchT")
 SumsT = TypeVar("SumsT", bound=Sums)
 """The sums that a loss returns."""
 Loss = Callable[[Tree, BatchT, Key | None], SumsT]
-"""loss(params, batch, key) -> sums. params: merged kernels; key: [B], one key for each row, or None without dropout."""
+"""loss(params, batch, key) -> sums. params: merged kernels; key: an array [B] of keys, one a row, or None without
+dropout. `training.loss.loss` takes such an array; `nn.dropout.split_key` splits each of its keys."""
 
 
 @struct.dataclass
@@ -158,13 +159,17 @@ def apply_gradients(
 
 
 class Step(NamedTuple, Generic[BatchT, SumsT]):
-    """The compiled parts of an update; see `training.parallel.compile_steps`.
+    """Three compiled functions that make up an update, as `training.parallel.compile_steps` returns them.
+
+    `update` calls `first` for the first batch, `add` for each further one, and `finish` once at the end. They pass on a
+    total: the gradients and the sums of the batches so far.
 
     Attributes:
-      first: (params, batch, key) -> gradients and sums of one batch.
-      add: (total, params, batch, key) -> `total` plus gradients and sums of one more batch; consumes the total.
-      finish: (state, total, rate) -> the updated state and its report; consumes the state. It is a separate program, so
-        new batch shapes do not compile it again. That costs no time: clipping has to wait for all gradients anyway.
+      first: (params, batch, key) -> the total of one batch.
+      add: (total, params, batch, key) -> the total with one more batch; the old total's buffers are reused.
+      finish: (state, total, rate) -> the state after the optimiser's step, and the report of the update; the old
+        state's buffers are reused. It is a separate program, so that new batch shapes do not compile it again. That
+        costs no time: clipping has to wait for all gradients anyway.
     """
 
     first: Callable[[Tree, BatchT, Key | None], tuple[Tree, SumsT]]

@@ -1,4 +1,4 @@
-"""Derivatives of the loss beside its gradient: forward mode, forward over reverse, and within `shard_map`, in float64."""
+"""Derivatives of the loss beside its gradient: forward mode, forward over reverse, `shard_map`; in float64."""
 
 import jax
 import jax.numpy as jnp
