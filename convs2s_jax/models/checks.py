@@ -3,6 +3,7 @@
 All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
 """
 
+import numbers
 import types
 import typing
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from convs2s_jax.core.tokens import PAD
 from convs2s_jax.nn.types import Array, Tree
 from convs2s_jax.nn.weight_norm import Normed
 
@@ -70,6 +72,12 @@ def check_tokens(name: str, tokens: Any) -> None:
             f"{name} is sharded over {explicit[0]!r}, a mesh axis of type Explicit: make the mesh with axis_types="
             "(jax.sharding.AxisType.Auto,) for each of its axes"
         )
+
+
+def check_vocabulary(name: str, entries: Any) -> None:
+    """Refuse what is no number of rows of a table of words, which has one for padding."""
+    if not isinstance(entries, numbers.Integral) or entries <= PAD:
+        raise ValueError(f"{name} is {entries}: expected a whole number above {PAD}, the id of padding")
 
 
 def check_pairs(src: Any, tgt: Any) -> None:

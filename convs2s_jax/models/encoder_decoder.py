@@ -17,6 +17,7 @@ from convs2s_jax.models.checks import (
     check_params,
     check_record,
     check_tokens,
+    check_vocabulary,
 )
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.execution import products_at
@@ -61,7 +62,7 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     They are in float32, under `jax_enable_x64` in float64.
 
     Raises:
-      ValueError: a shared table for vocabularies of different sizes.
+      ValueError: a shared table for vocabularies of different sizes, no vocabulary, or several keys.
     """
     check_config(cfg, ModelConfig)
     if cfg.share_embeddings and source_vocabulary != target_vocabulary:
@@ -69,7 +70,13 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
             f"vocabularies of {source_vocabulary} and {target_vocabulary} entries cannot share one table: both sides "
             "need the same vocabulary"
         )
-    encoder_key, decoder_key = jax.random.split(typed(key))
+    if cfg.encoder.reads_source:
+        check_vocabulary("source_vocabulary", source_vocabulary)
+    check_vocabulary("target_vocabulary", target_vocabulary)
+    key = typed(key)
+    if key.ndim:
+        raise ValueError(f"key has shape {key.shape}: give one key, or map `init` over several with jax.vmap")
+    encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout
     encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
     params = Params(

@@ -87,6 +87,8 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     Returns:
       [B, T, D], in the dtype of w; [B, T, n, D / n] for w [K, C, n, D / n] and b [n, D / n], in n groups.
     """
+    if form not in DENSE_FORMS:
+        raise ValueError(f"form is {form!r}: use one of {', '.join(DENSE_FORMS)}")
     if params.w.ndim > 3:
         y = dense(Affine(w=params.w.reshape(*params.w.shape[:2], -1), b=params.b.reshape(-1)), x, form)
         return y.reshape(*y.shape[:2], *params.b.shape)

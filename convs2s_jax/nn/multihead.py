@@ -50,6 +50,8 @@ def init(key: Key, dim: int) -> Multihead:
 
 def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> SourceHeads:
     """Map the encoder's keys and values, both [B, S, E], once for all queries."""
+    if keys.shape[-1] % heads:
+        raise ValueError(f"{heads} heads cannot share {keys.shape[-1]} channels: use a divisor")
     shape = (*keys.shape[:2], heads, -1)
     return SourceHeads(
         keys=jnp.transpose(reshape(linear(params.key, keys), shape), (0, 2, 3, 1)),

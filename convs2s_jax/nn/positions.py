@@ -21,6 +21,8 @@ def sinusoidal(rows: int, dim: int) -> np.ndarray:
     Returns:
       [P, E] in float32. Angles are products in float32; exp, sin and cos are computed in float64 and rounded once.
     """
+    if dim < 4 or dim % 2:
+        raise ValueError(f"dim is {dim}: half are sines, half cosines; use an even number from 4 on")
     half = dim // 2
     step = np.float32(math.log(10000) / (half - 1))
     frequencies = _rounded(np.exp, np.arange(half, dtype=np.float32) * -step)

@@ -13,6 +13,7 @@ of a plain search B rows, since hypotheses are equal there.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +111,7 @@ def search(
     """
     B = request.max_lengths.shape[0]
     structure = replace(structure, stop=strategy.stop or structure.stop)
+    cache = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, cache)  # float64 to JAX's type
     V = _check(step, strategy, structure, memory, cache, request, coverage, limit, chunk)
     fixed = Search(step, strategy, structure, numbers, coverage if structure.coverage else None, chunk)
     batch = begin(strategy, structure, memory, cache, request, limit, chunk, start)
@@ -231,6 +233,9 @@ def _check(
     chunk: int,
 ) -> int:
     """Refuse shapes and options that do not fit together. Returns V, the size of the vocabulary."""
+    for name, value in (("limit", limit), ("chunk", chunk)):
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name} is {value}: expected a whole number of Python, which is static under `jit`")
     if limit < 1 or chunk < 1:
         raise ValueError(f"limit is {limit} and chunk is {chunk}: both are 1 or more")
     if structure.coverage and coverage is None:
@@ -245,7 +250,11 @@ def _check(
             if np.shape(leaf)[:1] != (rows,):
                 place = name + jax.tree_util.keystr(path)
                 raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must hold {what} = {rows} rows")
-    logits, after = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
+    result = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
+    if not isinstance(result, tuple) or len(result) != 2:
+        what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise ValueError(f"the step returns {what}: it returns two, (logits [N, V], cache)")
+    logits, after = result
     V = _check_result(N, cache, logits, after)
     check_request(request, V)
     return V

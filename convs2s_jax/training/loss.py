@@ -102,7 +102,11 @@ def _features(
     """The parameters in the dtype of the computation, and the decoder's features [B, T, O]."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
+    if not (hasattr(batch, "src") and hasattr(batch, "tgt")):
+        raise TypeError(f"batch is a {type(batch).__name__}: make it with convs2s_jax.Batch(src=..., tgt=...)")
     check_pairs(batch.src, batch.tgt)
+    if isinstance(smoothing, jax.core.Tracer):
+        raise TypeError("smoothing is traced by jit, grad or vmap: give a number of Python, which is static")
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing is {smoothing}: use 0 or more and less than 1")
     if shards < 1 or len(batch.tgt) % shards:

@@ -28,6 +28,8 @@ from convs2s_jax.models.layer_attention import layer_attention
 from convs2s_jax.models.memory import Memory
 from convs2s_jax.models.recurrent.decoder import RecurrentDecoderConfig
 from convs2s_jax.models.recurrent.encoder import RecurrentEncoderConfig
+from convs2s_jax.nn import convolution, multihead
+from convs2s_jax.nn.positions import sinusoidal
 from convs2s_jax.training.loss import Batch, loss
 from tests.helpers import drills_but
 from tests.models.kinds import DECODERS, ENCODERS, firsts
@@ -192,6 +194,36 @@ WRONG = {
         lambda made: model.init_cache(made.params, DEEPER, made.memory, 2),
         "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
     ),
+    "a pair in place of a batch": (
+        lambda made: loss(made.params, CFG, (SRC, SRC)),
+        r"^batch is a tuple: make it with convs2s_jax.Batch\(src=..., tgt=...\)$",
+    ),
+    "a traced smoothing": (
+        lambda made: jax.jit(lambda s: loss(made.params, CFG, BATCH, smoothing=s))(0.1),
+        "^smoothing is traced by jit, grad or vmap: give a number of Python, which is static",
+    ),
+    "several keys to init": (
+        lambda _: init(jax.random.split(jax.random.key(0), 2)),
+        r"^key has shape \(2,\): give one key, or map `init` over several with jax.vmap$",
+    ),
+    "no source vocabulary": (
+        lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=0, target_vocabulary=V),
+        "^source_vocabulary is 0: expected a whole number above 1, the id of padding$",
+    ),
+    "a fraction as a vocabulary": (
+        lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=9.0),
+        "^target_vocabulary is 9.0: expected a whole number above 1",
+    ),
+    "a form that no convolution has": (
+        lambda made: convolution.dense(made.params.encoder.blocks[0].conv, jnp.zeros((1, 9, 8)), "fft"),
+        "^form is 'fft': use one of xla, products, winograd$",
+    ),
+    "heads that do not divide the channels": (
+        lambda _: multihead.map_source(multihead.init(jax.random.key(0), 6), 4, *[jnp.zeros((1, 2, 6))] * 2),
+        "^4 heads cannot share 6 channels: use a divisor$",
+    ),
+    "two channels of positions": (lambda _: sinusoidal(5, 2), "^dim is 2: half are sines, half cosines; use an even"),
+    "an odd number of channels": (lambda _: sinusoidal(5, 5), "^dim is 5: half are sines, half cosines; use an even"),
     "key and cfg exchanged": (
         lambda _: model.init(CFG, jax.random.key(0), source_vocabulary=V, target_vocabulary=V),
         r"^cfg is a \w+: expected ModelConfig$",

@@ -195,3 +195,27 @@ def test_scores_of_given_targets_refuse_an_unread_number_too():
     numbers = numbers_of(SearchConfig()).replace(coverage_penalty=2.0)
     with pytest.raises(ValueError, match=r"^numbers.coverage_penalty is 2.0, and this search does not read it: give"):
         force(parameters(cfg), cfg, SearchConfig(), ids, ids, numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("step", "limit", "message"),
+    [
+        (
+            lambda _, cache, last: (last, cache),
+            6.0,
+            "^limit is 6.0: expected a whole number of Python, which is static",
+        ),
+        (lambda _, cache, last: (last, cache, 1), 6, r"^the step returns 3 values: it returns two, \(logits \[N, V\]"),
+    ],
+)
+def test_what_no_search_can_run_with_is_one_sentence(step, limit, message):
+    more = {"memory": (), "cache": jnp.zeros(3), "request": request([3])}
+    with pytest.raises((TypeError, ValueError), match=message):
+        configured_search(step, SearchConfig(beam_size=3), limit=limit, **more)
+
+
+def test_a_cache_of_numpy_in_64_bits_is_taken():
+    step = lambda _, cache, last: (jnp.zeros((len(last), V)), cache)  # noqa: E731
+    more = {"memory": (), "request": request([3]), "limit": 4}
+    found = jax.eval_shape(lambda: configured_search(step, SearchConfig(beam_size=3), cache=np.zeros(3), **more))
+    assert found.tokens.shape == (1, 3, 4)
