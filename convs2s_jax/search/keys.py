@@ -30,7 +30,7 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> Key:
 def checked(key: Key | None, count: int) -> Key:
     """Keys [count]: those given, or one key that the numbers of the sentences are folded into.
 
-    Keys of `jax.random.PRNGKey` are taken too.
+    Keys of `jax.random.PRNGKey` are taken too, and traced ones.
 
     Raises:
       ValueError: no key, or keys that are not as many.
@@ -40,6 +40,7 @@ def checked(key: Key | None, count: int) -> Key:
         raise ValueError(
             "samples are drawn with random keys, and there is none: give key=jax.random.key(0), for example"
         )
+    key = jnp.asarray(key) if isinstance(key, np.ndarray) else key
     if isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim:
         key = jax.random.wrap_key_data(key)
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

@@ -14,6 +14,7 @@ from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
 from convs2s_jax.nn import struct
+from convs2s_jax.search.keys import checked
 
 _NO_IDS = np.zeros(0, np.int32)
 
@@ -81,7 +82,7 @@ def request(
     """A request from lists of unequal lengths, in arrays of the given axes or as large as it takes.
 
     What is given as arrays of JAX, traced ones too, is taken as it is: max_lengths [B], prefixes [B, P], phrases
-    [B, C, K], keys [B].
+    [B, C, K], keys [B]. For one key, the number of the sentence is folded into it.
 
     Raises:
       ValueError, TypeError: not one of each for every sentence, or something else than integers.
@@ -100,11 +101,10 @@ def request(
             raise ValueError(f"{name} have shape {array.shape}: one row for each of {count} sentences, in {rank} axes")
         if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
             raise TypeError(f"{name} have dtype {array.dtype}: lengths and token ids are integers, such as int32")
-    if keys is not None and np.shape(keys)[:1] != (count,):
-        raise ValueError(f"keys have shape {np.shape(keys)}: one key for each of {count} sentences")
+    drawn = None if keys is None else checked(keys, count)
     # device_put without a compilation, unlike jnp.asarray
     lengths, prefix_rows, phrase_rows = jax.device_put((lengths.astype(np.int32), prefix_rows, phrase_rows))
-    return Request(max_lengths=lengths, prefixes=prefix_rows, phrases=phrase_rows, keys=keys)
+    return Request(max_lengths=lengths, prefixes=prefix_rows, phrases=phrase_rows, keys=drawn)
 
 
 def as_ids(name: str, rows: Sequence[Tokens], sentences: Sequence[int] | None = None) -> list[np.ndarray]:

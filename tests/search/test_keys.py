@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convs2s_jax.search import keys
+from convs2s_jax.search.request import request
 
 
 def data(key):
@@ -45,7 +46,9 @@ def test_odd_keys_are_refused(make, message):
 
 def test_keys_of_the_old_kind_are_taken():
     old, new = jax.random.PRNGKey(3), jax.random.key(3)
-    np.testing.assert_array_equal(data(keys.checked(old, 4)), data(keys.checked(new, 4)))
+    for key in (old, np.asarray(old)):
+        np.testing.assert_array_equal(data(keys.checked(key, 4)), data(keys.checked(new, 4)))
+        np.testing.assert_array_equal(data(request([5] * 4, keys=key).keys), data(keys.checked(new, 4)))
     split = data(jax.random.split(new, 4))
     np.testing.assert_array_equal(data(keys.checked(jax.random.split(old, 4), 4)), split)
 

@@ -157,7 +157,7 @@ def test_a_request_may_be_traced():
         request(3)
     with pytest.raises(TypeError, match=r"^max_lengths have dtype float32: lengths and token ids are integers"):
         request(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"^keys have shape \(2,\): one key for each of 3 sentences$"):
+    with pytest.raises(ValueError, match=r"^key has shape \(2,\): give one key, or one for each of 3 sentences$"):
         request(MAX_LENGTHS, keys=jax.random.split(jax.random.key(0), 2))
 
 
