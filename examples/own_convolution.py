@@ -5,7 +5,7 @@
     y_t = b + (sum_j x_{t+j} A_j + a) P        A [K, C, R], P [R, D], rank R
 
 A kind is a config, a function that makes parameters, and one that computes the convolution of a padded input. Encoder,
-decoder, training, search and sharding then take it like those of the package. The script trains a model of it to
+decoder, training and search then take it like those of the package. The script trains a model of it to
 reverse its source, and translates.
 """
 
@@ -64,9 +64,8 @@ def dense(params, cfg):
     return Affine(w=jnp.einsum("KCR,RD->KCD", params.down.w, params.up.w), b=linear(params.up, params.down.b))
 
 
-convs2s.register_convolution(
-    LowRankConfig, init=init, convolve=convolve, dense=dense, sharding=[("conv/down/w", (None, None, "tensor"))]
-)
+convs2s.register_convolution(LowRankConfig, init=init, convolve=convolve, dense=dense)
+RULES = [("conv/down/w", (None, "fsdp", "tensor"))]  # how A lies on a mesh; P is in the package's table as `up/w`
 CFG = convs2s.ModelConfig(
     embedding_dim=32,
     dropout=0.0,
@@ -86,7 +85,7 @@ def pairs(seed, rows=32):
     return convs2s.Batch(src=jnp.array(src, jnp.int32), tgt=jnp.array(tgt, jnp.int32))
 
 
-def main(updates=300, axes=convs2s.MeshConfig(data=1)):  # noqa: B008 - a frozen record
+def main(updates=300, axes=convs2s.MeshConfig(data=1, rules=RULES)):  # noqa: B008 - a frozen record
     """Train; returns the parameters and the loss of each update in nats per token."""
     mesh, optimizer = convs2s.make_mesh(axes), optax.adam(3e-3)
     step = convs2s.compile_steps(
@@ -94,10 +93,11 @@ def main(updates=300, axes=convs2s.MeshConfig(data=1)):  # noqa: B008 - a frozen
         optimizer,
         mesh,
         clip=1.0,
+        rules=axes.rules,
     )
     params = convs2s.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=V)
     state = convs2s.init_state(convs2s.split_kernels(params, CFG), optimizer)
-    state = jax.device_put(state, convs2s.shardings(state, mesh))
+    state = jax.device_put(state, convs2s.shardings(state, mesh, rules=axes.rules))
     losses = []
     for i in range(updates):
         batch = jax.device_put(pairs(i), convs2s.batch_sharding(mesh))

@@ -1,6 +1,5 @@
 """How parameters are sharded over the mesh: rules of the configuration, then one table, by parameter name."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from convs2s_jax.core.config import check
-from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS
 from convs2s_jax.nn.trees import path_of
 from convs2s_jax.nn.types import Tree
 from convs2s_jax.training import halves
@@ -157,9 +155,8 @@ def stem_of(name: str) -> str:
 
 
 def built_in(name: str) -> tuple[str, tuple[str | None, ...]] | None:
-    """The rule for a parameter: that of a registered convolution, else of RULES."""
-    rules = itertools.chain(*(kind.sharding for kind in CONVOLUTIONS.values()), RULES)
-    return next((rule for rule in rules if _ends(stem_of(name), rule[0])), None)
+    """The rule of RULES for a parameter."""
+    return next((rule for rule in RULES if _ends(stem_of(name), rule[0])), None)
 
 
 def given(name: str, rules: Sequence[ShardingRule]) -> int | None:

@@ -151,7 +151,7 @@ def test_the_convolution_of_ones_own_learns_and_its_losses_are_the_same_on_eight
     module = example("own_convolution")
     _, alone = module.main(60)
     assert np.mean(alone[-5:]) < 0.5 * np.mean(alone[:5])
-    _, apart = module.main(3, module.convs2s.MeshConfig(data=2, fsdp=2, tensor=2))
+    _, apart = module.main(3, module.convs2s.MeshConfig(data=2, fsdp=2, tensor=2, rules=module.RULES))
     close(apart, alone[:3])
 
 

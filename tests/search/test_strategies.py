@@ -84,7 +84,11 @@ def test_options_name_their_strategy():
     [
         ({"sampling": True}, {}, "sampling needs a random key for each sentence"),
         ({"beam_size": 4, "diverse_groups": 2}, {"phrases": [[(4,)]]}, "constraints go with plain beam search only"),
-        ({"sampling": True}, {"phrases": [[(4,)]], "keys": jnp.zeros(1)}, "constraints go with plain beam search only"),
+        (
+            {"sampling": True},
+            {"phrases": [[(4,)]], "keys": jax.random.key(0)},
+            "constraints go with plain beam search only",
+        ),
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
@@ -143,13 +143,11 @@ class BlockConvolution(NamedTuple):
         `causal` of `nn.convolution`); its reach is (K - 1) cfg.dilation.
       dense: (parameters, cfg) -> the dense convolution of equal results, or None where there is none: tables of its
         products stand for the first layer of a decoder (`models.convs2s.lookup`).
-      sharding: for parameters that `training.sharding.RULES` has no line for, as its lines are: ("conv/gain", (None,)).
     """
 
     init: Callable[[Key, Any, int, int, int, float], Any]
     convolve: Callable[[Any, Any, Array, DenseForm], Valid]
     dense: Callable[[Any, Any], Affine | None]
-    sharding: tuple[tuple[str, tuple[str | None, ...]], ...] = ()
 
 
 def _init_dense(key: Key, _cfg: DenseConfig, width: int, inputs: int, outputs: int, keep: float) -> Affine:
@@ -205,11 +203,11 @@ def register_convolution(
     init: Callable[[Key, Any, int, int, int, float], Any],
     convolve: Callable[[Any, Any, Array, DenseForm], Valid],
     dense: Callable[[Any, Any], Affine | None] = _no_dense,
-    sharding: Sequence[tuple[str, tuple[str | None, ...]]] = (),
 ) -> None:
     """Add a kind of convolution for the rest of the process: `convolution=config()` then builds blocks of it.
 
-    Dictionaries with its kind are read as well, as those of a `config.json`, in processes that registered it before.
+    Dictionaries with its kind are read as well, as those of a `config.json`, in processes that registered it before. On
+    a mesh, parameters that have no line in `training.sharding.RULES` need a rule in `MeshConfig.rules`.
 
     Args:
       config: a `record` with the attributes and methods of `EveryLayerAlike`, and a field `kind` with its name as
@@ -217,15 +215,11 @@ def register_convolution(
       init: as in `BlockConvolution`, and so all that follow.
       convolve: the convolution of a padded input; position t may read the R + 1 inputs from t on, R the reach.
       dense: without one, the first layer of a decoder is computed at each step of a search.
-      sharding: for parameters in it that have no line in `training.sharding.RULES`; paths begin with "conv/".
 
     Raises:
-      ValueError: the kind is taken, the class is no record of a kind, or a path is not of parameters of a convolution.
+      ValueError: the kind is taken, or the class is no record of a kind.
     """
-    for path, _ in sharding:
-        if not path.startswith("conv/"):
-            raise ValueError(f"sharding has the path '{path}': that of a parameter of a convolution begins with conv/")
     add_kind(ConvolutionConfig, config)
     with contextlib.suppress(ValueError):  # the class has the decorator already
         jax.tree_util.register_static(config)
-    CONVOLUTIONS[config.kind] = BlockConvolution(init, convolve, dense, tuple(sharding))
+    CONVOLUTIONS[config.kind] = BlockConvolution(init, convolve, dense)

@@ -13,7 +13,6 @@ import convs2s_jax as convs2s
 from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.models.convs2s.convolutions import CONVOLUTIONS, EveryLayerAlike, register_convolution
-from convs2s_jax.training import sharding
 from tests.examples.test_examples import example
 from tests.helpers import close
 from tests.meshes import mesh_of
@@ -90,15 +89,15 @@ def test_a_model_of_a_registered_kind_is_that_of_the_equal_dense_kind(module, ta
     assert (convs2s.precompute(params, own).decoder.tables is not None) == tables
 
 
-def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_the_rules_of_the_kind(module):
+def test_both_kernels_are_trained_as_direction_and_length_and_lie_on_a_mesh_by_given_rules(module):
     cfg = model(module.LowRankConfig(rank=4))
     split = jax.eval_shape(partial(convs2s.split_kernels, cfg=cfg), parameters(cfg))
-    conv = convs2s.shardings(split, mesh_of((2, 2, 2))).encoder.blocks[0].conv
-    assert conv.down.w.v.spec == P(None, None, ("tensor", "fsdp"))
-    assert conv.down.w.g.spec == P(None, None, ("tensor", "fsdp"))
+    rules = convs2s.MeshConfig(rules=module.RULES).rules
+    conv = convs2s.shardings(split, mesh_of((2, 2, 2)), rules=rules).encoder.blocks[0].conv
+    assert conv.down.w.v.spec == P(None, "fsdp", "tensor")
     assert conv.up.w.v.spec == P(None, ("tensor", "fsdp"))  # by a rule of RULES
-    with pytest.raises(ValueError, match=r"^encoder/blocks/0/conv/side/w \(3, 4, 4\): no rule of"):
-        sharding.spec("encoder/blocks/0/conv/side/w", (3, 4, 4), mesh_of((2, 2, 2)))
+    with pytest.raises(ValueError, match=r"^encoder/blocks/0/conv/down/w/v .*: no rule of"):
+        convs2s.shardings(split, mesh_of((2, 2, 2)))
 
 
 def test_a_configuration_of_a_registered_kind_is_read_and_written(module):
@@ -124,21 +123,19 @@ class NoRecord(EveryLayerAlike):
 
 
 @pytest.mark.parametrize(
-    ("config", "sharding", "message"),
+    ("config", "message"),
     [
-        (TakenConfig, (), "^kind 'dense' is taken by DenseConfig; there are dense, separable, lightweight, dynamic$"),
+        (TakenConfig, "^kind 'dense' is taken by DenseConfig; there are dense, separable, lightweight, dynamic$"),
         (
             NoRecord,
-            (),
             r"NoRecord'> is no config of a kind: use `record` and .* kind: Literal\['x'\] = 'x'$",
         ),
-        (TakenConfig, [("w", (None,))], "^sharding has the path 'w': that of a parameter of a convolution begins with"),
     ],
 )
-def test_what_cannot_be_registered_is_refused_and_changes_nothing(own_kinds, config, sharding, message):
+def test_what_cannot_be_registered_is_refused_and_changes_nothing(own_kinds, config, message):
     before = dict(CONVOLUTIONS)
     with pytest.raises(ValueError, match=message):
-        register_convolution(config, init=None, convolve=None, sharding=sharding)
+        register_convolution(config, init=None, convolve=None)
     assert before == CONVOLUTIONS
 
 
