@@ -26,10 +26,10 @@ def check_params(params: Any, record: type) -> None:
         raise ValueError("parameters are split into direction and length: call convs2s_jax.merge_kernels first")
 
 
-def check_config(cfg: Any, record: type) -> None:
-    """Refuse what is no config of this model, such as its parameters in the wrong place."""
+def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:
+    """Refuse what is no config of this class, such as parameters in its place; `name` is that of the argument."""
     if not isinstance(cfg, record):
-        raise TypeError(f"cfg is a {type(cfg).__name__}: expected {record.__name__}")
+        raise TypeError(f"{name} is a {type(cfg).__name__}: expected {record.__name__}")
 
 
 def check_record(name: str, value: Any, made: Any, kind: str) -> None:

@@ -59,9 +59,11 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
 
 
 def check_key(key: Key) -> None:
-    """Refuse what is no array, such as a seed."""
+    """Refuse what is no key, such as a seed."""
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"key is {key!r}: make one with jax.random.key(seed)")
+    if key.dtype != np.uint32 and not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"key is an array of {key.dtype}: make one with jax.random.key(seed)")
 
 
 def typed(key: Key) -> Key:

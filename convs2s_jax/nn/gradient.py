@@ -116,9 +116,9 @@ def scan(
 
 
 def _varying(carry: CarryT, others: Any) -> CarryT:
-    """The carry, in its type varying over the same axes of a `jax.shard_map` as all of it and `others` together.
+    """The carry, marked as varying over every axis of a `jax.shard_map` that it or `others` vary over.
 
-    The type of a carry must stay, and after a step it varies over these axes. Elsewhere nothing is changed.
+    Its type must be that of the carry after a step. Outside of such a function nothing is changed.
     """
 
     def axes(x: Any) -> frozenset[str]:

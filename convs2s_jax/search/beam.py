@@ -251,9 +251,9 @@ def _check(
                 place = name + jax.tree_util.keystr(path)
                 raise ValueError(f"{place} has shape {np.shape(leaf)}: axis 0 must hold {what} = {rows} rows")
     result = jax.eval_shape(step, memory, cache, jax.ShapeDtypeStruct((N,), jnp.int32))
-    if not isinstance(result, tuple) or len(result) != 2:
-        what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise ValueError(f"the step returns {what}: it returns two, (logits [N, V], cache)")
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+        raise ValueError(f"the step returns {what}: a step has to return two, (logits [N, V], cache)")
     logits, after = result
     V = _check_result(N, cache, logits, after)
     check_request(request, V)

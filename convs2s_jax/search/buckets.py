@@ -1,14 +1,38 @@
 """Grouping sentences into batches of few shapes, with little padding and few compilations."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from convs2s_jax.core.config import check, record
 from convs2s_jax.core.rows import round_up
-from convs2s_jax.search.request import NO_AXES, Sizes
 
 NARROWEST = 16
 """Columns of the narrowest arrays."""
+
+
+@record(kw_only=False)
+class Sizes:
+    """Axes of a request.
+
+    Attributes:
+      prefix: P, tokens of a prefix.
+      phrases: C, phrases of a sentence.
+      phrase: K, tokens of a phrase.
+    """
+
+    prefix: int
+    phrases: int
+    phrase: int
+
+
+NO_AXES = Sizes(0, 0, 0)
+"""Of requests without prefixes and phrases."""
+
+
+def at_least(axes: Sizes, least: Sizes) -> Sizes:
+    """Axes that are as large as both."""
+    return Sizes(max(axes.prefix, least.prefix), max(axes.phrases, least.phrases), max(axes.phrase, least.phrase))
 
 
 @record
@@ -37,6 +61,8 @@ class Batching:
     def __post_init__(self) -> None:
         for name in ("size", "tokens", "min_width", "min_rows"):
             check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: use 1 or more")
+        ascending = all(one <= other for one, other in itertools.pairwise((1, *self.word_sizes)))
+        check(ascending, f"word_sizes is {list(self.word_sizes)}: give ascending sizes, from 1")
 
 
 DEFAULT_BATCHING = Batching()

@@ -33,7 +33,7 @@ def members_of(
     cfgs = cfg if isinstance(cfg, tuple) else (cfg,)
     if isinstance(params, list) or isinstance(cfg, list):
         raise TypeError("params or cfg is a list: those of an ensemble are tuples, one entry for each model")
-    check_config(search, SearchConfig)
+    check_config(search, SearchConfig, name="search")
     for model in cfgs:
         check_config(model, ModelConfig)
     if len(members) != len(cfgs) or not members:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -175,3 +175,35 @@ class SearchConfig:
     def max_length(self, source_length: int) -> int:
         """Most tokens before the end symbol, for a source of `source_length` tokens, its end symbol counted."""
         return max(1, int(self.max_length_a * source_length + self.max_length_b))
+
+
+def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
+    """Refuse options of a search that change nothing in it, or that the model cannot follow.
+
+    Args:
+      search: the whole search.
+      given: names of the fields that the user gave.
+      attends: whether the model has attention weights.
+
+    Raises:
+      UserError: the message says which.
+    """
+    given = set(given)
+    check(
+        "diverse_strength" not in given or search.diverse_groups > 1,
+        "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
+    )
+    check(
+        "stop" not in given or not search.sampling,
+        "--stop with --sampling: each sample is drawn to its end; leave one out",
+    )
+    for name in ("length_penalty", "length_penalty_kind"):
+        check(
+            name not in given or search.normalize,
+            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
+        )
+    check(
+        attends or search.coverage_penalty == 0,
+        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
+        "--coverage_penalty=0",
+    )

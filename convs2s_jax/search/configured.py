@@ -56,9 +56,9 @@ def beam_search(
       ValueError: shapes that do not fit, no sentence, prefixes or phrases outside the vocabulary (seen where they are
         not traced), no `coverage` or keys where the options need them, or a number that `search` leaves unread.
     """
-    check_config(search, SearchConfig)
+    check_config(search, SearchConfig, name="search")
     numbers = numbers_of(search) if numbers is None else numbers
-    check_numbers(numbers, search)
+    check_numbers(numbers, search, own_strategy=strategy is not None)
     return beam.search(
         step,
         strategy or strategy_of(search, phrases=request.phrases.shape[1] > 0),

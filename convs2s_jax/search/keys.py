@@ -1,17 +1,34 @@
 """Random keys of samples: each sentence has its own, so that no sample depends on the sentences beside it."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from convs2s_jax.core.config import LARGEST_SEED
+from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Key
 
+FEWEST = 64
+"""Keys are made for at least so many sentences at once: whatever the number of lines, a server compiles nothing."""
 
-def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> Key:
-    """Keys [N] for numbered sentences: `fold_in(key(seed), number)`.
+
+class HostKeys(NamedTuple):
+    """Random keys of sentences in host memory, where rows are chosen without a program for each number of them.
+
+    Attributes:
+      data: [N, ...] uint32, as of `jax.random.key_data`.
+      impl: their generator; None for JAX's default.
+    """
+
+    data: np.ndarray
+    impl: Any
+
+
+def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
+    """Raw keys [N, ...] uint32 for numbered sentences: `fold_in(key(seed), number)`.
 
     Args:
       seeds: one for all sentences, or one for each.
@@ -24,38 +41,48 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> Key:
     for i, (seed, number) in enumerate(zip(*found, strict=True)):
         if not (0 <= seed <= LARGEST_SEED and 0 <= number <= LARGEST_SEED):
             raise ValueError(f"sentence {i} draws with seed {seed} and number {number}: use 0 to 2^32 - 1 for both")
-    return _folded(*(each.astype(np.uint32) for each in found))
+    size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
+    padded = jax.device_put([np.pad(each, (0, size - len(numbers))).astype(np.uint32) for each in found])
+    return np.asarray(_folded(*padded))[: len(numbers)]
 
 
-def checked(key: Key | None, count: int) -> Key:
+def checked(key: Key | np.ndarray | None, count: int) -> Key:
     """Keys [count]: those given, or one key that the numbers of the sentences are folded into.
 
-    Keys of `jax.random.PRNGKey` are taken too, and traced ones.
+    Args:
+      key: of `jax.random.key`, also traced, or raw ones as of `jax.random.PRNGKey`.
+      count: number of sentences.
 
     Raises:
       ValueError: no key, or keys that are not as many.
-      TypeError: an array of another type.
+      TypeError: something else.
     """
     if key is None:
         raise ValueError(
             "samples are drawn with random keys, and there is none: give key=jax.random.key(0), for example"
         )
-    key = jnp.asarray(key) if isinstance(key, np.ndarray) else key
-    if isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.ndim:
-        key = jax.random.wrap_key_data(key)
-    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"key is {getattr(key, 'dtype', type(key).__name__)}: make it with jax.random.key")
-    if key.shape not in ((), (count,)):
-        raise ValueError(f"key has shape {key.shape}: give one key, or one for each of {count} sentences")
-    return key if key.ndim else jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(count, dtype=np.uint32))
+    found = typed(jax.device_put(key) if isinstance(key, np.ndarray) else key)
+    if found.shape not in ((), (count,)):
+        raise ValueError(f"key has shape {found.shape}: give one key, or one for each of {count} sentences")
+    return found if found.ndim else jax.vmap(jax.random.fold_in, (None, 0))(found, np.arange(count, dtype=np.uint32))
 
 
-def rows(keys: Key, indices: Sequence[int | None]) -> Key:
-    """The keys of these sentences; any for rows that hold none. Chosen on the host: no program for each shape."""
-    data = np.asarray(jax.random.key_data(keys))[[i or 0 for i in indices]]
-    return jax.random.wrap_key_data(jax.device_put(data), impl=jax.random.key_impl(keys))
+def on_host(key: Key | np.ndarray | None, count: int) -> HostKeys:
+    """The same in host memory. Raises ValueError and TypeError as `checked` does."""
+    if isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.ndim == 2 and len(key) == count:
+        return HostKeys(key, None)
+    found = checked(key, count)
+    return HostKeys(np.asarray(jax.random.key_data(found)), jax.random.key_impl(found))
+
+
+def rows(keys: HostKeys, indices: Sequence[int | None]) -> Key:
+    """The keys of these sentences on the device; any for rows that hold none."""
+    return jax.random.wrap_key_data(jax.device_put(keys.data[[i or 0 for i in indices]]), impl=keys.impl)
 
 
 @jax.jit
-def _folded(seeds: np.ndarray, numbers: np.ndarray) -> Key:
-    return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(seeds, numbers)
+def _folded(seeds: Array, numbers: Array) -> Array:
+    def fold(seed: Array, number: Array) -> Array:
+        return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), number))
+
+    return jax.vmap(fold)(seeds, numbers)

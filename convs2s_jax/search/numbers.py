@@ -63,10 +63,13 @@ _SWITCHES = {
 """For numbers that are not always read, whether a user's options have them read, and what to set for that."""
 
 
-def check_numbers(numbers: Any, cfg: SearchConfig) -> None:
+_OF_STRATEGIES = {"diverse_strength", "top_p"}
+
+
+def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:
     """Refuse what is no `Numbers`, and values that the static part of a user's options leaves unread.
 
-    Values that are traced are not looked at.
+    Values that are traced are not looked at, nor are those that a strategy of one's own may read.
 
     Raises:
       TypeError, ValueError: as said.
@@ -76,7 +79,7 @@ def check_numbers(numbers: Any, cfg: SearchConfig) -> None:
     own = numbers_of(cfg)
     for name, (is_read, remedy) in _SWITCHES.items():
         value = getattr(numbers, name)
-        if is_read(cfg) or isinstance(value, jax.core.Tracer):
+        if is_read(cfg) or isinstance(value, jax.core.Tracer) or (own_strategy and name in _OF_STRATEGIES):
             continue
         if np.any(np.asarray(value, np.float32) != getattr(own, name)):
             raise ValueError(f"numbers.{name} is {value}, and this search does not read it: give `search` {remedy}")

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from convs2s_jax.core.config import record
 from convs2s_jax.core.errors import shown
 from convs2s_jax.core.rows import Tokens, pad_rows, round_up
 from convs2s_jax.core.tokens import BOS, EOS, PAD, SPECIAL
 from convs2s_jax.nn import struct
+from convs2s_jax.search.buckets import Sizes
 from convs2s_jax.search.keys import checked
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -35,30 +35,6 @@ class Request:
     prefixes: Array
     phrases: Array
     keys: Array | None = None
-
-
-@record(kw_only=False)
-class Sizes:
-    """Axes of a request.
-
-    Attributes:
-      prefix: P, tokens of a prefix.
-      phrases: C, phrases of a sentence.
-      phrase: K, tokens of a phrase.
-    """
-
-    prefix: int
-    phrases: int
-    phrase: int
-
-
-NO_AXES = Sizes(0, 0, 0)
-"""Of requests without prefixes and phrases."""
-
-
-def at_least(axes: Sizes, least: Sizes) -> Sizes:
-    """Axes that are as large as both."""
-    return Sizes(max(axes.prefix, least.prefix), max(axes.phrases, least.phrases), max(axes.phrase, least.phrase))
 
 
 def sizes(prefixes: Sequence[Tokens], phrases: Sequence[Sequence[Tokens]]) -> Sizes:

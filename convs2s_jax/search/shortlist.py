@@ -116,7 +116,7 @@ def union_sizes(
             union[allowed[i]] = True
         found[bucket.shape] = max(found.get(bucket.shape, 1), int(union.sum()))
     if among:
-        return {shape: next(size for size in among if size >= count) for shape, count in found.items()}
+        return {shape: next((size for size in among if size >= count), most) for shape, count in found.items()}
     return {shape: union_size(count, most) for shape, count in found.items()}
 
 

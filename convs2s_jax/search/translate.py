@@ -9,12 +9,13 @@ from jax.sharding import Mesh
 
 from convs2s_jax.core.rows import Tokens, pad_rows
 from convs2s_jax.models import encoder_decoder
+from convs2s_jax.models.checks import check_config
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params, PrecomputedParams
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search import keys
-from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, batches
+from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching, Bucket, at_least, batches
 from convs2s_jax.search.candidates import NOTHING, UNSCORED, Translation, candidates_of
 from convs2s_jax.search.checks import (
     ModelConfigs,
@@ -28,7 +29,7 @@ from convs2s_jax.search.checks import (
 from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.search.generate import force, generate
 from convs2s_jax.search.numbers import numbers_of
-from convs2s_jax.search.request import as_ids, at_least, check_ids, check_required_ids, request, sizes
+from convs2s_jax.search.request import as_ids, check_ids, check_required_ids, request, sizes
 from convs2s_jax.search.shortlist import Shortlist, wishes_of
 from convs2s_jax.search.spread import placed, put, spread
 from convs2s_jax.search.strategies.table import strategy_of
@@ -43,7 +44,7 @@ def translate(
     *,
     prefixes: Sequence[Tokens] | None = None,
     phrases: Sequence[Sequence[Tokens]] | None = None,
-    key: Key | None = None,
+    key: Key | np.ndarray | None = None,
     shortlist: Shortlist | None = None,
     nbest: int | None = None,
     attention: bool = False,
@@ -84,11 +85,12 @@ def translate(
     Raises:
       ValueError: ids that are outside the vocabulary, end symbols or padding; prefixes or phrases that are not as many
         as sources, that do not fit into a translation, or that are given for an empty source; sampling without a key,
-        or with keys that are not as many; `nbest` below 1; a shortlist with sampling; `search.lm_weight` without a
-        language model, or the reverse; a coverage penalty without attention.
+        a key without sampling, or keys that are not as many; `nbest` below 1; a shortlist with sampling;
+        `search.lm_weight` without a language model, or the reverse; a coverage penalty without attention.
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not of `jax.random.key`.
     """
     members, cfgs = members_of(params, cfg, search)
+    check_config(batching, Batching, name="batching")
     count = len(sources)
     prefixes = [()] * count if prefixes is None else prefixes
     phrases = [()] * count if phrases is None else phrases
@@ -96,7 +98,9 @@ def translate(
         raise ValueError("a shortlist with sampling: samples are drawn from all words; leave one out")
     check_untraced((params, key), sources, prefixes, *phrases)
     sources = checked_sources(sources, members, cfgs)
-    drawn = keys.checked(key, count) if search.sampling else None
+    if key is not None and not search.sampling:
+        raise ValueError("key without sampling: nothing is drawn in this search; leave it out, or set sampling=True")
+    drawn = keys.on_host(key, count) if search.sampling else None
     if nbest is not None and nbest < 1:
         raise ValueError(f"nbest is {nbest}: use 1 or more, or None for all that the search has")
     reads = any(c.reads_source for c in cfgs)
@@ -174,7 +178,7 @@ def score(
     Args:
       params, cfg, search, attention, devices, progress: as in `translate`.
       sources, targets: token ids without the end symbol and padding, as many of both.
-      batching: its `size` and `tokens` apply, the tokens of the longer side.
+      batching: how pairs are put into batches, by the longer side; `min_axes` and `word_sizes` do not apply.
 
     Returns:
       One candidate for each pair. A target beyond the model's positions has score -inf and no token scores.
@@ -185,6 +189,7 @@ def score(
       TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `force` takes them.
     """
     members, cfgs = members_of(params, cfg, search)
+    check_config(batching, Batching, name="batching")
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets: each needs one")
     check_untraced(params, sources, targets)

@@ -90,10 +90,10 @@ def _add_routes(app: FastAPI) -> None:
         begun = getattr(request.state, "arrived", time.monotonic())
         try:
             answer = await _unless_gone(request, service.translate(asked))
-        except Exception as error:  # one that is cancelled as the server ends is answered and counted by `Bounded`
-            count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
+        except Exception as error:  # `Bounded` answers and counts requests that are cancelled
+            _count_answer(service, error.status_code if isinstance(error, HTTPException) else 500, begun)
             raise
-        count_answer(service, 200, begun)
+        _count_answer(service, 200, begun)
         return Response(answer, media_type="application/json")
 
     @app.get("/health")
@@ -170,7 +170,7 @@ def _add_handlers(app: FastAPI) -> None:
         return JSONResponse({"error": "the server failed at this request; its log has the reason"}, 500)
 
 
-def count_answer(service: Service, status: int, begun: float) -> None:
+def _count_answer(service: Service, status: int, begun: float) -> None:
     """Count a request that `translate` had, and its time since `begun`."""
     service.metrics.requests.labels(str(status)).inc()
     if status in TAKEN:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.search import keys, shortlist
-from convs2s_jax.search.buckets import Batching, widths_up_to
+from convs2s_jax.search.buckets import NO_AXES, Batching, Sizes, widths_up_to
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import NO_AXES, Sizes
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.serving import required

@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from convs2s_jax.core.config import build, check, to_dict
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.config import SearchConfig, check_search
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.translation import fit, shortlists, translator
-from convs2s_jax.translation.jobs.options import check_search
 
 
 def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from convs2s_jax.core.config import check
+from convs2s_jax.search.buckets import NO_AXES, Sizes
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import NO_AXES, Sizes
-from convs2s_jax.translation import fit
+from convs2s_jax.translation import arguments
 from convs2s_jax.translation.lines import encode, encode_phrases
 from convs2s_jax.translation.translator import Translator
 
@@ -58,17 +58,7 @@ def checked(
             given is None or name in allow,
             f"{field}: this server takes no {name}; it has to be started with --allow={name}",
         )
-        check(
-            given is None or len(given) == len(lines),
-            f"{field} has {len(given or ())} entries and lines {len(lines)}: give one for each line, be it empty",
-        )
-    fit.check_fit(
-        translator,
-        search,
-        lines,
-        prefix=None if prefix is None else ("prefix", prefix),
-        constraints=None if constraints is None else ("constraints", constraints),
-    )
+    arguments.check_required(translator, search, lines, prefix=prefix, constraints=constraints)
     tgt = translator.vocabularies.tgt
     tokens = [len(ids) for ids in encode(tgt, prefix or ())]
     phrases = [[len(ids) for ids in encode_phrases(tgt, wanted)] for wanted in constraints or ()]

@@ -1,6 +1,7 @@
 """Optimisers: gradient transformations without a learning rate, which the host passes to each step.
 
-As with any optax transformation, updates u are added: the step computes params + rate * u (`step.apply_gradients`).
+The updates u of a `transformation` are added, as optax has it: the step computes params + rate * u
+(`step.apply_gradients`).
 """
 
 from collections.abc import Callable
@@ -133,7 +134,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "adam": _adam,
     "adamw": _adamw,
 }
-"""The directions of each kind, without weight decay."""
+"""The directions v of each kind, without weight decay, as of `optax.scale_by_adam`; `transformation` returns -v."""
 
 
 def transformation(cfg: AnyOptimizer) -> optax.GradientTransformation:

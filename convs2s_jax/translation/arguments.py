@@ -1,8 +1,10 @@
 """Checks of what callers hand to a `Translator`: texts, what their translations have to contain, and options."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
+from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import shown
 from convs2s_jax.data.text_files import without_end
 from convs2s_jax.models.checks import check_config
@@ -49,14 +51,13 @@ def check_required(
     """Refuse prefixes and constraints that no translation can have.
 
     Raises:
-      ValueError: there is not one for each line.
-      UserError: see `fit.check_fit`.
+      UserError: there is not one for each line, or see `fit.check_fit`.
     """
     for name, given in (("prefix", prefix), ("constraints", constraints)):
-        if given is not None and len(given) != len(lines):
-            raise ValueError(
-                f"{name} has {len(given)} entries and lines {len(lines)}: give one for each line, be it empty"
-            )
+        check(
+            given is None or len(given) == len(lines),
+            f"{name} has {len(given or ())} entries and lines {len(lines)}: give one for each line, be it empty",
+        )
     fit.check_fit(
         translator,
         search,
@@ -80,10 +81,10 @@ def check_options(
       TypeError: `search` is no `SearchConfig`.
       ValueError: the message says which.
     """
-    check_config(search, SearchConfig)
-    if nbest is not None and not 1 <= nbest <= search.beam_size:
+    check_config(search, SearchConfig, name="search")
+    if nbest is not None and (not isinstance(nbest, Integral) or not 1 <= nbest <= search.beam_size):
         raise ValueError(
-            f"nbest is {nbest}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam"
+            f"nbest is {nbest!r}: use 1 to {search.beam_size}, since a search has as many hypotheses as its beam"
         )
     if replace_unk and not translator.attends:
         raise ValueError("replace_unk: this model has no attention to find the source words; leave it out")

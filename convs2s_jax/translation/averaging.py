@@ -12,9 +12,9 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.training.run.checkpoints import derived_workdir
 from convs2s_jax.training.run.programs.configured import state_of
+from convs2s_jax.training.run.run_folder import check_not_of_run
 from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import trained
-from convs2s_jax.translation.jobs.output import check_not_of_run
 from convs2s_jax.translation.trained import Steps
 
 

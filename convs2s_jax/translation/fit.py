@@ -87,9 +87,9 @@ def check_memory(translator: LoadedModel, search: SearchConfig, rows: int) -> No
     Raises:
       UserError: the message says which beam would fit.
     """
-    models = translator.models if isinstance(translator.models, tuple) else (translator.models,)
-    params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
-    check_beam(params, models, search, vocab_size=translator.vocabularies.tgt.size, rows=rows)
+    check_beam(
+        translator.member_params, translator.members, search, vocab_size=translator.vocabularies.tgt.size, rows=rows
+    )
 
 
 def _lengths(vocabulary: Vocabulary, texts: Sequence[str]) -> Iterator[int]:

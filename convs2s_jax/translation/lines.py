@@ -29,7 +29,7 @@ def translate(
     replace_unk: bool = False,
     unk_dictionary: Mapping[str, str] | None = None,
     attention: bool = True,
-    key: Key | None = None,
+    key: Key | np.ndarray | None = None,
     first: int = 0,
     batching: Batching = DEFAULT_BATCHING,
     devices: Sequence[jax.Device] | None = None,

@@ -59,3 +59,8 @@ class LoadedModel:
     def members(self) -> tuple[ModelConfig, ...]:
         """The model configurations, one for each member."""
         return self.models if isinstance(self.models, tuple) else (self.models,)
+
+    @property
+    def member_params(self) -> tuple[Params, ...]:
+        """The parameters, one tree for each member."""
+        return self.params if isinstance(self.params, tuple) else (self.params,)

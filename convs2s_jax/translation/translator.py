@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, located
@@ -29,7 +30,10 @@ from convs2s_jax.translation.trained import Dtype, Steps, Trained
 
 @dataclasses.dataclass(frozen=True)
 class Translator(LoadedModel):
-    """A loaded model as an object: lines of text in, results out (`translation.lines` has the same as functions)."""
+    """A loaded model that translates and scores lines of text.
+
+    What callers hand over is checked first (`translation.arguments`); `translation.lines` has the rest as functions.
+    """
 
     def translate(
         self,
@@ -41,7 +45,7 @@ class Translator(LoadedModel):
         constraints: Iterable[Iterable[str]] | None = None,
         replace_unk: bool = False,
         unk_dictionary: Mapping[str, str] | None = None,
-        key: Key | None = None,
+        key: Key | np.ndarray | None = None,
         batching: Batching = DEFAULT_BATCHING,
     ) -> list[Result]:
         """Translate lines of text: one result for each line, in their order, whose `best.text` is the translation.
@@ -66,7 +70,7 @@ class Translator(LoadedModel):
           UserError: a prefix or constraint has a word outside the target vocabulary, does not fit into a translation,
             or is given for an empty line.
         """
-        search = search or self.cfg.search
+        search = self.cfg.search if search is None else search
         arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)
         lines = arguments.texts_of("line", lines)
         prefix = None if prefix is None else arguments.texts_of("prefix", prefix)
@@ -107,7 +111,7 @@ class Translator(LoadedModel):
         """
         return text.score(
             self,
-            search or self.cfg.search,
+            self.cfg.search if search is None else search,
             arguments.texts_of("line", lines),
             arguments.texts_of("target", targets),
             batching=batching,
@@ -196,11 +200,10 @@ def fuse(
             f"--lm: {one} and {other} have different target vocabularies ({_difference(a, b)}); train the language "
             "model with data.vocabulary.dir=WORKDIR/vocab of the other"
         )
-    params = translator.params if isinstance(translator.params, tuple) else (translator.params,)
     return dataclasses.replace(
         translator,
         models=(*translator.members, lm.models),
-        params=(*params, lm.params),
+        params=(*translator.member_params, lm.params),
         fingerprints=(*translator.fingerprints, *lm.fingerprints),
     )
 

@@ -9,7 +9,7 @@ from tests import tiny
 
 DECODE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--help'])"
 MISTAKE = "from convs2s_jax.commands import decode; decode.console(['decode.py', '--wokdir=a'])"
-TRANSLATING = "from convs2s_jax.translation import decoding, interactive"
+TRANSLATING = "from convs2s_jax.translation.jobs import decoding, interactive"
 RARE = {"rouge_score", "sacrebleu", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch"}
 
 

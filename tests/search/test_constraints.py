@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convs2s_jax.core.tokens import EOS, PAD
+from convs2s_jax.search.buckets import Sizes
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.search.request import Sizes, request
+from convs2s_jax.search.request import request
 from convs2s_jax.search.strategies import constrained
 from tests.search.exhaustive import (
     CompileRequest,

@@ -7,6 +7,7 @@ import pytest
 
 from convs2s_jax.search import keys
 from convs2s_jax.search.request import request
+from convs2s_jax.training.run.programs.compilations import CompileCounter
 
 
 def data(key):
@@ -17,15 +18,25 @@ def test_keys_of_numbered_sentences():
     found = keys.numbered([3, 3, 2**32 - 1], [0, 2**32 - 1, 7])
     pairs = [(3, 0), (3, 2**32 - 1), (2**32 - 1, 7)]
     expected = [jax.random.fold_in(jax.random.key(seed), number) for seed, number in pairs]
-    np.testing.assert_array_equal(data(found), np.stack([data(key) for key in expected]))
-    np.testing.assert_array_equal(data(keys.numbered(3, range(5))), data(keys.checked(jax.random.key(3), 5)))
-    assert keys.numbered(3, []).shape == (0,)
+    np.testing.assert_array_equal(found, np.stack([data(key) for key in expected]))
+    for count in (0, 1, 65):
+        numbered = keys.numbered(3, range(count))
+        np.testing.assert_array_equal(numbered, data(keys.checked(jax.random.key(3), count)))
+        np.testing.assert_array_equal(keys.on_host(numbered, count).data, numbered)
+
+
+def test_no_number_of_lines_compiles_a_program():
+    keys.rows(keys.on_host(keys.numbered(1, [0]), 1), [0] * 8)
+    with CompileCounter() as counter:
+        for count in (2, 3, 8, 64):
+            keys.rows(keys.on_host(keys.numbered(1, range(count)), count), [0] * 8)
+    assert counter.count == 0
 
 
 def test_rows_are_the_keys_of_their_sentences():
     """Of another generator, too."""
     own = jax.random.split(jax.random.key(1, impl="rbg"), 3)
-    chosen = keys.rows(keys.checked(own, 3), [2, None, 0])
+    chosen = keys.rows(keys.on_host(own, 3), [2, None, 0])
     assert jax.random.key_impl(chosen) == "rbg"
     np.testing.assert_array_equal(data(chosen)[[0, 2]], data(own)[[2, 0]])
 
@@ -53,7 +64,7 @@ def test_keys_of_the_old_kind_are_taken():
     np.testing.assert_array_equal(data(keys.checked(jax.random.split(old, 4), 4)), split)
 
 
-@pytest.mark.parametrize(("key", "kind"), [(3, "int"), (jnp.zeros(2), "float32")])
+@pytest.mark.parametrize(("key", "kind"), [(3, "3"), (jnp.zeros(2), "an array of float32")])
 def test_what_is_no_key_is_refused(key, kind):
-    with pytest.raises(TypeError, match=f"^key is {kind}: make it with jax.random.key$"):
+    with pytest.raises(TypeError, match=rf"^key is {kind}: make one with jax.random.key\(seed\)$"):
         keys.checked(key, 1)

@@ -185,6 +185,13 @@ def test_a_number_that_the_search_leaves_unread_is_refused(cfg, values, message)
     check_numbers(numbers_of(cfg), cfg)
 
 
+def test_a_strategy_of_ones_own_may_read_the_numbers_of_others():
+    numbers = numbers_of(CFG).replace(diverse_strength=1.0, top_p=0.5)
+    check_numbers(numbers, CFG, own_strategy=True)
+    with pytest.raises(ValueError, match=r"^numbers\.diverse_strength is"):
+        check_numbers(numbers, CFG)
+
+
 def test_numbers_of_another_type_are_refused():
     with pytest.raises(TypeError, match=r"^numbers is a dict: expected what `numbers_of` returns$"):
         check_numbers({"temperature": 2.0}, CFG)
@@ -205,7 +212,11 @@ def test_scores_of_given_targets_refuse_an_unread_number_too():
             6.0,
             "^limit is 6.0: expected a whole number of Python, which is static",
         ),
-        (lambda _, cache, last: (last, cache, 1), 6, r"^the step returns 3 values: it returns two, \(logits \[N, V\]"),
+        (
+            lambda _, cache, last: (last, cache, 1),
+            6,
+            r"^the step returns 3 values: a step has to return two, \(logits \[N, V\]",
+        ),
     ],
 )
 def test_what_no_search_can_run_with_is_one_sentence(step, limit, message):

@@ -22,7 +22,6 @@ from tests.search.test_translate import MODEL, SEARCH, VOCABULARY
 
 RANDOM = np.random.default_rng(5)
 SOURCES = [RANDOM.integers(4, VOCABULARY, n) for n in RANDOM.integers(1, 8, 20)]  # of one width
-KEY = jax.random.key(0)
 OPTIONS = {
     "beam": {},
     "penalties": {
@@ -36,6 +35,10 @@ OPTIONS = {
     "groups": {"beam_size": 4, "diverse_groups": 2},
     "samples": {"sampling": True, "top_k": 5},
 }
+
+
+def key_of(cfg, first=0, count=len(SOURCES)):  # noqa: B008
+    return keys.numbered(0, range(first, first + count)) if cfg.sampling else None
 
 
 def fresh(seed):
@@ -65,7 +68,7 @@ def test_number_of_devices_changes_nothing(params, name):
         MODEL,
         cfg,
         SOURCES,
-        key=KEY,
+        key=key_of(cfg),
         batching=Batching(size=4),
         devices=jax.devices()[:1],
         attention=True,
@@ -75,7 +78,7 @@ def test_number_of_devices_changes_nothing(params, name):
         MODEL,
         cfg,
         SOURCES,
-        key=KEY,
+        key=key_of(cfg),
         batching=Batching(size=4),
         devices=jax.devices()[:3],
         attention=True,
@@ -89,15 +92,15 @@ def test_number_of_devices_changes_nothing(params, name):
 def test_order_and_size_of_batches_change_nothing(params, name):
     """16 in a batch shrink to 8 and go on; 3 do not; reversed, each has other neighbours."""
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    together = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=16), attention=True)
-    same(translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=3)), together)
+    together = translate(params, MODEL, cfg, SOURCES, key=key_of(cfg), batching=Batching(size=16), attention=True)
+    same(translate(params, MODEL, cfg, SOURCES, key=key_of(cfg), batching=Batching(size=3)), together)
     if not cfg.sampling:  # the noise of a sample is a function of the number of its sentence
         same(
             translate(params, MODEL, cfg, SOURCES[::-1], batching=Batching(size=16), attention=True)[::-1],
             together,
         )
     same(
-        translate(params, MODEL, cfg, SOURCES[5:8], key=keys.numbered(0, [5, 6, 7]), batching=Batching(size=3)),
+        translate(params, MODEL, cfg, SOURCES[5:8], key=key_of(cfg, 5, 3), batching=Batching(size=3)),
         together[5:8],
     )
 
@@ -105,7 +108,7 @@ def test_order_and_size_of_batches_change_nothing(params, name):
 @pytest.mark.parametrize("name", drills_but(OPTIONS, kept=["beam"]))
 def test_score_reports_what_the_search_reported(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    found = translate(params, MODEL, cfg, SOURCES, key=KEY, batching=Batching(size=16), attention=True)
+    found = translate(params, MODEL, cfg, SOURCES, key=key_of(cfg), batching=Batching(size=16), attention=True)
     pairs = [(source, c) for source, t in zip(SOURCES, found, strict=True) for c in t.candidates]
     scored = score(params, MODEL, cfg, [s for s, _ in pairs], [c.tokens for _, c in pairs], attention=True)
     for (source, c), again in zip(pairs, scored, strict=True):

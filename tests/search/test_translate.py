@@ -182,7 +182,7 @@ def test_a_model_in_float64_is_searched_with_a_coverage_penalty():
 
 
 def test_wrong_models_are_refused_in_one_sentence(params):
-    with pytest.raises(TypeError, match=r"^cfg is a ModelConfig: expected SearchConfig$"):
+    with pytest.raises(TypeError, match=r"^search is a ModelConfig: expected SearchConfig$"):
         translate(params, SEARCH, MODEL, [[5]])
     with pytest.raises(TypeError, match=r"^cfg is a SearchConfig: expected ModelConfig$"):
         translate(params, SEARCH, SEARCH, [[5]])
@@ -316,5 +316,7 @@ def test_a_batch_without_room_is_refused():
     for name in ("size", "tokens", "min_width", "min_rows"):
         with pytest.raises(UserError, match=rf"^{name} is 0: use 1 or more$"):
             Batching(**{name: 0})
+    with pytest.raises(UserError, match=r"^word_sizes is \[5, 3\]: give ascending sizes, from 1$"):
+        Batching(word_sizes=(5, 3))
     with pytest.raises(ValueError, match="a length is below 1"):
         batches([1, 0])

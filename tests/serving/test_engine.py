@@ -163,7 +163,7 @@ def test_what_cannot_be_required_is_refused(required, prefix, constraints, sente
 @pytest.fixture(scope="module")
 def drawing(workdir):
     options = ServeOptions(
-        workdir=(str(workdir),), beam_sizes=(2,), batch_size=2, max_tokens=16, allow=("sampling", "prefixes")
+        workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, allow=("sampling", "prefixes")
     )
     return load(options, tell=pytest.fail)
 
@@ -183,6 +183,7 @@ def test_samples_are_those_of_decoding_whatever_shares_the_batch(drawing):
     for requests, wanted in (
         (mixed, [expected[7][1], expected[0][0]]),
         ([LineRequest(lines[0], 2, draw=(7, 0))], [expected[7][0]]),
+        (mixed * 2, [expected[7][1], expected[0][0]] * 2),
     ):
         with CompileCounter() as counter:
             found = drawing.run(Key(search), 16, requests)

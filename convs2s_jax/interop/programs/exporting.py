@@ -23,7 +23,7 @@ from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.table import FAST_DECODERS
 from convs2s_jax.nn.trees import paths
 from convs2s_jax.search.buckets import widths_up_to
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.config import SearchConfig, check_search
 from convs2s_jax.search.generate import generate
 from convs2s_jax.search.numbers import numbers_of
 from convs2s_jax.search.request import request
@@ -31,7 +31,6 @@ from convs2s_jax.search.strategies.table import strategy_of
 from convs2s_jax.search.structure import structure_of
 from convs2s_jax.search.translate import longest
 from convs2s_jax.translation import translator
-from convs2s_jax.translation.jobs.options import check_search
 from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 

@@ -21,7 +21,7 @@ from convs2s_jax.nn.types import Array, Key
 
 
 class EveryLayerAlike:
-    """Defaults that most kinds share; the config of a kind of one's own may begin with them."""
+    """Defaults that most kinds share; the config of a kind of one's own may inherit them."""
 
     @property
     def dilation(self) -> int:
@@ -212,13 +212,18 @@ def register_convolution(
     Args:
       config: a `record` with the attributes and methods of `EveryLayerAlike`, and a field `kind` with its name as
         default. Defining class and functions again, under the same name, takes the place of what was registered.
-      init: as in `BlockConvolution`, and so all that follow.
-      convolve: the convolution of a padded input; position t may read the R + 1 inputs from t on, R the reach.
-      dense: without one, the first layer of a decoder is computed at each step of a search.
+      init: (key, config, K, inputs, outputs, share that dropout keeps) -> parameters, as in `BlockConvolution`.
+      convolve: (parameters, config, x, form) -> the convolution of a padded input; position t may read the R + 1 inputs
+        from t on, R the reach.
+      dense: (parameters, config) -> the dense convolution of equal results; without one, a decoder's first layer is
+        computed at each step of a search.
 
     Raises:
-      ValueError: the kind is taken, or the class is no record of a kind.
+      ValueError: the kind is taken, or the class is no record of a kind, or lacks what `EveryLayerAlike` has.
     """
+    missing = [name for name in vars(EveryLayerAlike) if not name.startswith("_") and not hasattr(config, name)]
+    if missing:
+        raise ValueError(f"{config.__name__} has no {', '.join(missing)}: let it inherit `EveryLayerAlike`")
     add_kind(ConvolutionConfig, config)
     with contextlib.suppress(ValueError):  # the class has the decorator already
         jax.tree_util.register_static(config)

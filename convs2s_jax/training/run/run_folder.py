@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from convs2s_jax.core.checksums import FIELD, DamagedError, seal, unseal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import read_json, replace_file
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.data.vocabulary import Vocabularies
 from convs2s_jax.training.run.config import Config
 
@@ -264,3 +266,19 @@ def _differences(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, A
             yield from _differences(there.get(name), here.get(name), f"{path}.{name}" if path else name)
     elif there != here:
         yield path, there, here
+
+
+def check_not_of_run(name: str, workdir: str, flag: str) -> None:
+    """Raise UserError if the output would be one of a run's own files; other names in its folder are free.
+
+    Args:
+      name: path or address of the output.
+      workdir: path or address of the run.
+      flag: that names it, for messages.
+    """
+    if name == "-" or scheme_of(name) != scheme_of(workdir):
+        return
+    resolved = [posixpath.normpath(each) if scheme_of(each) else str(Path(each).resolve()) for each in (name, workdir)]
+    inside = resolved[0].removeprefix(f"{resolved[1]}/")
+    if inside != resolved[0] and inside.partition("/")[0] in FILES:
+        raise UserError(f"--output={name} belongs to the run {flag}={workdir}: give another")

@@ -40,7 +40,7 @@ def decode(options: Options, *, tell: Tell) -> None:
     check_early(options)
     configs = [run_folder.load_config(Path(workdir), given_as=flag) for flag, workdir in options.runs]
     for (flag, workdir), cfg in zip(options.runs, configs, strict=True):
-        output.check_not_of_run(options.output, workdir, flag)
+        run_folder.check_not_of_run(options.output, workdir, flag)
         output.check_spared(
             options.output, corpora.files_of(moved(cfg.data, options.corpus)), f"the corpus of {flag}={workdir}"
         )

@@ -10,7 +10,7 @@ from convs2s_jax.core.config import LARGEST, build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
 from convs2s_jax.search.buckets import Batching
-from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.config import SearchConfig, check_search
 
 TRANSLATING = MappingProxyType({"translating": True})
 """Metadata of options that do not apply to labelling."""
@@ -20,38 +20,6 @@ _SCORING = {field.name for field in dataclasses.fields(SearchConfig) if "scoring
 def flags(names: Iterable[str]) -> str:
     """Flags as they are written, separated by commas: --beam_size, --normalize."""
     return ", ".join(f"--{name}" for name in names)
-
-
-def check_search(search: SearchConfig, given: Iterable[str], *, attends: bool) -> None:
-    """Refuse options of a search that change nothing in it, or that the model cannot follow.
-
-    Args:
-      search: the whole search.
-      given: names of the fields that the user gave.
-      attends: whether the model has attention weights.
-
-    Raises:
-      UserError: the message says which.
-    """
-    given = set(given)
-    check(
-        "diverse_strength" not in given or search.diverse_groups > 1,
-        "--diverse_strength without --diverse_groups: one group has no other to differ from; leave it out",
-    )
-    check(
-        "stop" not in given or not search.sampling,
-        "--stop with --sampling: each sample is drawn to its end; leave one out",
-    )
-    for name in ("length_penalty", "length_penalty_kind"):
-        check(
-            name not in given or search.normalize,
-            f"--{name} with --nonormalize: scores are not divided by a power of the length; leave one out",
-        )
-    check(
-        attends or search.coverage_penalty == 0,
-        f"search.coverage_penalty is {search.coverage_penalty} and the model has no attention to cover the source; use "
-        "--coverage_penalty=0",
-    )
 
 
 def check_read_once(given: Sequence[str]) -> None:

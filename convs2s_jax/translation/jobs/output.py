@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import posixpath
 import signal
 import stat
 import sys
@@ -14,8 +13,6 @@ from types import FrameType
 from convs2s_jax.core import streams
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import check_replaceable
-from convs2s_jax.core.places import scheme_of
-from convs2s_jax.training.run import run_folder
 
 Write = Callable[[Sequence[str]], None]
 Note = Callable[[Sequence[bytes]], None]
@@ -46,22 +43,6 @@ def check_spared(name: str, files: Iterable[str], whose: str) -> None:
     for file in files:
         if Path(file).is_file() and target.samefile(file):
             raise UserError(f"--output={name} is a file of {whose}: it would be overwritten; give another")
-
-
-def check_not_of_run(name: str, workdir: str, flag: str) -> None:
-    """Raise UserError if the output would be one of a run's own files; other names in its folder are free.
-
-    Args:
-      name: path or address of the output.
-      workdir: path or address of the run.
-      flag: that names it, for messages.
-    """
-    if name == "-" or scheme_of(name) != scheme_of(workdir):
-        return
-    resolved = [posixpath.normpath(each) if scheme_of(each) else str(Path(each).resolve()) for each in (name, workdir)]
-    inside = resolved[0].removeprefix(f"{resolved[1]}/")
-    if inside != resolved[0] and inside.partition("/")[0] in run_folder.FILES:
-        raise UserError(f"--output={name} belongs to the run {flag}={workdir}: give another")
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from typing import Any
 from convs2s_jax.core import stores
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.stores import store_copy
-from convs2s_jax.translation.jobs import output, resuming
+from convs2s_jax.translation.jobs import resuming
 from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options
 
@@ -32,7 +33,7 @@ def localised(options: Options, tell: Tell) -> Iterator[tuple[Options, Tell]]:
       UserError: a store cannot be used, a file is missing, or the output cannot be written back at the end.
     """
     for flag, workdir in options.runs:
-        output.check_not_of_run(options.output, workdir, flag)
+        run_folder.check_not_of_run(options.output, workdir, flag)
     with contextlib.ExitStack() as stack:
         copies = _Copies(stack)
         files: dict[str, Any] = {name: copies.file(name, getattr(options, name)) for name in FILES}

@@ -122,9 +122,15 @@ class NoRecord(EveryLayerAlike):
     kind = "mine"
 
 
+@record
+class BareConfig:
+    kind: Literal["bare"] = "bare"
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        (BareConfig, "^BareConfig has no dilation, at, check_inputs, heads_of: let it inherit `EveryLayerAlike`$"),
         (TakenConfig, "^kind 'dense' is taken by DenseConfig; there are dense, separable, lightweight, dynamic$"),
         (
             NoRecord,
@@ -144,8 +150,6 @@ def test_a_cell_that_runs_again_takes_the_place_of_its_kind_and_the_same_class_d
     assert again.LowRankConfig is not module.LowRankConfig
     assert CONVOLUTIONS["low_rank"].convolve is again.convolve
     assert isinstance(convs2s.ConvEncoderConfig(convolution={"kind": "low_rank"}).convolution, again.LowRankConfig)
-    with pytest.raises(
-        ValueError, match=r"^kind 'low_rank' is taken by LowRankConfig"
-    ):  # compiled programs know the class
-        # compiled programs know a kind by its class
+    # compiled programs know a kind by its class
+    with pytest.raises(ValueError, match=r"^kind 'low_rank' is taken by LowRankConfig"):
         register_convolution(again.LowRankConfig, init=module.init, convolve=module.convolve)

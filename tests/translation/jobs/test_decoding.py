@@ -10,8 +10,9 @@ import pytest
 from convs2s_jax.core.config import build
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.config import DataConfig
+from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines, translator
-from convs2s_jax.translation.jobs import decoding, output
+from convs2s_jax.translation.jobs import decoding
 from convs2s_jax.translation.jobs.options import Options
 from tests.helpers import drills_but
 from tests.translation.conftest import LINES
@@ -287,13 +288,13 @@ def test_no_file_of_the_run_is_written_over(desk, name):
         with pytest.raises(UserError, match=rf"/{name} belongs to the run --workdir=.*: give another$"):
             desk.decode(output=place)
     with pytest.raises(UserError, match=r"belongs to the run --lm=.*: give another$"):
-        output.check_not_of_run(place, str(desk.workdir), "--lm")
+        run_folder.check_not_of_run(place, str(desk.workdir), "--lm")
 
 
 def test_other_files_beside_those_of_a_run_may_be_outputs(desk):
     for free in ("out", "outputs/config.json", "config.json.txt", "../vocab"):
-        output.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")
-    output.check_not_of_run("-", str(desk.workdir), "--workdir")
+        run_folder.check_not_of_run(f"{desk.workdir}/{free}", str(desk.workdir), "--workdir")
+    run_folder.check_not_of_run("-", str(desk.workdir), "--workdir")
 
 
 def test_an_output_is_not_compressed_by_its_name(desk):
