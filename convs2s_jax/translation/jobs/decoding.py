@@ -17,7 +17,7 @@ from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import fit, shortlists
 from convs2s_jax.translation.jobs import labelling, output, resuming
 from convs2s_jax.translation.jobs.formats import FORMATS, Format
-from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell
+from convs2s_jax.translation.jobs.job import Job, MakeJob, Tell, batching
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.work import Work, made_of, read_work
 from convs2s_jax.translation.lines import score, translate
@@ -142,7 +142,7 @@ def translate_window(
             work.targets[window],
             attention=style.alignments,
             first=first,
-            batching=options.batching,
+            batching=batching(options),
             progress=progress,
         )
     results = translate(
@@ -157,7 +157,7 @@ def translate_window(
         attention=style.alignments,
         key=keys.numbered(options.seed or 0, range(first, first + len(lines))) if search.sampling else None,
         first=first,
-        batching=options.batching,
+        batching=batching(options),
         progress=progress,
     )
     if work.references is None:

@@ -6,6 +6,8 @@ R is the result of a line: a translation or a label.
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from convs2s_jax.core.config import LARGEST
+from convs2s_jax.search.buckets import Batching
 from convs2s_jax.translation.jobs.formats import Format
 from convs2s_jax.translation.jobs.options import Options
 from convs2s_jax.translation.jobs.resuming import MadeOf
@@ -91,3 +93,8 @@ class MakePrompt(Protocol):
 
     def __call__(self, options: Options, *, tell: Tell) -> Prompt[Any]:
         """Read the model that the options name."""
+
+
+def batching(options: Options) -> Batching:
+    """How lines are put into batches."""
+    return Batching(size=min(options.batch_size, LARGEST), tokens=min(options.batch_tokens, LARGEST))

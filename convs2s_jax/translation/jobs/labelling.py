@@ -20,7 +20,7 @@ from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.classify import classify
 from convs2s_jax.translation import trained
 from convs2s_jax.translation.jobs import inputs, resuming
-from convs2s_jax.translation.jobs.job import Job, Prompt, Tell
+from convs2s_jax.translation.jobs.job import Job, Prompt, Tell, batching
 from convs2s_jax.translation.jobs.label_formats import LABEL_FORMATS, Choice, Labelled
 from convs2s_jax.translation.jobs.options import Options, flags
 from convs2s_jax.translation.lines import encode
@@ -129,7 +129,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
             classifier,
             part,
             first=first,
-            batching=options.batching,
+            batching=batching(options),
             progress=progress,
         )
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from convs2s_jax.core.config import LARGEST, build, check, to_dict
+from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
-from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig, check_search
 
 TRANSLATING = MappingProxyType({"translating": True})
@@ -166,11 +165,6 @@ class Options:
                 not getattr(self, name) or bool(self.reference or self.split),
                 f"--{name} without --reference: there is nothing to compare with; give --reference=FILE, or --split",
             )
-
-    @property
-    def batching(self) -> Batching:
-        """How lines are put into batches."""
-        return Batching(size=min(self.batch_size, LARGEST), tokens=min(self.batch_tokens, LARGEST))
 
     @property
     def input_name(self) -> str:
