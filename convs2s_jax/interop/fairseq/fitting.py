@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.core.tokens import PAD
 from convs2s_jax.models import encoder_decoder
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.models.encoder_decoder import Params
@@ -104,7 +105,11 @@ def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]
     return [f"{name} is not {_TABLE}, though the model shares them" for name in odd]
 
 
+FEWEST = PAD + 1
+"""Rows of a table of words: one for padding."""
+
+
 def _rows(tensors: Mapping[str, Any], side: str) -> int:
-    """Number of rows of a table; 1 where there is none, which is reported later as missing or misshapen."""
+    """Number of rows of a table, at least `FEWEST`: one that has fewer is told as missing or misshapen."""
     shape: tuple[int, ...] = np.shape(tensors.get(f"{side}.embed_tokens.weight", ()))
-    return shape[0] if len(shape) == 2 else 1
+    return max(FEWEST, shape[0] if len(shape) == 2 else 0)

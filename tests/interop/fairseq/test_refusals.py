@@ -51,10 +51,14 @@ def without(mapping, *names):
         (lambda m: m | {"decoder.fc9.bias": m["decoder.fc2.bias"]}, "decoder.fc9.bias has no place in the model"),
         (lambda m: m | {"decoder.fc2.bias": m["decoder.fc2.bias"][:3]}, r"decoder.fc2.bias is \(3,\), the model has"),
         (lambda m: without(m, "decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
+        (
+            lambda m: m | {"encoder.embed_tokens.weight": m["encoder.embed_tokens.weight"][:1]},
+            r"embed_tokens.weight is \(1,",
+        ),
         (lambda m: {"w": m["decoder.fc2.bias"]}, r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
         (lambda m: m | {f"x{i}": m["decoder.fc2.bias"] for i in range(40)}, "; and 10 more"),
     ],
-    ids=["missing", "surplus", "shape", "no table", "nothing fits", "many"],
+    ids=["missing", "surplus", "shape", "no table", "one row", "nothing fits", "many"],
 )
 def test_tensors_that_do_not_fit(values, tmp_path, change, sentence):
     values["model"] = change(values["model"])
