@@ -67,7 +67,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     extras.check_installed("drawing attention", ("matplotlib",), "report")
     # imported here, since they take a second, which help and mistakes in the flags need not wait for
     from convs2s_jax.core import compiled_programs
-    from convs2s_jax.data.text_files import read_lines
+    from convs2s_jax.data.text_files import name_of, read_lines
     from convs2s_jax.training.run import run_folder
     from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
     from convs2s_jax.translation.jobs import inputs
@@ -79,7 +79,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         layer_attention.check_attends(cfg.translator)
     found = trained.restore(workdir, options.checkpoint, None, tell)
     attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
-    name = "standard input" if options.input == "-" else options.input
+    name = name_of(options.input)
     lines = read_lines(options.input)
     targets = None
     if options.targets:

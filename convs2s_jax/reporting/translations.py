@@ -120,7 +120,7 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
         search,
         sources,
         attention=False,
-        key=keys.numbered(0, range(len(sources))) if search.sampling else None,
+        key=keys.for_search(search, 0, range(len(sources))),
         batching=Batching(size=options.batch_size),
     )
     found = Translations(

@@ -10,6 +10,7 @@ from jax import Array
 from convs2s_jax.core.config import LARGEST_SEED
 from convs2s_jax.nn.dropout import typed
 from convs2s_jax.nn.types import Key
+from convs2s_jax.search.config import SearchConfig
 
 FEWEST = 64
 """Keys are made for at least so many sentences at once: whatever the number of lines, a server compiles nothing."""
@@ -44,6 +45,11 @@ def numbered(seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray:
     size = max(FEWEST, 1 << max(0, len(numbers) - 1).bit_length())
     padded = jax.device_put([np.pad(each, (0, size - len(numbers))).astype(np.uint32) for each in found])
     return np.asarray(_folded(*padded))[: len(numbers)]
+
+
+def for_search(search: SearchConfig, seeds: int | Sequence[int], numbers: Sequence[int]) -> np.ndarray | None:
+    """`numbered` where the search draws samples; None elsewhere, as `translate` wants it."""
+    return numbered(seeds, numbers) if search.sampling else None
 
 
 def checked(key: Key | np.ndarray | None, count: int) -> Key:

@@ -1,5 +1,6 @@
 """The traced options of a search: a new value does not recompile, and they can be mapped and differentiated."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ from jax import Array
 
 from convs2s_jax.nn import struct
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.search.structure import Structure, structure_of
 
 Scalar = Array | np.float32 | np.int32
 
@@ -53,17 +55,18 @@ def numbers_of(cfg: SearchConfig) -> Numbers:
     )
 
 
-_SWITCHES = {
-    "length_penalty": (lambda cfg: cfg.normalize, "normalize=True"),
-    "coverage_penalty": (lambda cfg: cfg.coverage_penalty > 0, "a coverage_penalty above 0"),
-    "lm_weight": (lambda cfg: cfg.lm_weight > 0, "an lm_weight above 0"),
-    "diverse_strength": (lambda cfg: cfg.diverse_groups > 1, "diverse_groups above 1"),
-    "top_p": (lambda cfg: cfg.top_p < 1, "sampling=True and a top_p below 1"),
+_Switches = Mapping[str, tuple[Callable[[Structure], bool], str]]
+_OF_SCORES: _Switches = {
+    "length_penalty": (lambda structure: structure.length_penalty != "none", "normalize=True"),
+    "coverage_penalty": (lambda structure: structure.coverage, "a coverage_penalty above 0"),
+    "lm_weight": (lambda structure: structure.language_model, "an lm_weight above 0"),
 }
-"""For numbers that are not always read, whether a user's options have them read, and what to set for that."""
-
-
-_OF_STRATEGIES = {"diverse_strength", "top_p"}
+"""For numbers that are not always read, whether the static options have them read, and what to set for that."""
+_OF_STRATEGIES: _Switches = {
+    "diverse_strength": (lambda structure: structure.groups > 1, "diverse_groups above 1"),
+    "top_p": (lambda structure: structure.nucleus, "sampling=True and a top_p below 1"),
+}
+"""The same for numbers that strategies read."""
 
 
 def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False) -> None:
@@ -76,10 +79,10 @@ def check_numbers(numbers: Any, cfg: SearchConfig, *, own_strategy: bool = False
     """
     if not isinstance(numbers, Numbers):
         raise TypeError(f"numbers is a {type(numbers).__name__}: expected what `numbers_of` returns")
-    own = numbers_of(cfg)
-    for name, (is_read, remedy) in _SWITCHES.items():
+    own, structure = numbers_of(cfg), structure_of(cfg)
+    for name, (is_read, remedy) in (_OF_SCORES if own_strategy else {**_OF_SCORES, **_OF_STRATEGIES}).items():
         value = getattr(numbers, name)
-        if is_read(cfg) or isinstance(value, jax.core.Tracer) or (own_strategy and name in _OF_STRATEGIES):
+        if is_read(structure) or isinstance(value, jax.core.Tracer):
             continue
         if np.any(np.asarray(value, np.float32) != getattr(own, name)):
             raise ValueError(f"numbers.{name} is {value}, and this search does not read it: give `search` {remedy}")

@@ -87,7 +87,7 @@ def translate(
         as sources, that do not fit into a translation, or that are given for an empty source; sampling without a key,
         a key without sampling, or keys that are not as many; `nbest` below 1; a shortlist with sampling;
         `search.lm_weight` without a language model, or the reverse; a coverage penalty without attention.
-      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is not of `jax.random.key`.
+      TypeError: parameters or ids are traced by `jit`, `grad` or `vmap`; `key` is no random key.
     """
     members, cfgs = members_of(params, cfg, search)
     check_config(batching, Batching, name="batching")

@@ -175,7 +175,7 @@ class Engine:
             constraints=[line.constraints for line in lines] if key.axes.phrases else None,
             replace_unk=key.replace_unk,
             attention=key.attention,
-            key=keys.numbered(*zip(*(line.draw for line in lines), strict=True)) if key.search.sampling else None,
+            key=keys.for_search(key.search, [line.draw[0] for line in lines], [line.draw[1] for line in lines]),
             batching=Batching(
                 size=rows,
                 tokens=rows * width,

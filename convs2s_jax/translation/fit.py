@@ -38,6 +38,8 @@ def check_fit(
       UserError: a word is not in the target vocabulary, there are more tokens than the translation may have, or the
         source line is empty. The message names file and line.
     """
+    if prefix is None and constraints is None:
+        return
     vocabularies, models = translator.vocabularies, translator.models
     lengths = list(_lengths(vocabularies.src, lines))
     used = [0] * len(lines)

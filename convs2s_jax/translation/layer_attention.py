@@ -69,8 +69,7 @@ def layer_attention(
     src = encode(trained.vocabularies.src, sources)
     if targets is None:
         search = trained.cfg.search
-        key = keys.numbered(0, range(len(src))) if search.sampling else None
-        found = translate(trained.params, cfg, search, src, key=key)
+        found = translate(trained.params, cfg, search, src, key=keys.for_search(search, 0, range(len(src))))
         tgt = [translation.best.tokens for translation in found]
     else:
         tgt = encode(trained.vocabularies.tgt, targets)

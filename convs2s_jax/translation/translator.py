@@ -64,11 +64,10 @@ class Translator(LoadedModel):
 
         Raises:
           TypeError: `lines` is a single string, or a line is no str.
-          ValueError: a line has a line break inside; prefix or constraints differ in number from the lines; `nbest` is
-            beyond the beam; `replace_unk` or a coverage penalty without attention; `unk_dictionary` without
-            `replace_unk`; sampling without a key.
-          UserError: a prefix or constraint has a word outside the target vocabulary, does not fit into a translation,
-            or is given for an empty line.
+          ValueError: a line has a line break inside; `nbest` is beyond the beam; `replace_unk` or a coverage penalty
+            without attention; `unk_dictionary` without `replace_unk`; sampling without a key, or a key without it.
+          UserError: prefix or constraints differ in number from the lines, have a word outside the target vocabulary,
+            do not fit into a translation, or are given for an empty line.
         """
         search = self.cfg.search if search is None else search
         arguments.check_options(self, search, nbest=nbest, replace_unk=replace_unk, unk_dictionary=unk_dictionary)

@@ -38,7 +38,7 @@ OPTIONS = {
 
 
 def key_of(cfg, first=0, count=len(SOURCES)):  # noqa: B008
-    return keys.numbered(0, range(first, first + count)) if cfg.sampling else None
+    return keys.for_search(cfg, 0, range(first, first + count))
 
 
 def fresh(seed):
@@ -63,26 +63,8 @@ def same(ours, theirs, rtol=1e-5):
 @pytest.mark.parametrize("name", ["beam", "samples"])
 def test_number_of_devices_changes_nothing(params, name):
     cfg = dataclasses.replace(SEARCH, **OPTIONS[name])
-    one = translate(
-        params,
-        MODEL,
-        cfg,
-        SOURCES,
-        key=key_of(cfg),
-        batching=Batching(size=4),
-        devices=jax.devices()[:1],
-        attention=True,
-    )
-    three = translate(
-        params,
-        MODEL,
-        cfg,
-        SOURCES,
-        key=key_of(cfg),
-        batching=Batching(size=4),
-        devices=jax.devices()[:3],
-        attention=True,
-    )
+    more = {"key": key_of(cfg), "batching": Batching(size=4), "attention": True}
+    one, three = (translate(params, MODEL, cfg, SOURCES, devices=jax.devices()[:n], **more) for n in (1, 3))
     for x, y in zip(one, three, strict=True):
         for c, d in zip(x.candidates, y.candidates, strict=True):
             jax.tree.map(np.testing.assert_array_equal, dataclasses.astuple(c), dataclasses.astuple(d))

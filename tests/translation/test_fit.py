@@ -26,6 +26,10 @@ def worded(translator):
     return dataclasses.replace(translator, vocabularies=Vocabularies(translator.vocabularies.src, words))
 
 
+def test_where_nothing_is_required_no_line_is_tokenised():
+    fit.check_fit(None, SEARCH, LINES)
+
+
 def test_what_fits_passes(worded):
     fit.check_fit(
         worded,

@@ -155,7 +155,7 @@ def translate_window(
         replace_unk=options.replace_unk,
         unk_dictionary=work.dictionary,
         attention=style.alignments,
-        key=keys.numbered(options.seed or 0, range(first, first + len(lines))) if search.sampling else None,
+        key=keys.for_search(search, options.seed or 0, range(first, first + len(lines))),
         first=first,
         batching=batching(options),
         progress=progress,

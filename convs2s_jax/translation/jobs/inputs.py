@@ -1,9 +1,14 @@
 """Reading files parallel to the source (prefixes, constraints, translations to score) and a dictionary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from convs2s_jax.core.errors import UserError
+from convs2s_jax.data.parallel_text import ParallelText
 from convs2s_jax.data.text_files import name_of, read_lines
+from convs2s_jax.translation import trained
+from convs2s_jax.translation.jobs.options import Options
+from convs2s_jax.translation.loaded import LoadedModel
+from convs2s_jax.translation.trained import Trained
 
 
 def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> list[str]:
@@ -22,6 +27,20 @@ def read_parallel(path: str, lines: Sequence[str], *, name: str, what: str) -> l
     if len(found) != len(lines):
         raise UserError(f"{name} has {len(lines)} lines, {name_of(path)} {len(found)}: each line needs its {what}")
     return found
+
+
+def read_split(options: Options, model: LoadedModel | Trained, tell: Callable[[str], None]) -> ParallelText:
+    """The split of the corpus of the first run that the options name (`trained.read_split`)."""
+    assert options.split is not None
+    return trained.read_split(
+        model.cfg,
+        model.vocabularies,
+        options.split,
+        model.splits,
+        options.workdir[0],
+        tell=tell,
+        places=options.corpus,
+    )
 
 
 def phrases_of(lines: Sequence[str]) -> list[list[str]]:

@@ -91,7 +91,7 @@ def translation(options: Options, *, tell: Tell) -> Prompt[Result]:
             replace_unk=options.replace_unk,
             unk_dictionary=dictionary,
             attention=FORMATS[options.format].alignments,
-            key=keys.numbered(options.seed or 0, [number]) if search.sampling else None,
+            key=keys.for_search(search, options.seed or 0, [number]),
             first=number,
             batching=Batching(size=1, min_width=WIDTH, word_sizes=word_sizes),
         )

@@ -107,15 +107,7 @@ def job(options: Options, *, tell: Tell) -> Job[Labelled]:
     run = trained.restore(Path(options.workdir[0]), options.checkpoint, options.dtype, tell)
     classifier = of(run)
     if options.split:
-        text = trained.read_split(
-            run.cfg,
-            run.vocabularies,
-            options.split,
-            run.splits,
-            options.workdir[0],
-            tell=tell,
-            places=options.corpus,
-        )
+        text = inputs.read_split(options, run, tell)
         name, lines, right = str(options.split), text.src, text.tgt
     else:
         name, lines, right = options.input_name, read_lines(options.input), None

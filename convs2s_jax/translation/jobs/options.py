@@ -9,6 +9,7 @@ from typing import Any, Literal
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.places import scheme_of
+from convs2s_jax.data.text_files import name_of
 from convs2s_jax.search.config import SearchConfig, check_search
 
 TRANSLATING = MappingProxyType({"translating": True})
@@ -169,7 +170,7 @@ class Options:
     @property
     def input_name(self) -> str:
         """The input, for messages."""
-        return "standard input" if self.input == "-" else self.input
+        return name_of(self.input)
 
     @property
     def runs(self) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.data.text_files import read_lines
 from convs2s_jax.metrics import scoring
 from convs2s_jax.search.config import SearchConfig
-from convs2s_jax.translation import fit, trained
+from convs2s_jax.translation import fit
 from convs2s_jax.translation.jobs import inputs, resuming
 from convs2s_jax.translation.jobs.job import Tell
 from convs2s_jax.translation.jobs.options import Options, check_read_once
@@ -47,15 +47,7 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
             "texts with --score=FILE"
         )
     if options.split:
-        text = trained.read_split(
-            translator.cfg,
-            translator.vocabularies,
-            options.split,
-            translator.splits,
-            options.workdir[0],
-            tell=tell,
-            places=options.corpus,
-        )
+        text = inputs.read_split(options, translator, tell)
         work = Work(options.split, text.src, [text.tgt])
     elif options.score and not translator.reads_source and options.input == "-":
         given = read_lines(options.score)  # once: it may be a pipe
@@ -80,14 +72,13 @@ def read_work(options: Options, translator: Translator, search: SearchConfig, te
         scoring.check_metrics(options.metrics or own.metrics, options.bleu_tokenize or own.bleu_tokenize)
     if references and not work.lines:
         raise UserError(f"{work.name} is empty: there are no sentences to score; give a text with its references")
-    if prefix is not None or constraints is not None:
-        fit.check_fit(
-            translator,
-            search,
-            work.lines,
-            prefix=None if prefix is None else (options.prefix, prefix),
-            constraints=None if constraints is None else (options.constraints, constraints),
-        )
+    fit.check_fit(
+        translator,
+        search,
+        work.lines,
+        prefix=None if prefix is None else (options.prefix, prefix),
+        constraints=None if constraints is None else (options.constraints, constraints),
+    )
     if targets is not None:
         fit.check_targets(translator, options.score, targets)
     return replace(

@@ -102,7 +102,7 @@ def predict(
             model,
             cfg.search,
             sources,
-            key=keys.numbered(0, part) if cfg.search.sampling else None,
+            key=keys.for_search(cfg.search, 0, part),
             devices=devices,
             progress=interrupts.check,
         )
