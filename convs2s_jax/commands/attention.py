@@ -30,7 +30,7 @@ class AttentionOptions:
     """The flags of `convs2s attention`.
 
     Attributes:
-      workdir: folder of the run.
+      workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
       checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
         best on validation.
       input: file with a source on each line; - for standard input.
@@ -69,15 +69,16 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.data.text_files import name_of, read_lines
     from convs2s_jax.training.run import run_folder
+    from convs2s_jax.training.run.stores import store_copy
     from convs2s_jax.translation import attention_figure, fit, layer_attention, trained, translator
     from convs2s_jax.translation.jobs import inputs
 
     compiled_programs.keep(os.environ)
-    workdir = Path(options.workdir)
-    with located(f"--workdir={workdir}"):
-        cfg = run_folder.load_config(workdir)
-        layer_attention.check_attends(cfg.translator)
-    found = trained.restore(workdir, options.checkpoint, None, tell)
+    with store_copy.reading(options.workdir, tell) as (workdir, told):
+        with located(f"--workdir={workdir}"):
+            cfg = run_folder.load_config(workdir)
+            layer_attention.check_attends(cfg.translator)
+        found = trained.restore(workdir, options.checkpoint, None, told)
     attention_figure.check_layers(found.cfg.translator.decoder.attention_names, options.layers)
     name = name_of(options.input)
     lines = read_lines(options.input)
@@ -116,7 +117,7 @@ def _writable(output: str) -> Path:
     return folder
 
 
-COMMAND = Command(about=ABOUT, groups=(Group("Options", AttentionOptions),), main=main)
+COMMAND = Command(about=ABOUT, groups=(Group("Options", AttentionOptions),), main=main, stores=("workdir",))
 
 
 def console(arguments: Sequence[str] | None = None) -> None:

@@ -68,7 +68,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     from convs2s_jax.interop.programs.exporting import Export, export_programs
 
     order = Export(
-        workdir=Path(options.workdir),
+        workdir=options.workdir,
         output=Path(options.output),
         steps=options.checkpoint,
         search=search,
@@ -82,6 +82,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ExportOptions), SEARCH),
     main=main,
+    stores=("workdir",),
     topics={"fairseq": lambda: command_line.help_text(COMMANDS["export"], "convs2s export")},
 )
 

@@ -38,6 +38,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ReportOptions, leave_out=("search",)), SEARCH),
     main=main,
+    stores=("workdir",),
     memory="use a smaller --batch_size, --beam_size or number of --lines",
 )
 

@@ -35,6 +35,7 @@ COMMAND = Command(
     about=ABOUT,
     groups=(Group("Options", ServeOptions, leave_out=("search",)), SEARCH),
     main=main,
+    stores=("workdir", "shortlist"),
     memory="use a smaller --batch_size, --max_tokens or beam size (--beam_sizes)",
 )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convs2s_jax.core.config import check
+from convs2s_jax.core.places import scheme_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +14,8 @@ class ReportOptions:
     """What a report is about: each field is a flag (docs/report.md).
 
     Attributes:
-      workdir: folder of a training run; several (A,B) are shown over each other, and compared with the first.
+      workdir: folder of a training run, or its address in an object store; several (A,B) are shown over each other,
+        and compared with the first.
       output: folder for the page index.html, and for translations that the next report uses again.
       split: held-out lines that are translated and scored.
       lines: most lines of it that are translated; 0 for none, which leaves scores, translations and attention out.
@@ -46,7 +48,7 @@ class ReportOptions:
             value = getattr(self, name)
             check(value >= least, f"--{name} is {value}: use {least} or more")
         output = Path(self.output).resolve()
-        for workdir in self.workdir:
+        for workdir in filter(lambda each: not scheme_of(each), self.workdir):
             inside = Path(workdir).resolve()
             check(
                 inside != output and inside not in output.parents,

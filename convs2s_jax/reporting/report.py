@@ -1,5 +1,6 @@
 """Making a report: read the runs, translate what is missing, write the page."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from convs2s_jax.reporting import attention, charts, document, page, runs, trans
 from convs2s_jax.reporting.options import ReportOptions
 from convs2s_jax.reporting.runs import Run
 from convs2s_jax.reporting.translations import Translations
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation.trained import Trained
 
 Tell = Callable[[str], None]
@@ -28,7 +30,13 @@ def report(options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[
     Raises:
       UserError: there is no such run, the search does not fit one, or the output cannot be written.
     """
-    found = runs.read_all(options.workdir)
+    with contextlib.ExitStack() as stack:
+        folders = [stack.enter_context(store_copy.opened(workdir, reports=True)) for workdir in options.workdir]
+        return _report(runs.read_all(options.workdir, folders), options, when=when, tell=tell, scripts=scripts)
+
+
+def _report(found: Sequence[Run], options: ReportOptions, *, when: str, tell: Tell, scripts: Callable[[], str]) -> Path:
+    """`report` of runs that were read."""
     for run in found:
         if translations.translates(run):
             translations.search_of(run, options)
@@ -91,12 +99,18 @@ def _translated(
         return models, texts
     for run in found:
         try:
-            models[run.name] = translations.restored(run, tell)
+            models[run.name] = translations.restored(run, _placed(run, tell))
             texts[run.name] = translations.translate(run, models[run.name], options, folder, tell)
         except UserError as error:
-            absent["scores"].append(f"{run.name} is left out: {error}.")
-            tell(f"{run.name}: its translations are left out: {error}")
+            reason = run.with_place(str(error))
+            absent["scores"].append(f"{run.name} is left out: {reason}.")
+            tell(f"{run.name}: its translations are left out: {reason}")
     return models, texts
+
+
+def _placed(run: Run, tell: Tell) -> Tell:
+    """A `tell` that gives the address of a run in place of the path of its copy."""
+    return lambda sentence: tell(run.with_place(sentence))
 
 
 def comparable(texts: Mapping[str, Translations], absent: list[str]) -> dict[str, Translations]:

@@ -10,12 +10,13 @@ from typing import Any
 from convs2s_jax.core.checksums import DamagedError
 from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import content
+from convs2s_jax.core.places import scheme_of
 from convs2s_jax.reporting import log
 from convs2s_jax.reporting.log import Log
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, position_file
 from convs2s_jax.training.run.config import Config
-from convs2s_jax.training.run.locks import lock
+from convs2s_jax.training.run.locks import lock, store_lock
 from convs2s_jax.training.run.processes.holder import Holder
 from convs2s_jax.training.run.reports import metrics_file
 
@@ -37,7 +38,7 @@ class Run:
 
     Attributes:
       name: short and unique in a report.
-      workdir: its folder.
+      workdir: its folder, or a local copy of it.
       cfg: the configuration.
       records: the reports in metrics.jsonl, in order, without damaged ones.
       log: facts of train.log.
@@ -45,6 +46,7 @@ class Run:
       problems: a sentence for each thing that could not be read.
       trainer: who trains there now; "" if nobody does.
       derived: what it is where nothing was trained, "the mean of ..." or "an import of ..."; "" for a run.
+      address: of the workdir in an object store; "" where it is a local folder.
     """
 
     name: str
@@ -56,22 +58,37 @@ class Run:
     problems: tuple[str, ...] = ()
     trainer: str = ""
     derived: str = ""
+    address: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the run is: its path or its address."""
+        return self.address or str(self.workdir)
 
     def of(self, split: str) -> list[Mapping[str, Any]]:
         """The reports of a split."""
         return [record for record in self.records if record["split"] == split]
 
+    def with_place(self, sentence: str) -> str:
+        """A sentence with the path or address that was given in place of the path of a copy."""
+        return sentence.replace(str(self.workdir), self.place)
 
-def read_all(workdirs: Sequence[str]) -> list[Run]:
+
+def read_all(workdirs: Sequence[str], folders: Sequence[Path]) -> list[Run]:
     """Read runs, with names that tell them apart.
+
+    Args:
+      workdirs: paths or addresses, as they were given.
+      folders: the folder of each, or a copy of it (`store_copy.opened`).
 
     Raises:
       UserError: there is no such run, or its configuration cannot be read.
     """
-    return [read(Path(workdir), name) for workdir, name in zip(workdirs, names(workdirs), strict=True)]
+    addresses = [workdir if scheme_of(workdir) else "" for workdir in workdirs]
+    return [read(*one) for one in zip(folders, names(workdirs), addresses, strict=True)]
 
 
-def read(workdir: Path, name: str) -> Run:
+def read(workdir: Path, name: str, address: str = "") -> Run:
     """Read a run; errors as in `read_all`."""
     cfg = run_folder.load_config(workdir)
     problems: list[str] = []
@@ -86,9 +103,10 @@ def read(workdir: Path, name: str) -> Run:
         records=tuple(records),
         log=found,
         samples=_samples(workdir / "samples", problems),
-        problems=tuple(problems),
-        trainer=_trainer(workdir),
+        problems=tuple(problem.replace(str(workdir), address or str(workdir)) for problem in problems),
+        trainer=_trainer(address or str(workdir)),
         derived=derived,
+        address=address,
     )
 
 
@@ -119,7 +137,7 @@ def names(workdirs: Sequence[str]) -> list[str]:
     Raises:
       UserError: a workdir is given twice.
     """
-    parts = [Path(workdir).resolve().parts for workdir in workdirs]
+    parts = [parts_of(workdir) for workdir in workdirs]
     for workdir, path in zip(workdirs, parts, strict=True):
         if parts.count(path) > 1:
             raise UserError(f"--workdir names {workdir} twice: a report compares different runs")
@@ -128,6 +146,11 @@ def names(workdirs: Sequence[str]) -> list[str]:
         if len(set(found)) == len(found):
             return found
     return list(workdirs)
+
+
+def parts_of(workdir: str) -> tuple[str, ...]:
+    """The parts of a path, made absolute, or of an address."""
+    return tuple(workdir.rstrip("/").split("/")) if scheme_of(workdir) else Path(workdir).resolve().parts
 
 
 def _records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -173,10 +196,14 @@ def _log(path: Path, problems: list[str]) -> Log:
     return found
 
 
-def _trainer(workdir: Path) -> str:
-    """Who holds the lock, read from its file; the lock itself is not touched."""
+def _trainer(workdir: str) -> str:
+    """Who holds the lock, read from its file or object; the lock itself is not touched."""
     with contextlib.suppress(OSError):
-        holder = Holder.from_bytes(content(workdir / lock.NAME))
-        if holder is not None and holder.is_alive:
-            return str(holder).rstrip(",")
+        if scheme_of(workdir):
+            holders = store_lock.holders(workdir)
+        else:
+            holders = [Holder.from_bytes(content(Path(workdir) / lock.NAME))]
+        for holder in holders:
+            if holder is not None and holder.is_alive:
+                return str(holder).rstrip(",")
     return ""

@@ -120,7 +120,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     rates = [learning_rate.by_update(schedule), *(change.sentence for change in log.rates)]
     no_rate = "no change in the log" if log.starts else UNKNOWN
     found = [
-        ("Workdir", str(run.workdir)),
+        ("Workdir", run.place),
         ("Model", _capital(kind(run))),
         ("Parameters", log.parameters or UNKNOWN),
         ("Vocabularies", words),

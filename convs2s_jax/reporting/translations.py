@@ -14,7 +14,7 @@ from convs2s_jax.core.errors import UserError
 from convs2s_jax.core.files import content, replace_file
 from convs2s_jax.models.config import ModelConfig
 from convs2s_jax.reporting.options import ReportOptions
-from convs2s_jax.reporting.runs import Run
+from convs2s_jax.reporting.runs import Run, parts_of
 from convs2s_jax.search import keys
 from convs2s_jax.search.buckets import Batching
 from convs2s_jax.search.config import SearchConfig
@@ -102,14 +102,14 @@ def translate(run: Run, model: Trained, options: ReportOptions, folder: Path, te
     """
     way = OTHER_LINES[options.split]
     text = trained.read_split(
-        model.cfg, model.vocabularies, options.split, model.splits, str(run.workdir), tell=tell, way_out=way
+        model.cfg, model.vocabularies, options.split, model.splits, run.place, tell=tell, way_out=way
     )
     search = search_of(run, options)
     numbers = spread(len(text), options.lines)
     sources, references = [text.src[i] for i in numbers], [text.tgt[i] for i in numbers]
     settings = [_VERSION, to_dict(search), model.fingerprint, sources, references, numbers]
     key = checksum(json.dumps(settings, sort_keys=True).encode())
-    path = folder / f"{run.workdir.resolve().name}-{key}.json"
+    path = folder / f"{parts_of(run.place)[-1]}-{key}.json"
     if (kept := _kept(path)) is not None:
         tell(f"{run.name}: translations of {path} are used again")
         return kept

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from convs2s_jax.core.config import build, check, to_dict
 from convs2s_jax.search.config import SearchConfig, check_search
 from convs2s_jax.serving.engine import Engine, with_beam
 from convs2s_jax.serving.options import ServeOptions
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import fit, shortlists, translator
 
 
@@ -17,9 +17,7 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
     Raises:
       UserError: there is none, it is not one that translates, or the options do not fit it.
     """
-    model = translator.load(
-        [Path(workdir) for workdir in options.workdir], steps=options.checkpoint, dtype=options.dtype, tell=tell
-    )
+    model = translator.load(options.workdir, steps=options.checkpoint, dtype=options.dtype, tell=tell)
     check(
         model.reads_source,
         f"--workdir={options.workdir[0]} is a language model: it reads no source, and a server translates",
@@ -50,7 +48,8 @@ def load(options: ServeOptions, *, tell: Callable[[str], None]) -> Engine:
         fit.check_memory(model, one, options.batch_size)
     search = with_beam(search, sizes[0])
     if options.shortlist:
-        model = replace(model, shortlist=shortlists.load(Path(options.shortlist), model.vocabularies))
+        with store_copy.read_file(options.shortlist, flag="--shortlist") as path:
+            model = replace(model, shortlist=shortlists.load(path, model.vocabularies))
     return Engine(
         translator=translator.precomputed(model, int8=options.int8),
         search=search,

@@ -37,8 +37,8 @@ def write_average(workdir: str, output: str, steps: Steps, tell: Callable[[str],
         f"--output={output} is the folder of --workdir: name a new folder; nothing was written",
     )
     check_not_of_run(output, workdir, "--workdir")
-    with store_copy.opened(workdir) as folder, derived_workdir.new("--output", output) as made:
-        found = trained.restore(folder, steps, None, tell)
+    with store_copy.reading(workdir, tell) as (folder, told), derived_workdir.new("--output", output) as made:
+        found = trained.restore(folder, steps, None, told)
         cfg = found.cfg
         state = jax.jit(partial(state_of, model=cfg.model, training=cfg.training))(found.params)
         newest = max(found.positions, key=lambda position: position["step"])

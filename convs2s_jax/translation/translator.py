@@ -21,6 +21,7 @@ from convs2s_jax.models.encoder_decoder import Params
 from convs2s_jax.nn.types import Key
 from convs2s_jax.search.buckets import DEFAULT_BATCHING, Batching
 from convs2s_jax.search.config import SearchConfig
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import arguments, trained
 from convs2s_jax.translation import lines as text
 from convs2s_jax.translation.loaded import LoadedModel
@@ -128,7 +129,8 @@ def load(
     """Load the model of a workdir, or an ensemble from several.
 
     Args:
-      workdirs: workdirs of training runs; the search averages the probabilities of several.
+      workdirs: workdirs of training runs, or their addresses in object stores (gs://BUCKET/NAME, s3://BUCKET/NAME);
+        the search averages the probabilities of several.
       steps: steps of the checkpoints to load from every workdir, or "last:N" for the last N of each; the merged kernels
         of several are averaged (why merged ones: models/average.py). If empty, the best checkpoint, as
         `training.best_metric` of the run tells.
@@ -141,11 +143,9 @@ def load(
       UserError: the configuration, vocabulary or a complete checkpoint is missing, the vocabulary is of another model,
         or the members of an ensemble have different vocabularies; there is no workdir.
     """
-    given = [workdirs] if isinstance(workdirs, Path | str) else workdirs
-    check(len(given) > 0, f"{given_as} names no workdir: give one, or several for an ensemble")
-    for each in given:
-        check_place(given_as, str(each), stores=False)
-    places = [Path(each) for each in given]
+    places = [str(each) for each in ([workdirs] if isinstance(workdirs, Path | str) else workdirs)]
+    check(len(places) > 0, f"{given_as} names no workdir: give one, or several for an ensemble")
+    check_place(given_as, places, stores=True)
     members = [_load(place, steps, dtype, tell, given_as) for place in places]
     first = members[0]
     for place, member in zip(places[1:], members[1:], strict=True):
@@ -236,13 +236,14 @@ def _prepared(params: Params, cfg: ModelConfig, int8: bool) -> Params:
     return quantizing.quantize_kernels(made) if int8 else made
 
 
-def _load(workdir: Path, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], given_as: str) -> Translator:
-    found = trained.restore(workdir, steps, dtype, tell, given_as=given_as)
+def _load(workdir: str, steps: Steps, dtype: Dtype | None, tell: Callable[[str], None], given_as: str) -> Translator:
+    with store_copy.reading(workdir, tell, flag=given_as) as (folder, told):
+        found = trained.restore(folder, steps, dtype, told, given_as=given_as)
     with located(f"{given_as}={workdir}"):
         return of(found)
 
 
-def _check_same(side: str, first: Path, one: Vocabularies, second: Path, other: Vocabularies) -> None:
+def _check_same(side: str, first: str, one: Vocabularies, second: str, other: Vocabularies) -> None:
     """Refuse an ensemble whose members have different vocabularies."""
     a, b = (one.src, other.src) if side == "source" else (one.tgt, other.tgt)
     if a.fingerprint != b.fingerprint:

@@ -20,9 +20,11 @@ from convs2s_jax.reporting.translations import Translations, chosen, spread
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.translation import lines
 from convs2s_jax.translation.translator import load
-from tests import tiny
+from tests import stores, tiny
 from tests.processes import called
 from tests.serving.test_server import unpacked
+
+bucket = stores.bucket
 
 
 def made(*workdirs, output, **others):
@@ -93,6 +95,20 @@ def test_the_page_holds_what_the_files_and_the_decoder_say(tmp_path):
     again, told = made(one, two, output=tmp_path / "out", lines=4, attention=2)
     assert all("translating 4" in line for line in told[:2])
     assert again == data
+
+
+def test_a_run_in_a_store_has_the_page_of_a_local_one(bucket, tmp_path):
+    here = unpacked(tmp_path)
+    shutil.copytree(here, bucket / "convs2s")
+    expected, told = made(here, output=tmp_path / "out", lines=4, attention=1)
+    found, again = made("gs://bucket/convs2s", output=tmp_path / "out", lines=4, attention=1)
+    assert "translating 4 of 8 lines" in told[0]
+    assert "are used again" in again[0]
+    text = json.dumps(found)
+    assert text == json.dumps(expected).replace(str(here), "gs://bucket/convs2s")
+    (bucket / "convs2s" / "metrics.jsonl").unlink()
+    found, _ = made("gs://bucket/convs2s", output=tmp_path / "out", lines=0)
+    assert "gs://bucket/convs2s/metrics.jsonl has no reports yet" in json.dumps(found)
 
 
 def test_only_runs_with_the_same_lines_are_compared():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from convs2s_jax.serving.options import ServeOptions
 from convs2s_jax.training.run.programs.compilations import CompileCounter
 from convs2s_jax.translation import shortlists, translator
 from convs2s_jax.translation.lines import translate
+from tests import stores
 from tests.helpers import drills_but
 
+bucket = stores.bucket
 FOLDER = Path(__file__).parents[1] / "reference" / "workdirs"
 
 
@@ -81,6 +84,17 @@ def listed(workdir, tmp_path_factory):
     shortlists.save(made, vocabularies, path)
     options = ServeOptions(workdir=(str(workdir),), beam_sizes=(2,), batch_size=8, max_tokens=16, shortlist=str(path))
     return load(options, tell=pytest.fail)
+
+
+def test_model_and_shortlist_may_be_in_a_store(workdir, listed, bucket):
+    shutil.copytree(workdir, bucket / "run")
+    shortlists.save(listed.translator.shortlist, listed.translator.vocabularies, bucket / "list")
+    options = ServeOptions(workdir=("gs://bucket/run",), shortlist="gs://bucket/list")
+    found = load(options, tell=pytest.fail).translator
+    assert found.fingerprints == listed.translator.fingerprints
+    np.testing.assert_array_equal(found.shortlist.words, listed.translator.shortlist.words)
+    with pytest.raises(UserError, match=r"^--shortlist=gs://bucket/no: there is no such object"):
+        load(dataclasses.replace(options, shortlist="gs://bucket/no"), tell=pytest.fail)
 
 
 @pytest.mark.drill

@@ -92,6 +92,18 @@ def test_it_is_exported_to_fairseq_without_a_training_to_continue_and_reported(t
     assert str(mean) in page.read_text()
 
 
+def test_a_run_in_a_store_is_exported_to_fairseq(mean, bucket, tmp_path):
+    torch = pytest.importorskip("torch")
+    shutil.copytree(mean, bucket / "mean")
+    told = []
+    for name, workdir in (("here", mean), ("there", "gs://bucket/mean")):
+        (tmp_path / name).mkdir()
+        export_checkpoint(Export(workdir=workdir, output=tmp_path / name / "model.pt"), told.append)
+    here, there = (torch.load(tmp_path / name / "model.pt", weights_only=False)["model"] for name in ("here", "there"))
+    assert all(torch.equal(here[name], there[name]) for name in {*here, *there})
+    assert f"{tmp_path}/there/model.pt: step 3 of gs://bucket/mean; " in told[-1]
+
+
 def test_the_best_is_the_default(trained, tmp_path):
     told = []
     write_average(str(trained), str(tmp_path / "best"), (), told.append)

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,10 @@ from convs2s_jax.training.run.checkpoints import restoring
 from convs2s_jax.translation import lines as library
 from convs2s_jax.translation import translator as module
 from convs2s_jax.translation.translator import load, precomputed
-from tests import tiny
+from tests import stores, tiny
 from tests.checkpoints import without_updates
+
+bucket = stores.bucket
 
 TARGETS = ["5 Kilowatt", "", "Norwegen und Spanien"]
 
@@ -193,9 +196,21 @@ def test_a_workdir_may_be_a_text_and_what_is_told_is_a_warning(trained, tmp_path
     assert loaded.steps[0][0] in (1, 2)
 
 
-def test_an_object_store_is_no_folder_to_load_from():
-    with pytest.raises(UserError, match=r"^--workdir is gs://bucket/runs/a: gs:// is not supported here"):
+def test_a_workdir_in_a_store_is_loaded_and_named_by_its_address(trained, bucket):
+    copy = shutil.copytree(trained, bucket / "runs" / "a")
+    here = load([trained, trained], tell=pytest.fail)
+    there = load(["gs://bucket/runs/a", trained], tell=pytest.fail)
+    assert here.fingerprints == there.fingerprints
+    jax.tree.map(np.testing.assert_array_equal, here.params, there.params)
+    with pytest.warns(UserWarning, match=r"^gs://bucket/runs/a: the mean of the checkpoints of steps 2, 3$"):
+        load("gs://bucket/runs/a", steps=["last:2"])
+    (copy / "checkpoints" / "3" / "params" / "_METADATA").write_text("{")
+    with pytest.warns(UserWarning, match="^the checkpoint of step 3 is damaged"):
         load("gs://bucket/runs/a")
+    with pytest.raises(UserError, match=r"^gs://bucket/runs/a/checkpoints has no checkpoint of step 9; it has 1, 2"):
+        load("gs://bucket/runs/a", steps=[9])
+    with pytest.raises(UserError, match=r"^lm=gs://bucket/runs/b: there is no such folder"):
+        load("gs://bucket/runs/b", given_as="lm")
 
 
 def test_the_last_checkpoints_of_each_workdir_are_named_by_their_number(trained, other):
@@ -258,7 +273,7 @@ def test_an_ensemble_of_different_vocabularies_is_refused(
     first = load(trained, tell=print)
     second = dataclasses.replace(first, vocabularies=vocabulary.load(copy / "vocab"))
     members = {trained: first, copy: second}
-    monkeypatch.setattr(module, "_load", lambda workdir, *_: members[workdir])
+    monkeypatch.setattr(module, "_load", lambda workdir, *_: members[Path(workdir)])
     message = f"^--workdir: {trained} and {copy} have different {what} vocabularies .{difference}.; an ensemble is of"
     with pytest.raises(UserError, match=message):
         load([trained, copy], tell=print)

@@ -111,7 +111,7 @@ def export_main(values: dict[str, Any], overrides: Overrides) -> None:
     command_line.refuse_overrides(overrides, "an export")
     given = command_line.options_of(ExportFlags, values)
     order = Export(
-        workdir=Path(given.workdir[0]),
+        workdir=given.workdir[0],
         output=Path(given.output),
         step=given.step,
         languages=(given.source_lang, given.target_lang),
@@ -143,6 +143,7 @@ The dictionaries are written beside it (docs/fairseq.md).
 """,
             groups=(Group("Options", ExportFlags),),
             main=export_main,
+            stores=("workdir",),
         ),
     }
 )

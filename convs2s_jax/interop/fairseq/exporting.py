@@ -19,6 +19,7 @@ from convs2s_jax.training import schedule
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.checkpoints import derived_workdir, restoring
 from convs2s_jax.training.run.programs.configured import fresh_state
+from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.training.schedule import ScheduleState
 
 
@@ -27,14 +28,14 @@ class Export:
     """The settings of an export.
 
     Attributes:
-      workdir: folder of the run.
+      workdir: folder of the run, or its address in an object store.
       output: the file to write; the dictionaries go beside it.
       step: of the checkpoint; None for the best.
       languages: source and target in the dictionaries' names; "" for those of the run.
       momentum: whether to write the optimiser's momentum.
     """
 
-    workdir: Path
+    workdir: Path | str
     output: Path
     step: int | None = None
     languages: tuple[str, str] = ("", "")
@@ -47,7 +48,13 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     Raises:
       UserError: no run in the workdir, a model that fairseq cannot represent, no torch, or other files of those names.
     """
-    cfg = run_folder.load_config(order.workdir)
+    with store_copy.reading(order.workdir, tell) as (workdir, told):
+        _export(order, workdir, told)
+
+
+def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
+    """`export_checkpoint`, with the folder of the run."""
+    cfg = run_folder.load_config(workdir)
     family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
@@ -55,18 +62,18 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     files.imported_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
-    vocabularies = vocabulary.load(run_folder.vocabulary(order.workdir))
+    vocabularies = vocabulary.load(run_folder.vocabulary(workdir))
     sizes = {"source": vocabularies.src.size, "target": vocabularies.tgt.size}
     abstract = jax.eval_shape(lambda key: fresh_state(key, cfg.model, cfg.training, **sizes), jax.random.key(0))
     items = {"params": abstract.params}
     if order.momentum and family.carries_momentum and cfg.training.optimizer.kind == "nesterov":
         items["optimizer"] = abstract.optimizer
     found, position = restoring.restore_items(
-        run_folder.checkpoints(order.workdir),
+        run_folder.checkpoints(workdir),
         items,
         step=order.step,
         metric=cfg.training.best_metric,
-        check=partial(run_folder.check_vocabularies, order.workdir, vocabularies),
+        check=partial(run_folder.check_vocabularies, workdir, vocabularies),
         tell=tell,
     )
     mean = derived_workdir.AVERAGED in position  # its optimiser is as before the first update, its scores are of others

@@ -48,7 +48,7 @@ class Export:
     """What to export.
 
     Attributes:
-      workdir: folder of the run.
+      workdir: folder of the run, or its address in an object store.
       output: folder to make.
       steps: of the checkpoints whose mean is exported, as of `translator.load`; () for the best.
       search: fields of the search that replace the run's.
@@ -56,7 +56,7 @@ class Export:
       platforms: of jax.export: cpu, cuda, rocm, tpu.
     """
 
-    workdir: Path
+    workdir: Path | str
     output: Path
     steps: Steps
     search: dict[str, Any]
@@ -73,7 +73,7 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
     if order.output.exists():
         raise UserError(f"--output={order.output} is there already: give another folder, or remove it")
     check(
-        "," not in str(order.workdir) or order.workdir.exists(),
+        "," not in str(order.workdir) or Path(order.workdir).exists(),
         f"--workdir={order.workdir} names several folders: one model is exported, no ensemble; give one of them",
     )
     model = translator.load(order.workdir, steps=order.steps, tell=tell)

@@ -101,7 +101,7 @@ class TrainingConfig:
     finetune_from: str = ""
 
     def __post_init__(self) -> None:
-        check_place("finetune_from", self.finetune_from, stores=False)
+        check_place("finetune_from", self.finetune_from, stores=True)
         check(self.clip >= 0, f"clip is {self.clip}: a norm; use 0 to clip nothing")
         check(
             0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}: use 0 or more and less than 1"

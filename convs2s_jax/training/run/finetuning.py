@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from convs2s_jax.core.config import check, to_dict
 from convs2s_jax.data import vocabulary
@@ -14,6 +13,7 @@ from convs2s_jax.training.run.checkpoints.digest import digest_of_record
 from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.inputs import sides
 from convs2s_jax.training.run.processes import distributed
+from convs2s_jax.training.run.stores import store_copy
 
 FIELD = "training.finetune_from"
 FREE = ("dropout", "dtype", "matmul_precision", "max_length")
@@ -31,12 +31,12 @@ def vocabularies(cfg: Config, tell: Callable[[str], None]) -> Vocabularies:
       UserError: there is no such run, its model is another than that of `cfg`, its sides are reversed, or its
         vocabularies are damaged.
     """
-    workdir = Path(cfg.training.finetune_from)
-    other = run_folder.load_config(workdir, given_as=FIELD)
-    odd = run_folder.differences(to_dict(other.model), to_dict(cfg.model), free=_is_free, path="model")
-    check(not odd, f"{FIELD}={workdir} holds another model: {odd}. Use the model of that run")
-    found = vocabulary.load(run_folder.vocabulary(workdir))
-    sides.compare(other.data, cfg.data, f"{FIELD}={workdir}", joint=found.joint, tell=tell)
+    with store_copy.reading(cfg.training.finetune_from, tell, flag=FIELD) as (workdir, told):
+        other = run_folder.load_config(workdir, given_as=FIELD)
+        odd = run_folder.differences(to_dict(other.model), to_dict(cfg.model), free=_is_free, path="model")
+        check(not odd, f"{FIELD}={workdir} holds another model: {odd}. Use the model of that run")
+        found = vocabulary.load(run_folder.vocabulary(workdir))
+        sides.compare(other.data, cfg.data, f"{FIELD}={workdir}", joint=found.joint, tell=told)
     return found
 
 
@@ -52,13 +52,15 @@ def parameters(cfg: Config, known: Vocabularies, abstract: Tree, tell: Callable[
     Raises:
       UserError: as `restoring.restore_items`; or the checkpoint has other vocabularies, or random parameters.
     """
-    workdir = Path(cfg.training.finetune_from)
-    trained = partial(run_folder.check_trained, workdir, known, given_as=FIELD)
-    folder = run_folder.checkpoints(workdir)
-    metric = run_folder.load_config(workdir, given_as=FIELD).training.best_metric
-    params, position = restoring.restore_params(folder, abstract, step=None, metric=metric, check=trained, tell=tell)
-    distributed.agree(f"checkpoint of {FIELD}", digest_of_record({"params": position["digests"]["params"]}))
-    tell(f"fine-tuning: parameters of step {position['step']} of {workdir}")
+    with store_copy.reading(cfg.training.finetune_from, tell, flag=FIELD) as (workdir, told):
+        trained = partial(run_folder.check_trained, workdir, known, given_as=FIELD)
+        folder = run_folder.checkpoints(workdir)
+        metric = run_folder.load_config(workdir, given_as=FIELD).training.best_metric
+        params, position = restoring.restore_params(
+            folder, abstract, step=None, metric=metric, check=trained, tell=told
+        )
+        distributed.agree(f"checkpoint of {FIELD}", digest_of_record({"params": position["digests"]["params"]}))
+        told(f"fine-tuning: parameters of step {position['step']} of {workdir}")
     return params
 
 

@@ -58,15 +58,8 @@ class _Copies:
         """The path of a file to read."""
         if not scheme_of(address):
             return address
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="convs2s_jax-"))
-        path = Path(folder) / (address.rpartition("/")[2] or "file")
-        self._name(path, address)
-        try:
-            path.write_bytes(stores.read(address))
-        except FileNotFoundError as error:
-            raise UserError(f"--{flag}={address}: there is no such object") from error
-        except OSError as error:
-            raise stores.unusable(f"--{flag}", address, error) from error
+        path = self._stack.enter_context(store_copy.read_file(address, flag=f"--{flag}"))
+        self._names[str(path)] = address
         return str(path)
 
     def workdir(self, flag: str, address: str) -> str:
@@ -74,7 +67,7 @@ class _Copies:
         if not scheme_of(address):
             return address
         folder = self._stack.enter_context(store_copy.opened(address, flag=f"--{flag}"))
-        self._name(folder, address)
+        self._names[str(folder)] = address.rstrip("/")
         return str(folder)
 
     def output(self, address: str, *, resume: bool) -> str:
@@ -82,7 +75,8 @@ class _Copies:
         if not scheme_of(address):
             return address
         path = self._stack.enter_context(_written_back(address, resume=resume))
-        self._name(path, address)
+        self._names[str(path)] = address
+        self._stack.enter_context(store_copy.named(path, address))
         return str(path)
 
     def in_words_of_the_user(self, sentence: str) -> str:
@@ -90,10 +84,6 @@ class _Copies:
         for path, address in self._names.items():
             sentence = sentence.replace(path, address)
         return sentence
-
-    def _name(self, path: Path, address: str) -> None:
-        self._names[str(path)] = address
-        self._stack.enter_context(store_copy.named(path, address))
 
 
 @contextlib.contextmanager

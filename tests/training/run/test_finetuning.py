@@ -10,10 +10,11 @@ from convs2s_jax.reporting.log import read
 from convs2s_jax.training.run import run_folder
 from convs2s_jax.training.run.loop import train
 from convs2s_jax.translation.translator import load
-from tests import processes, tiny
+from tests import processes, stores, tiny
 from tests.checkpoints import without_updates
 from tests.helpers import drills_but
 
+bucket = stores.bucket
 OTHER = {
     "data__cldr": {"train": 100, "valid": 12, "test": 8, "seed": 2},
     "training__schedule": {"kind": "fixed", "rates": [1e-9]},
@@ -86,7 +87,7 @@ def test_two_processes_fine_tune_as_one_does(source, tmp_path):
             "holds another model: model.embedding_dim is 8 there and 16 here. Use the model of",
         ),
         ({"model__encoder__layers": [[8, 5]]}, r"holds another model: model.encoder.layers is .* there and .* here"),
-        ({"training__finetune_from": "gs://a/b"}, "finetune_from is gs://a/b: gs:// is not supported here"),
+        ({"training__finetune_from": "ftp://a/b"}, "finetune_from is ftp://a/b: ftp:// is not supported here"),
         ({"training__finetune_from": "missing"}, "^training.finetune_from=missing: there is no such folder"),
         (
             {"data__src": "de", "data__tgt": "en"},
@@ -110,6 +111,18 @@ def test_what_cannot_be_fine_tuned_is_refused_and_nothing_is_written(values, mes
     with pytest.raises(UserError, match=message):
         train(tiny.config(**{**OTHER, "training__finetune_from": str(source), **values}), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_the_other_run_may_be_in_a_store(source, bucket, tmp_path):
+    shutil.copytree(source, bucket / "runs" / "a")
+    address = "gs://bucket/runs/a"
+    train(tiny.config(**OTHER, training__finetune_from=address), tmp_path / "run")
+    assert_tuned(tmp_path / "run", source)
+    [[step]] = best(source).steps
+    assert f"fine-tuning: parameters of step {step} of {address}\n" in (tmp_path / "run" / "train.log").read_text()
+    shutil.rmtree(bucket / "runs" / "a" / "checkpoints")
+    with pytest.raises(UserError, match=f"^{address}/checkpoints: there is no checkpoint here"):
+        train(tiny.config(**OTHER, training__finetune_from=address), tmp_path / "other")
 
 
 def test_random_parameters_are_refused(source, tmp_path):

@@ -18,6 +18,7 @@ from tests.processes import Process, free_port
 
 pytestmark = pytest.mark.drill
 KILLS = 10
+CONVS2S = "from convs2s_jax.commands.convs2s import console; console()"
 
 
 @pytest.fixture(params=["gs", "s3"], scope="module")
@@ -134,6 +135,24 @@ def test_everything_in_a_store_gives_what_a_local_run_gives(store, variables, tm
     assert found.returncode == 0, found.stderr
     assert stores.read(output) == (tmp_path / "out").read_bytes()
     assert [line for line in found.stderr.splitlines() if line.startswith("BLEU")]
+
+    for name, workdir in (("here", local), ("there", remote)):
+        for command in (
+            ["attention", f"--input={text}/test.en", "--formats=svg", f"--output={tmp_path}/{name}/attention"],
+            ["export", "--platforms=cpu", "--max_tokens=16", f"--output={tmp_path}/{name}/export"],
+            ["report", "--lines=4", f"--output={tmp_path}/{name}/report"],
+        ):
+            done = run("-c", CONVS2S, command[0], f"--workdir={workdir}", *command[1:])
+            assert done.returncode == 0, done.stderr
+        more = [f"--config.training.finetune_from={workdir}", "--config.training.max_steps=2"]
+        trained(config, tmp_path / name / "tuned", *more)
+    for name in ("here", "there"):
+        assert len(list((tmp_path / name / "attention").iterdir())) == 8
+    read = [tiny.arrays(tmp_path / name / "tuned", 2) for name in ("here", "there")]
+    assert {n: a.tobytes() for n, a in read[0].items()} == {n: a.tobytes() for n, a in read[1].items()}
+    exported = [(tmp_path / name / "export" / "parameters.safetensors").read_bytes() for name in ("here", "there")]
+    assert exported[0] == exported[1]
+    assert remote in (tmp_path / "there" / "report" / "index.html").read_text()
 
     stores.write(output, stores.read(output) + b"torn")
     resumed = run("decode.py", *there, "--resume")

@@ -100,6 +100,11 @@ class _Claim:
         stores.write(stores.join(self._workdir, self._name), json.dumps(record).encode())
 
 
+def holders(workdir: str) -> list[Holder | None]:
+    """Those who claim a workdir; None for a damaged claim. Raises OSError where they cannot be read."""
+    return [_holder(text) for text in _claims(workdir).values()]
+
+
 def _over(workdir: str) -> Mapping[str, bytes]:
     """The claims of a workdir that are over. Raises UserError where one is not."""
     found = _claims(workdir)

@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from convs2s_jax.core import files, stores
@@ -15,35 +15,76 @@ from convs2s_jax.training.run.run_folder import DAMAGED
 from convs2s_jax.training.run.stores import mirror
 
 ORIGIN = ".origin"
-"""File in a copy that holds the address of its workdir."""
+"""File in a copy with the flag that names its workdir, and the address of that, on two lines."""
 
 
 @contextlib.contextmanager
-def opened(workdir: str, *, flag: str = "--workdir") -> Iterator[Path]:
+def opened(workdir: Path | str, *, flag: str = "--workdir", reports: bool = False) -> Iterator[Path]:
     """A workdir for reading: its folder, or a temporary copy of one in an object store.
 
     Args:
       workdir: path or address.
       flag: that names it, for messages.
+      reports: whether the copy also contains metrics, logs and samples.
 
     Raises:
       UserError: the store cannot be used.
     """
-    if not scheme_of(workdir):
+    if not scheme_of(str(workdir)):
         yield Path(workdir)
         return
-    address = workdir.rstrip("/")
+    address = str(workdir).rstrip("/")
     with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as name, named(Path(name), address):
         folder = Path(name)
         try:
-            wanted = [name for name in stores.names(address) if name == "config.json" or name.startswith("vocab/")]
+            beginnings = ("vocab/", "samples/") if reports else ("vocab/",)
+            files_read = mirror.READ_BACK if reports else ("config.json",)
+            there = stores.names(address)
+            wanted = [name for name in there if name in files_read or name.startswith(beginnings)]
             stores.in_parallel(lambda name: mirror.copy(address, folder, name), wanted)
         except OSError as error:
             raise stores.unusable(flag, address, error) from error
         if not wanted:
             raise UserError(f"{flag}={address}: there is no such folder")
-        (folder / ORIGIN).write_text(address, encoding="utf-8")
+        (folder / ORIGIN).write_text(f"{flag}\n{address}", encoding="utf-8")
+        if reports:
+            refresh(folder)
         yield folder
+
+
+@contextlib.contextmanager
+def reading(
+    workdir: Path | str, tell: Callable[[str], None], *, flag: str = "--workdir"
+) -> Iterator[tuple[Path, Callable[[str], None]]]:
+    """`opened`, with a `tell` that gives the workdir as it was named in place of the path of its copy."""
+    with opened(workdir, flag=flag) as folder:
+        yield folder, lambda sentence: tell(sentence.replace(str(folder), str(workdir).rstrip("/")))
+
+
+@contextlib.contextmanager
+def read_file(path: str, *, flag: str) -> Iterator[Path]:
+    """A file for reading: its path, or a temporary copy of an object.
+
+    Args:
+      path: path or address.
+      flag: that names it, for messages.
+
+    Raises:
+      UserError: there is no such object, or the store cannot be used.
+    """
+    if not scheme_of(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="convs2s_jax-") as folder:
+        copy = Path(folder) / (path.rpartition("/")[2] or "file")
+        with named(copy, path):
+            try:
+                copy.write_bytes(stores.read(path))
+            except FileNotFoundError as error:
+                raise UserError(f"{flag}={path}: there is no such object") from error
+            except OSError as error:
+                raise stores.unusable(flag, path, error) from error
+            yield copy
 
 
 @contextlib.contextmanager
@@ -63,7 +104,7 @@ def refresh(workdir: Path) -> None:
     Raises:
       UserError: the store cannot be used.
     """
-    address = _origin(workdir)
+    flag, address = _origin(workdir)
     if not address:
         return
     try:
@@ -74,7 +115,7 @@ def refresh(workdir: Path) -> None:
             if (position := mirror.read_position(address, step)) is not None
         }
     except OSError as error:
-        raise stores.unusable("--workdir", address, error) from error
+        raise stores.unusable(flag, address, error) from error
     local = workdir / mirror.CHECKPOINTS
     for place in local.iterdir() if local.is_dir() else ():
         if there.get(place.name) != mirror.position_of(place):
@@ -94,7 +135,7 @@ def complete(item: Path) -> None:
       UserError: the store cannot be used.
     """
     place = item.parent
-    address = _origin(place.parents[1])
+    flag, address = _origin(place.parents[1])
     if not address or item.exists():
         return
     base = stores.join(address, mirror.CHECKPOINTS, place.name, item.name)
@@ -109,11 +150,12 @@ def complete(item: Path) -> None:
         shutil.rmtree(place)
         raise
     except OSError as error:
-        raise stores.unusable("--workdir", address, error) from error
+        raise stores.unusable(flag, address, error) from error
 
 
-def _origin(workdir: Path) -> str:
-    """The address of the workdir that a folder is a copy of; "" where it is none."""
+def _origin(workdir: Path) -> tuple[str, str]:
+    """The flag and the address of the workdir that a folder is a copy of; empty where it is none."""
     with contextlib.suppress(OSError):
-        return (workdir / ORIGIN).read_text(encoding="utf-8")
-    return ""
+        flag, _, address = (workdir / ORIGIN).read_text(encoding="utf-8").partition("\n")
+        return flag, address
+    return "", ""
