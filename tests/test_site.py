@@ -41,7 +41,7 @@ def test_every_page_has_a_place_in_the_navigation(module):
         ("docs/training.md", "data.md#splits", "data.md#splits"),
         ("docs/decisions/0001-convolutions.md", "../parallel.md", "../parallel.md"),
         ("docs/distributed.md", "../launch/README.md", "launch.md"),
-        ("docs/how-to/pod.md", "../../launch/README.md#what-was-tried", "../launch.md#what-was-tried"),
+        ("docs/how-to/pod.md", "../../launch/README.md#what-was-tested", "../launch.md#what-was-tested"),
         ("launch/README.md", "../docs/distributed.md", "distributed.md"),
         ("CONTRIBUTING.md", "docs/reliability.md", "reliability.md"),
         ("docs/equations.md", "../convs2s_jax/nn/gate.py", "files/convs2s_jax/nn/gate.py"),
