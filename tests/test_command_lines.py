@@ -63,7 +63,7 @@ def refused(result):
         (["--config=configs/no.py"], "train.py: --workdir is missing"),
         (
             ["--config=multi30k_de_n", "--workdir={tmp}/w"],
-            "train.py: --config=multi30k_de_n: there is no such file and no configuration of that name; did you mean "
+            "train.py: --config=multi30k_de_n: no such file and no configuration of that name exists; did you mean "
             "--config=multi30k_de_en?",
         ),
         (
@@ -317,7 +317,7 @@ def test_where_memory_is_missing_the_sentence_names_flags_of_the_command(module,
 
     command = importlib.import_module(f"convs2s_jax.commands.{module}").COMMAND._replace(main=fail)
     result = called(lambda given: command_line.run(command, arguments=["p", *given]))
-    assert refused(result) == f"p: there is not enough memory: {command.memory}"
+    assert refused(result) == f"p: out of memory: {command.memory}"
     named = re.findall(r"--([\w.]+)", command.memory)
     assert flag in named
     fields = {field.name for group in command.groups for field in group.fields}

@@ -1,4 +1,4 @@
-"""The command that draws attention: `convs2s attention`."""
+"""`convs2s attention`: draw the attention of the decoder."""
 
 import os
 import tempfile
@@ -14,15 +14,15 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.errors import UserError, located
 
 ABOUT = """
-Draw the attention of each layer of the decoder and their mean, a picture for each line:
+Draw the attention of each decoder layer and their mean, one picture per line:
 
   {program} --workdir=DIR --input=FILE --output=FOLDER [--targets=FILE] [--flag=value ...]
 
-Without --targets the lines are translated first, by the search of the run (docs/attention.md).
+Without --targets, the lines are translated first, with the run's search options (docs/attention.md).
 """
 FORMATS = ("png", "svg", "pdf")
 WINDOW = 64
-"""Lines whose attention is in memory at once."""
+"""Number of lines whose attention is in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class AttentionOptions:
 
     Attributes:
       workdir: folder of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
-        best on validation.
-      input: file with a source on each line; - for standard input.
-      targets: file with a translation of each line; without it they are translated.
-      output: folder for the pictures, which are named by the numbers of the lines.
-      formats: kinds of files, from png, svg and pdf.
-      layers: panels to draw: all for each layer and the mean, mean, or layers by number.
+      checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
+        Default: the best checkpoint on validation.
+      input: file with one source sentence per line; - for standard input.
+      targets: file with the translation of each line. Without it, the lines are translated first.
+      output: folder for the pictures; file names are line numbers.
+      formats: file formats, from png, svg and pdf.
+      layers: panels to draw: all (each layer and the mean), mean, or layer numbers.
     """
 
     workdir: str = ""
@@ -52,11 +52,11 @@ class AttentionOptions:
         for name in ("workdir", "output"):
             check(getattr(self, name) != "", f"--{name} is missing: attention needs --workdir and --output")
         odd = [name for name in self.formats if name not in FORMATS]
-        check(bool(self.formats) and not odd, f"--formats={','.join(odd)}: use some of {', '.join(FORMATS)}")
-        check(len(self.layers) > 0, "--layers is empty: use all, mean or numbers of layers, as in --layers=1,2")
+        check(bool(self.formats) and not odd, f"--formats={','.join(odd)}: choose from {', '.join(FORMATS)}")
+        check(len(self.layers) > 0, "--layers is empty: use all, mean or layer numbers, as in --layers=1,2")
         check(
             self.input != "-" or self.targets != "-",
-            "--input and --targets are both standard input, which can be read only once; give files",
+            "--input and --targets are both standard input, which can be read only once; use a file for one of them",
         )
 
 
@@ -65,7 +65,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     options = command_line.options_of(AttentionOptions, values)
     command_line.refuse_overrides(overrides, "a picture")
     extras.check_installed("drawing attention", ("matplotlib",), "report")
-    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    # imported here because this takes a second, and --help and flag errors should not wait for it
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.data.text_files import name_of, read_lines
     from convs2s_jax.training.run import run_folder
@@ -87,9 +87,9 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         targets = inputs.read_parallel(options.targets, lines, name=name, what="translation")
         fit.check_targets(translator.of(found), options.targets, targets)
     real = [i for i, line in enumerate(lines) if line.strip()]
-    check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; give a source on each line")
+    check(len(real) > 0, f"{name} has no line with text: there is nothing to draw; write one source on each line")
     for i in sorted({*range(len(lines))} - {*real}):
-        tell(f"{name}, line {i + 1} is empty: it has no picture")
+        tell(f"{name}, line {i + 1} is empty: no picture is drawn")
     folder = _writable(options.output)
     digits = max(4, len(str(len(lines))))
     for begin in range(0, len(real), WINDOW):
@@ -106,14 +106,14 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def _writable(output: str) -> Path:
-    """The folder, made where there is none. Raises UserError if no file can be written there."""
+    """Return the folder, created if missing. Raises UserError if no file can be written there."""
     folder = Path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(f"--output={output} cannot be written: {error.strerror}; give another folder") from error
+        raise UserError(f"--output={output} cannot be written: {error.strerror}; choose another folder") from error
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The command that makes a workdir of the mean of several checkpoints: `convs2s average`."""
+"""`convs2s average`: average several checkpoints into a new workdir."""
 
 import os
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from convs2s_jax.core.config import check
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
-Make a workdir whose one checkpoint is the mean of several checkpoints of a run:
+Average several checkpoints of a run into a new workdir with a single checkpoint:
 
   {program} --workdir=DIR --checkpoint=last:5 --output=NEW
 
-Decoding, serving, exporting and reporting use it like any other workdir, and a new run begins with it by
+Decoding, serving, exporting and reporting use it like any other workdir. To start a new run from it, set
 --config.training.finetune_from=NEW (docs/decoding.md).
 """
 
@@ -27,9 +27,9 @@ class AverageOptions:
 
     Attributes:
       workdir: folder of the run.
-      output: new folder, the workdir to make.
-      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
-        best on validation, alone.
+      output: folder of the new workdir.
+      checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
+        Default: only the best checkpoint on validation.
     """
 
     workdir: str = ""
@@ -49,7 +49,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Average the checkpoints and write the workdir."""
     options = command_line.options_of(AverageOptions, values)
     command_line.refuse_overrides(overrides, "an average")
-    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    # imported here because this takes a second, and --help and flag errors should not wait for it
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.translation.averaging import write_average
 

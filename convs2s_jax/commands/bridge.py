@@ -1,4 +1,4 @@
-"""The command that imports checkpoints of fairseq: `convs2s import`."""
+"""`convs2s import`: import fairseq checkpoints."""
 
 from collections.abc import Sequence
 

@@ -11,23 +11,24 @@ from convs2s_jax.interop.fairseq.command import COMMANDS as FAIRSEQ
 
 HEAD = """# Every command and every flag
 
-`convs2s COMMAND --flag=value`. `convs2s-train` and `convs2s-decode` are `convs2s train` and `convs2s decode`; so are
-`python train.py` and `python decode.py` in a checkout. `--help` prints what is here. Fields of the configuration are
-flags too, as in `--config.model.dropout=0.3`: [configuration.md](configuration.md) lists them.
+Usage: `convs2s COMMAND --flag=value`. `convs2s-train` and `convs2s-decode` are the same as `convs2s train` and
+`convs2s decode`, and so are `python train.py` and `python decode.py` in a checkout. `--help` prints the same
+descriptions. Configuration fields are flags too, as in `--config.model.dropout=0.3`;
+[configuration.md](configuration.md) lists them.
 
-This page is made from the source. After a change there, renew it:
+This page is generated from the source. Regenerate it after a change there:
 `python -m convs2s_jax.commands.command_reference > docs/commands.md`.
 """
 WIDTH = 150
 
 
 def text() -> str:
-    """The whole reference, in Markdown."""
+    """Return the whole reference in Markdown."""
     return "\n".join([HEAD, *(_section(name, summary, command) for name, summary, command in commands())])
 
 
 def commands() -> Iterator[tuple[str, str, Command]]:
-    """Each command with its name and what it does; `scale` has several, and `export` makes fairseq's too."""
+    """Yield (name, summary, command) for each command, including the actions of `scale` and both kinds of `export`."""
     for name, entry in convs2s.COMMANDS.items():
         if name == "scale":
             for action, summary in scale.ACTIONS.items():
@@ -36,7 +37,7 @@ def commands() -> Iterator[tuple[str, str, Command]]:
             yield name, entry.summary, FAIRSEQ["import"]
         else:
             yield name, entry.summary, _command(entry.module)
-    yield "export --output=FILE.pt", "make a checkpoint that fairseq loads", FAIRSEQ["export"]
+    yield "export --output=FILE.pt", "export a checkpoint that fairseq loads", FAIRSEQ["export"]
 
 
 def _command(module: str) -> Command:
@@ -44,7 +45,7 @@ def _command(module: str) -> Command:
 
 
 def _section(name: str, summary: str, command: Command) -> str:
-    """A command: what it does, its `--help` up to the flags, and the flags."""
+    """Return the section of a command: its summary, its `--help` up to the flags, and the flags."""
     about = command.about.strip().format(program=f"convs2s {name.partition(' --')[0]}")
     parts = [f"## convs2s {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", "```text", about, "```", ""]
     return "\n".join([*parts, *(_group(group) for group in command.groups)])
@@ -56,7 +57,7 @@ def _group(group: Group) -> str:
 
 
 def _entry(field: Field, group: Group) -> str:
-    """A flag as it is written, its default and what it means."""
+    """Return a flag's usage, default and description."""
     description = field.text.replace("<", "\\<")  # Markdown reads <unk> as a tag
     content = f"* `{usage(field)}`{default_text(field, group).replace('  ', ' ')}: {description}"
     return textwrap.fill(content, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

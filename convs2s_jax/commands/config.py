@@ -1,4 +1,4 @@
-"""The command that shows configurations: `convs2s config`."""
+"""`convs2s config`: list and print configurations."""
 
 import ast
 import json
@@ -19,11 +19,11 @@ from convs2s_jax.training.run.config import Config
 from convs2s_jax.training.run.programs.run_programs import abstract_state, check_rules
 
 ABOUT = """
-Show configurations:
+Print configurations:
 
   {program} [--config=NAME [--source | --shardings] [--config.path.to.field=value ...]] [--reference]
 
-Without a flag it lists the configurations that come with the package.
+Without flags, it lists the configurations that come with the package.
 """
 
 
@@ -33,11 +33,11 @@ class ConfigOptions:
 
     Attributes:
       config: print this configuration as JSON with every field, as a run writes it into its workdir.
-      source: print the Python file of that configuration instead, to be saved and edited.
-      shardings: print how each of its parameters is sharded over devices, which need not be there, and by which rule;
-        the layout is that of its mesh.
-      devices: number of devices of --shardings; 8 by default.
-      reference: print every field with its type, default and description, in Markdown (docs/configuration.md).
+      source: print the configuration's Python file instead, to save and edit.
+      shardings: print how each parameter is sharded under the configuration's mesh, and by which rule. The devices need
+        not be attached.
+      devices: number of devices for --shardings; default: 8.
+      reference: print every field with its type, default and description in Markdown (docs/configuration.md).
     """
 
     config: str = ""
@@ -48,23 +48,29 @@ class ConfigOptions:
 
     def __post_init__(self) -> None:
         for name in ("source", "shardings"):
-            check(not getattr(self, name) or self.config != "", f"--{name} without --config: name a configuration")
-        check(not (self.source and self.shardings), "--source with --shardings: they print different things; drop one")
+            check(not getattr(self, name) or self.config != "", f"--{name} without --config: add --config=NAME")
+        check(
+            not (self.source and self.shardings),
+            "--source with --shardings: they print different things; remove one of them",
+        )
         check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
         check(
             self.devices is None or self.shardings,
-            f"--devices={self.devices} without --shardings: a configuration has no devices; leave it out",
+            f"--devices={self.devices} without --shardings: it applies to --shardings only; remove it",
         )
-        check(not (self.reference and self.config), "--reference with --config: it is of all configurations; drop one")
+        check(
+            not (self.reference and self.config),
+            "--reference with --config: the reference covers all configurations; remove one of them",
+        )
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Print what the flags ask for."""
+    """Print what the flags request."""
     options = command_line.options_of(ConfigOptions, values)
     if overrides:
         field = f"--config.{overrides[0][0]}"
-        check(options.config != "", f"{field}: there is no configuration to put it in; give --config=NAME")
-        check(not options.source, f"{field} with --source: the file is printed as it is; leave one out")
+        check(options.config != "", f"{field}: there is no configuration to change; add --config=NAME")
+        check(not options.source, f"{field} with --source: the file is printed unchanged; remove one of them")
     print(_shown(options, overrides), end="")  # noqa: T201
 
 
@@ -82,34 +88,34 @@ def _shown(options: ConfigOptions, overrides: Overrides) -> str:
 
 
 def shardings(cfg: Config, devices: int) -> str:
-    """How each parameter is sharded over so many devices, as a table.
+    """Return a table of how each parameter is sharded over this number of devices.
 
     Raises:
-      UserError: the mesh does not fit that number, or its rules do not fit the model.
+      UserError: the mesh does not fit this number, or its rules do not fit the model.
     """
     mesh = meshes.abstract(cfg.mesh, devices)
     check_rules(cfg)
     state = abstract_state(cfg)
     found, all_rows = (sharding_table.rows(tree, mesh, cfg.parallel, cfg.mesh.rules) for tree in (state.params, state))
-    head = ["parameter", "number", "shape", "cut along", "on a device", "rule"]
+    head = ["parameter", "number", "shape", "sharded along", "per device", "rule"]
     cells = [
         [row.name, str(row.number), str(list(row.shape)), row.cut, sharding_table.size_text(row.bytes_here), row.rule]
         for row in found
     ]
     sums = [
-        f"{name}: {sharding_table.size_text(sum(row.bytes_here for row in rows))} on a device of "
-        f"{sharding_table.size_text(sum(row.bytes_whole for row in rows))}"
+        f"{name}: {sharding_table.size_text(sum(row.bytes_here for row in rows))} per device of "
+        f"{sharding_table.size_text(sum(row.bytes_whole for row in rows))} in total"
         for name, rows in (("parameters", found), ("with the optimiser's state", all_rows))
     ]
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     title = f"{devices} devices as {axes}; {cfg.parallel}"
     if cfg.classifies:
-        title += "; with 2 labels, since only the training text tells how many there are"
+        title += "; assuming 2 labels, because their number is known only from the training text"
     return "\n".join([title, "", *table(head, cells), "", *sums, ""])
 
 
 def _subject(name: str) -> str:
-    """The beginning of the first sentence in a configuration file's head, after its command."""
+    """Return the beginning of the first sentence of a configuration file's docstring, after its command."""
     head = ast.get_docstring(ast.parse(presets.read(name))) or ""
     _, _, rest = head.partition("\n\n")
     sentence = re.split(r"\.(?: (?=[A-Z])|$)", " ".join(rest.split()))[0]

@@ -1,4 +1,4 @@
-"""The command with all sub-commands: `convs2s train`, `convs2s decode` and so on."""
+"""The `convs2s` command and its sub-commands: `convs2s train`, `convs2s decode` and so on."""
 
 import importlib
 import sys
@@ -26,26 +26,26 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "train": Entry("train a model, or continue a run", "train"),
-        "prepare": Entry("learn vocabularies and tokenise, before training takes devices", "prepare"),
+        "prepare": Entry("learn vocabularies and tokenise text before training uses devices", "prepare"),
         "decode": Entry("translate or label text with a trained model", "decode"),
         "serve": Entry("serve translations over HTTP", "serve"),
-        "report": Entry("make a page of curves, translations and attention of runs", "report"),
-        "attention": Entry("draw where each layer of the decoder looks", "attention"),
-        "shortlist": Entry("list likely target words, for faster decoding", "shortlist"),
-        "average": Entry("make a workdir of the mean of several checkpoints", "average"),
-        "import": Entry("make a workdir of a checkpoint of fairseq", "bridge"),
-        "export": Entry("make programs for other machines, or a checkpoint of fairseq", "export"),
+        "report": Entry("write an HTML page with curves, translations and attention of runs", "report"),
+        "attention": Entry("draw the attention of each decoder layer", "attention"),
+        "shortlist": Entry("list likely target words for faster decoding", "shortlist"),
+        "average": Entry("average several checkpoints into a new workdir", "average"),
+        "import": Entry("import a fairseq checkpoint as a workdir", "bridge"),
+        "export": Entry("export compiled programs for other machines, or a fairseq checkpoint", "export"),
         "scale": Entry("plan, sweep and check how training scales over devices", "scale"),
-        "config": Entry("list and show configurations and their fields", "config"),
+        "config": Entry("list and print configurations and their fields", "config"),
     }
 )
 
 
 def help_text() -> str:
-    """What `convs2s --help` prints."""
+    """Return the text of `convs2s --help`."""
     lines = ["Convolutional sequence to sequence learning: convs2s COMMAND [--flag=value ...]", ""]
     lines += [f"  {name:9} {entry.summary}" for name, entry in COMMANDS.items()]
-    return "\n".join([*lines, "", "convs2s COMMAND --help describes a command and its flags."])
+    return "\n".join([*lines, "", "Run convs2s COMMAND --help for a command's flags."])
 
 
 def console() -> None:
@@ -62,4 +62,4 @@ def console() -> None:
 
 def _check(name: str) -> None:
     if name not in COMMANDS:
-        raise UserError(f"the command is '{name}'{did_you_mean(name, COMMANDS)}")
+        raise UserError(f"unknown command '{name}'{did_you_mean(name, COMMANDS)}")

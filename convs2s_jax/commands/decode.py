@@ -1,4 +1,4 @@
-"""The command that translates or labels text: `convs2s decode`, convs2s-decode, decode.py."""
+"""`convs2s decode`, convs2s-decode and decode.py: translate or label text."""
 
 import os
 import re
@@ -18,19 +18,19 @@ from convs2s_jax.search.config import SearchConfig
 from convs2s_jax.translation.jobs.options import Options
 
 ABOUT = """
-Translate text, or label it:
+Translate or label text:
 
   {program} --workdir=DIR [--input=FILE] [--output=FILE] [--reference=FILE] [--flag=value ...]
 
-Reads standard input and writes standard output unless told otherwise: one line in, one line out. docs/decoding.md has
-an example of every flag. --config.search.FIELD=value is another way to write --FIELD=value for the flags of the search.
-Where the corpus of --split has moved, --config.data.dir and --config.data.files say where it is.
+By default it reads standard input and writes standard output, one line out per line in. docs/decoding.md has an example
+of every flag. For search flags, --config.search.FIELD=value is the same as --FIELD=value. If the corpus of --split has
+moved, set --config.data.dir or --config.data.files to its new place.
 """
-SEARCH = Group("Search (each replaces this field of the run's configuration)", SearchConfig, default="the run's own")
+SEARCH = Group("Search (each flag overrides a field of the run's configuration)", SearchConfig, default="from the run")
 
 
 def tell(sentence: str) -> None:
-    """Print a sentence for the user on standard error, without breaking the progress bar."""
+    """Print a message to standard error without breaking the progress bar."""
     tqdm.write(sentence, file=sys.stderr)
 
 
@@ -45,45 +45,45 @@ def options(values: Mapping[str, Any], overrides: Overrides) -> Options:
 
 
 def places_of_corpus(overrides: Overrides) -> tuple[Overrides, Overrides]:
-    """The overrides that say where a run's corpus is now, and the others."""
+    """Split overrides into those that set the current place of a run's corpus, and the others."""
     places = [one for one in overrides if re.fullmatch(r"data\.(dir|files(\..*)?)", one[0])]
     return places, [one for one in overrides if one not in places]
 
 
 def search_options(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """The fields of the search that are given, as flags or as `--config.search.*`.
+    """Return the search fields that are set, as flags or as `--config.search.*`.
 
     Raises:
-      UserError: an override outside `search`, or a field that has two values.
+      UserError: an override outside `search`, or a field with two different values.
     """
     search = {field.name: values[field.name] for field in SEARCH.fields if field.name in values}
     return _overridden(search, overrides)
 
 
 def _overridden(search: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Merge `--config.search.*` into the search options; a field given in both ways must have the same value."""
+    """Merge `--config.search.*` into the search options. A field set in both ways must have the same value."""
     kinds = {field.name: field.kind for field in fields_of(SearchConfig)}
     found: dict[str, Any] = {}
     for path, text in overrides:
         section, _, name = path.partition(".")
         if section != "search":
             raise UserError(
-                f"--config.{path}: decoding takes its configuration from --workdir; only --config.search.* can be given"
+                f"--config.{path}: decoding uses the configuration in --workdir; only --config.search.* can be set"
             )
         if name not in kinds:
             raise UserError(f"--config.{path}: there is no field '{name}'{did_you_mean(name, kinds)}")
         found[name] = convert(kinds[name], written(text), f"--config.{path}")
         if search.get(name, found[name]) != found[name]:
             raise UserError(
-                f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; give one"
+                f"--{name} is {search[name]} and --config.{path} is {found[name]}: both set the same field; use one"
             )
     return search | found
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Decode a file or typed lines."""
+    """Decode a file or interactive input."""
     given = options(values, overrides)
-    # imported here, since they take a second, which help and mistakes in the flags need not wait for
+    # imported here because this takes a second, and --help and flag errors should not wait for it
     from convs2s_jax.core import compiled_programs
     from convs2s_jax.translation.jobs import decoding, interactive, remote
 

@@ -1,4 +1,4 @@
-"""The command that exports a run: `convs2s export`, as programs or as a checkpoint of fairseq."""
+"""`convs2s export`: export a run as compiled programs or as a fairseq checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ Export a model:
 
   {program} --workdir=DIR --output=FOLDER [--flag=value ...]
 
-makes a folder of programs for CPU, GPU and TPU with parameters (safetensors), vocabularies and translate.py, which runs
+writes a folder with programs for CPU, GPU and TPU, parameters (safetensors), vocabularies and translate.py, which runs
 without this package (docs/export.md).
 
   {program} --workdir=DIR --output=FILE.pt [--flag=value ...]
 
-makes a checkpoint that fairseq loads; --help=fairseq has its flags (docs/fairseq.md).
+writes a checkpoint that fairseq loads; --help=fairseq lists its flags (docs/fairseq.md).
 """
 FAIRSEQ = ".pt"
-"""End of the name of fairseq's checkpoints."""
+"""File name extension of fairseq checkpoints."""
 INSTEAD = {"checkpoint": "use --step", "step": "use --checkpoint"}
 """Flags that have another name in the other kind of export."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -34,15 +34,15 @@ NEEDED = ("flatbuffers", "safetensors")
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """The flags of an export as programs.
+    """The flags for exporting programs.
 
     Attributes:
       workdir: folder of the run.
-      output: folder to make.
-      checkpoint: steps of checkpoints, or last:N for the last N, whose kernels are averaged; by default the one that is
-        best on validation.
-      platforms: devices that the programs run on, from cpu, cuda, rocm and tpu.
-      max_tokens: most source tokens of a line, its end symbol counted.
+      output: folder to create.
+      checkpoint: steps of checkpoints, or last:N for the last N; the kernels of several checkpoints are averaged.
+        Default: the best checkpoint on validation.
+      platforms: platforms that the programs run on, from cpu, cuda, rocm and tpu.
+      max_tokens: maximum number of source tokens per line, including the end symbol.
     """
 
     workdir: str = ""
@@ -52,11 +52,11 @@ class ExportOptions:
     max_tokens: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot be exported."""
+        """Reject values that cannot be exported."""
         for name in ("workdir", "output"):
             check(getattr(self, name) != "", f"--{name} is missing: export needs --workdir and --output")
         odd = [name for name in self.platforms if name not in PLATFORMS]
-        check(bool(self.platforms) and not odd, f"--platforms={','.join(odd)}: use some of {', '.join(PLATFORMS)}")
+        check(bool(self.platforms) and not odd, f"--platforms={','.join(odd)}: choose from {', '.join(PLATFORMS)}")
         check(self.max_tokens >= 2, f"--max_tokens is {self.max_tokens}: use 2 or more")
 
 
@@ -88,7 +88,7 @@ COMMAND = Command(
 
 
 def console(arguments: Sequence[str]) -> None:
-    """Run the command that the end of --output names."""
+    """Run the kind of export that the end of --output selects."""
     flags = [*arguments[1:], ""]
     outputs = [
         flags[i + 1] if flag == "--output" else flag for i, flag in enumerate(flags) if flag.startswith("--output")
@@ -100,12 +100,12 @@ def console(arguments: Sequence[str]) -> None:
 
 
 def _check_own(own: Command, other: Command, flags: Sequence[str]) -> None:
-    """Refuse a flag of the other kind of export."""
+    """Reject a flag of the other kind of export."""
     names, others = ({field.name for group in one.groups for field in group.fields} for one in (own, other))
     for flag in flags:
         name = flag.removeprefix("--").partition("=")[0]
         check(
             not flag.startswith("--") or name not in others - names,
             f"--{name} is a flag of the other kind of export ({FAIRSEQ} at the end of --output means fairseq): "
-            f"{INSTEAD.get(name, 'leave it out')}",
+            f"{INSTEAD.get(name, 'remove it')}",
         )

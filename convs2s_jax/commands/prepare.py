@@ -1,4 +1,4 @@
-"""The command that makes what a training needs before it takes devices: `convs2s prepare`."""
+"""`convs2s prepare`: prepare the data of a training run before it uses devices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from convs2s_jax.core.config import build, check
 from convs2s_jax.core.places import check_no_comma
 
 ABOUT = """
-Learn the vocabularies, tokenise the text and choose the batch shapes of a training, without training:
+Learn the vocabularies, tokenise the text and choose the batch shapes of a training run, without training:
 
   {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
 
-`convs2s train` with the same flags finds them there and begins at once. So a machine without accelerators can do this
-work, once for all processes of a training, and what it says of the text can be read before anything is trained.
+`convs2s train` with the same flags finds the results and starts training at once. A machine without accelerators can do
+this work once for all processes of a run, and you can read what it reports about the text before training.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
-    """What to prepare, and where it goes.
+    """What to prepare, and where the results go.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), the path of a Python
-        file, or that of the config.json of a run.
-      workdir: folder of the training that will follow, on a file system that its machines see.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), or path of a Python
+        file or of a run's config.json.
+      workdir: workdir of the training run to follow, on a file system that all its machines can access.
     """
 
     config: str = ""
@@ -45,15 +45,15 @@ class PrepareOptions:
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Prepare the data of a run."""
     options = command_line.options_of(PrepareOptions, values)
-    # imported here, since they take seconds, which help and mistakes in the flags need not wait for
+    # imported here because this takes seconds, and --help and flag errors should not wait for it
     from convs2s_jax.training.run import opening
     from convs2s_jax.training.run.config import Config
 
     cfg = build(Config, command_line.read_config(options.config, overrides))
     settings: Any = jax.config
-    settings.update("jax_platforms", "cpu")  # accelerators are somebody else's
+    settings.update("jax_platforms", "cpu")  # leave accelerators to other programs
     opening.prepare_only(cfg, Path(options.workdir), tell)
-    tell("prepared: convs2s train with the same flags goes on from here")
+    tell("prepared: convs2s train with the same flags continues from here")
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", PrepareOptions),), main=main)

@@ -1,4 +1,4 @@
-"""The reference of all configuration fields: docs/configuration.md, and what `convs2s config --reference` prints."""
+"""The reference of all configuration fields: docs/configuration.md and the output of `convs2s config --reference`."""
 
 import dataclasses
 import textwrap
@@ -13,36 +13,36 @@ from convs2s_jax.training.run.processes.rendezvous import Processes
 from convs2s_jax.translation.jobs.options import Options
 
 OUTLINE = """
-Every field of the configuration is a flag: --config.model.dropout=0.3. The sections are --config.data, --config.model,
+Every configuration field is a flag, as in --config.model.dropout=0.3. The sections are --config.data, --config.model,
 --config.training, --config.search and --config.mesh; --help=config (docs/configuration.md) lists all fields.
 """
 FLAGS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("Flags of training: several processes", Processes, ()),
     ("Flags of decoding", Options, ("search", "corpus")),
 )
-"""Records whose fields are flags but not part of the configuration: heading, record, fields that are not flags."""
+"""Records whose fields are flags but not part of the configuration: (heading, record, fields that are not flags)."""
 HEAD = """# Every field of the configuration and every flag
 
-A configuration file returns these fields as nested dictionaries. On the command line each is a flag:
-`--config.model.dropout=0.3`. A field that is not given has its default. Where a record has several kinds, its field
-`kind` chooses one. Two sections at the end list the flags that belong to no configuration; those of the search are the
-fields of `search`.
+A configuration file returns these fields as nested dictionaries. On the command line, each field is a flag, as in
+`--config.model.dropout=0.3`. A field that is not set has its default. If a record has several kinds, the field `kind`
+selects one. Two sections at the end list flags that are not part of the configuration. Search flags are the fields of
+`search`.
 
-This page is made from the source. After a change there, renew it:
+This page is generated from the source. Regenerate it after a change there:
 `python -m convs2s_jax.commands.reference > docs/configuration.md`.
 """
 WIDTH = 150
 
 
 def text() -> str:
-    """The whole reference, in Markdown."""
+    """Return the whole reference in Markdown."""
     parts = [HEAD, *(_section(_title(cls, paths), cls) for cls, paths in sections().items())]
     parts += [_section(title, cls, leave_out) for title, cls, leave_out in FLAGS]
     return "\n".join(parts)
 
 
 def sections() -> dict[Any, list[str]]:
-    """Every record of the configuration and its paths, in field order."""
+    """Return every record of the configuration and its paths, in field order."""
     found: dict[Any, list[str]] = {}
     waiting: list[tuple[Any, str]] = [(Config, "")]
     while waiting:
@@ -61,7 +61,7 @@ def sections() -> dict[Any, list[str]]:
 
 
 def undescribed() -> list[str]:
-    """Fields without a description in their record's docstring: CLASS.field."""
+    """Return the fields without a description in their record's docstring, as CLASS.field."""
     return [
         f"{cls.__name__}.{field.name}"
         for cls in [*sections(), *(cls for _, cls, _ in FLAGS)]
@@ -76,7 +76,7 @@ def _is_fixed(field: Field) -> bool:
 
 
 def _records(kind: Any) -> Iterator[Any]:
-    """The records that a field of this type may hold."""
+    """Yield the records that a field of this type can contain."""
     if dataclasses.is_dataclass(kind):
         yield kind
     for inner in typing.get_args(kind):
@@ -98,7 +98,7 @@ def _entry(field: Field) -> str:
     inner = list(_records(field.kind))
     facts = "record" if field.kind in inner else type_text(field.kind)
     if field.default is dataclasses.MISSING:
-        facts += "; must be given"
+        facts += "; required"
     elif not dataclasses.is_dataclass(field.default):
         facts += f"; default `{_written(field.default)}`"
     elif len(inner) > 1:
@@ -108,7 +108,7 @@ def _entry(field: Field) -> str:
 
 
 def _written(value: Any) -> str:
-    """A default value in command-line syntax."""
+    """Return a default value in command-line syntax."""
     if isinstance(value, tuple):
         return f"[{', '.join(_written(item) for item in value)}]"
     if dataclasses.is_dataclass(value):

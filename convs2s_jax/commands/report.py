@@ -1,4 +1,4 @@
-"""The command that makes a report of runs: `convs2s report`."""
+"""`convs2s report`: write a report about runs."""
 
 import os
 import sys
@@ -12,18 +12,18 @@ from convs2s_jax.core.command_line import Command, Group, Overrides
 from convs2s_jax.reporting.options import ReportOptions
 
 ABOUT = """
-Make a page about a run, or about several beside each other:
+Write an HTML page about a run, or about several runs side by side:
 
   {program} --workdir=A[,B,...] [--output=DIR] [--lines=500] [--flag=value ...]
 
-The page DIR/index.html is one file that needs no network: curves, batches, samples, translations of the test set with
-scores and tests, attention, receptive fields (docs/report.md). Workdirs are only read.
+The page DIR/index.html is a single file that needs no network. It shows curves, batches, samples, translations of the
+test set with scores and significance tests, attention, and receptive fields (docs/report.md). Workdirs are only read.
 """
 NEEDED = ("altair", "vl_convert")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Write the page and say where it is."""
+    """Write the page and print its path."""
     options = command_line.options_of(ReportOptions, values, search=search_options(values, overrides))
     extras.check_installed("a report", NEEDED, "report")
     from convs2s_jax.core import compiled_programs

@@ -1,4 +1,4 @@
-"""The command of the scaling lab: `convs2s scale plan|sweep|check|doctor`."""
+"""`convs2s scale plan|sweep|check|doctor`: plan and measure how training scales."""
 
 import importlib
 import sys
@@ -11,20 +11,20 @@ from convs2s_jax.core.guard import guard
 
 ACTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "plan": "what an update costs on devices that need not be here: memory, exchanges, a bound of its time",
-        "sweep": "plans of many meshes, batches and devices, as a table and figures",
-        "check": "updates on the devices at hand, measured beside their plan",
-        "doctor": "what each process sees: devices, versions, clock, files, bandwidth",
+        "plan": "estimate an update on devices that need not be attached: memory, communication, a time bound",
+        "sweep": "plan many meshes, batches and devices, and write a table and figures",
+        "check": "run updates on the local devices and compare them with their plan",
+        "doctor": "report what each process sees: devices, versions, clock, files, bandwidth",
     }
 )
-"""Each is a module `convs2s_jax.commands.scale_NAME`, imported only when used."""
+"""Each action is a module `convs2s_jax.commands.scale_NAME`, imported only when used."""
 
 
 def help_text() -> str:
-    """What `convs2s scale --help` prints."""
-    lines = ["Scaling, planned and measured (docs/scaling.md): convs2s scale ACTION [--flag=value ...]", ""]
+    """Return the text of `convs2s scale --help`."""
+    lines = ["Plan and measure scaling (docs/scaling.md): convs2s scale ACTION [--flag=value ...]", ""]
     lines += [f"  {name:9} {summary}" for name, summary in ACTIONS.items()]
-    return "\n".join([*lines, "", "convs2s scale ACTION --help describes an action and its flags."])
+    return "\n".join([*lines, "", "Run convs2s scale ACTION --help for an action's flags."])
 
 
 def console(arguments: Sequence[str] | None = None) -> None:
@@ -40,4 +40,4 @@ def console(arguments: Sequence[str] | None = None) -> None:
 
 def _check(name: str) -> None:
     if name not in ACTIONS:
-        raise UserError(f"the action is '{name}'{did_you_mean(name, ACTIONS)}")
+        raise UserError(f"unknown action '{name}'{did_you_mean(name, ACTIONS)}")

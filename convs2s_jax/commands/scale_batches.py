@@ -1,4 +1,4 @@
-"""What `convs2s scale plan` and `check` share: the batches of an update, and the plan as a file of JSON."""
+"""Shared by `convs2s scale plan` and `check`: the batches of an update, and the plan as a JSON file."""
 
 import json
 import re
@@ -18,15 +18,15 @@ from convs2s_jax.training.run.programs.configured import vocabularies
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The batches of an update, and the vocabularies that decide about its softmax layer.
+    """The batches of an update, and the vocabularies that determine its softmax layer.
 
     Attributes:
-      lengths: tokens of sources and targets, one number for both or two as in 24x32; each is one shape of a batch. A
-        shape that the log of a run writes as 64 x (24, 32), 64 rows, is 24x32 here.
-      tokens: token budget of a batch on all chips together, in place of data.batch.tokens.
-      tokens_per_chip: the budget for each part of the rows, in place of one for all.
-      vocabulary: entries of both vocabularies, in place of those of the configuration.
-      labels: number of a classifier's labels, which a plan of one needs.
+      lengths: source and target lengths in tokens, one number for both or two as in 24x32. Each is one batch shape. The
+        shape that a run logs as 64 x (24, 32), with 64 rows, is 24x32 here.
+      tokens: token budget of a batch over all chips, in place of data.batch.tokens.
+      tokens_per_chip: token budget of each shard of the rows, in place of one for all chips.
+      vocabulary: size of both vocabularies, in place of those of the configuration.
+      labels: number of a classifier's labels; required to plan a classifier.
     """
 
     lengths: tuple[str, ...] = ("64",)
@@ -36,13 +36,13 @@ class Batches:
     labels: int | None = None
 
     def __post_init__(self) -> None:
-        check(len(self.lengths) > 0, "--lengths is empty: give one or more, as in --lengths=16,32,64")
+        check(len(self.lengths) > 0, "--lengths is empty: use one or more lengths, as in --lengths=16,32,64")
         for each in self.lengths:
             readable = re.fullmatch("[0-9]{1,9}(x[0-9]{1,9})?", each) is not None
-            check(readable, f"--lengths has {shown(each)}: write a number of tokens, or sources x targets as in 24x32")
+            check(readable, f"--lengths contains {shown(each)}: use a number of tokens, or SOURCExTARGET as in 24x32")
         check(
             self.tokens is None or self.tokens_per_chip is None,
-            "--tokens with --tokens_per_chip: one is of all chips, the other of each; give one of them",
+            "--tokens with --tokens_per_chip: one is for all chips together, the other for each; use one of them",
         )
         for name, least in (("tokens", 2), ("tokens_per_chip", 2), ("vocabulary", 5), ("labels", 2)):
             value = getattr(self, name)
@@ -51,27 +51,28 @@ class Batches:
 
     @property
     def pairs(self) -> list[int | tuple[int, int]]:
-        """`lengths` as numbers."""
+        """Return `lengths` as numbers."""
         split = [tuple(map(int, each.split("x"))) for each in self.lengths]
         return [(each[0], each[1]) if len(each) == 2 else each[0] for each in split]
 
 
 def sizes_of(cfg: Config, vocabulary: int | None, labels: int | None) -> dict[str, int]:
-    """Entries of the vocabularies of a plan.
+    """Return the vocabulary sizes of a plan.
 
     Raises:
-      UserError: the labels of a classifier are not given, or those of another model are.
+      UserError: `labels` is missing for a classifier, or set for another model.
     """
     check(
         labels is not None or not cfg.classifies,
-        "--labels is missing: only the training text of a classifier tells how many there are; use --labels=2 for two",
+        "--labels is missing: the number of a classifier's labels is known only from its training text; use --labels=2 "
+        "for two",
     )
-    check(labels is None or cfg.classifies, f"--labels={labels}: the model is no classifier; leave it out")
+    check(labels is None or cfg.classifies, f"--labels={labels}: the model is not a classifier; remove it")
     return vocabularies(cfg, vocabulary, labels)
 
 
 def planned(cfg: Config, devices: Topology, batches: Batches, sizes: Mapping[str, int]) -> plan.Plan:
-    """`plan.make` of these batches, for vocabularies of these `sizes`."""
+    """Call `plan.make` with these batches, for vocabularies of these `sizes`."""
     return plan.make(
         cfg,
         devices,
@@ -83,7 +84,7 @@ def planned(cfg: Config, devices: Topology, batches: Batches, sizes: Mapping[str
 
 
 def check_json(name: str) -> None:
-    """Raise UserError if the file of --json, if there is one, could not be written: a plan takes minutes."""
+    """Raise UserError early if the file of --json, if set, cannot be written, because a plan takes minutes."""
     if name:
         try:
             files.check_replaceable(Path(name))
@@ -92,7 +93,7 @@ def check_json(name: str) -> None:
 
 
 def write_json(name: str, values: Mapping[str, Any]) -> None:
-    """Write the file of --json, if there is one. Raises UserError if it cannot be written."""
+    """Write the file of --json, if set. Raises UserError if it cannot be written."""
     if name:
         try:
             files.replace_file(Path(name), json.dumps(values, indent=1) + "\n")
@@ -101,4 +102,4 @@ def write_json(name: str, values: Mapping[str, Any]) -> None:
 
 
 def _unwritable(name: str, error: OSError) -> UserError:
-    return UserError(f"--json={name} cannot be written: {error.strerror}; give another file")
+    return UserError(f"--json={name} cannot be written: {error.strerror}; choose another file")

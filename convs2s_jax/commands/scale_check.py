@@ -1,4 +1,4 @@
-"""`convs2s scale check`: updates on the devices at hand, beside their plan."""
+"""`convs2s scale check`: run updates on the local devices and compare them with their plan."""
 
 import contextlib
 import os
@@ -19,11 +19,11 @@ from convs2s_jax.training.run.processes import distributed, rendezvous
 from convs2s_jax.training.run.processes.rendezvous import Processes
 
 ABOUT = """
-Run updates on the devices at hand, and print what was planned beside what was measured:
+Run updates on the local devices, and print the plan next to the measurements:
 
   {program} --config=NAME [--steps=20] [--devices=8] [--config.mesh.fsdp=2 ...] [--json=FILE]
 
-Rates of devices that are in no table, such as CPUs, are measured first. Compiling is not part of a step.
+Rates of devices without table entries, such as CPUs, are measured first. Compilation is not part of a step.
 """
 
 
@@ -32,11 +32,11 @@ class CheckOptions:
     """What to run.
 
     Attributes:
-      config: name of a configuration that comes with the package, or the path of a file.
-      steps: updates to measure for each shape.
-      devices: number of devices to use, all by default; on a CPU, so many virtual ones are made.
-      json: file for plan and measurements as JSON.
-      xla_flags: a set of flags for XLA, as in training.
+      config: name of a configuration that comes with the package, or path of a file.
+      steps: number of updates to measure for each shape.
+      devices: number of devices to use; default: all. On CPU, this many virtual devices are created.
+      json: JSON file for the plan and the measurements.
+      xla_flags: a set of XLA flags, as in training.
     """
 
     config: str = ""
@@ -47,7 +47,7 @@ class CheckOptions:
 
     def __post_init__(self) -> None:
         check(self.config != "", "--config is missing, as in --config=cldr_en_de")
-        check(self.steps >= 2, f"--steps={self.steps}: the spread of one update is not known; use 2 or more")
+        check(self.steps >= 2, f"--steps={self.steps}: one update has no spread; use 2 or more")
         check(self.devices is None or self.devices >= 1, f"--devices={self.devices}: use 1 or more")
 
 
@@ -72,7 +72,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def _measured(options: CheckOptions, batches: Batches, cfg: Config) -> tuple[plan.Plan, list[checking.Measured]]:
-    """The plan of the devices at hand, and what was measured on them."""
+    """Return the plan for the local devices, and the measurements on them."""
     devices = checking.at_hand(options.devices)
     sizes = sizes_of(cfg, batches.vocabulary, batches.labels)
     made = planned(cfg, devices, batches, sizes)

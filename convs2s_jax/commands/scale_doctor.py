@@ -1,4 +1,4 @@
-"""`convs2s scale doctor`: what each process sees, in sentences."""
+"""`convs2s scale doctor`: report what each process sees, in sentences."""
 
 import contextlib
 import json
@@ -20,23 +20,24 @@ from convs2s_jax.training.run.processes import distributed, rendezvous
 from convs2s_jax.training.run.processes.rendezvous import Processes
 
 ABOUT = """
-Say what each process sees, before a long run: devices, versions, clock, workdir, data, bandwidth.
+Report what each process sees before a long run: devices, versions, clock, workdir, data, bandwidth.
 
   {program} [--config=NAME] [--workdir=DIR] [--coordinator_address=HOST:PORT --num_processes=N --process_id=I]
 
-Run it on all machines with the flags that the training will get, --distributed too. What it makes in the workdir it
-removes again. It ends with status 2 if something is wrong.
+Run it on all machines with the flags of the training run, including --distributed. It removes the files that it
+creates in the workdir. It exits with status 2 if something is wrong.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What to look at, beside devices and versions.
+    """What to check, in addition to devices and versions.
 
     Attributes:
-      config: a configuration, whose data is read and compared between the processes.
-      workdir: folder of a run, or its gs://BUCKET/NAME or s3://BUCKET/NAME, which all processes have to see.
-      xla_flags: a set of flags for XLA, as in training.
+      config: a configuration. Its data is read and compared between the processes.
+      workdir: folder of a run, or its address (gs://BUCKET/NAME, s3://BUCKET/NAME), which all processes must be able to
+        access.
+      xla_flags: a set of XLA flags, as in training.
     """
 
     config: str = ""
@@ -48,7 +49,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Gather what all processes see, and print it on process 0."""
     options = command_line.options_of(DoctorOptions, values)
     xla_flags.add(options.xla_flags, os.environ)
-    check(bool(options.config) or not overrides, "--config.* without --config: name a configuration")
+    check(bool(options.config) or not overrides, "--config.* without --config: add --config=NAME")
     cfg = build(Config, command_line.read_config(options.config, overrides)) if options.config else None
     given = command_line.options_of(Processes, values)
     peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
@@ -60,7 +61,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     if distributed.is_primary():
         print("\n".join(("WRONG: " if finding.wrong else "") + finding.sentence for finding in found))  # noqa: T201
     if wrong:
-        raise UserError(f"{len(wrong)} finding(s): {wrong[0]}")
+        raise UserError(f"{len(wrong)} problem(s) found: {wrong[0]}")
 
 
 COMMAND = Command(

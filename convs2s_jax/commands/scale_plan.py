@@ -1,4 +1,4 @@
-"""`convs2s scale plan`: an update compiled for devices that need not be attached."""
+"""`convs2s scale plan`: compile an update for devices that need not be attached."""
 
 import os
 from collections.abc import MutableMapping, Sequence
@@ -15,12 +15,12 @@ from convs2s_jax.scaling import plan, tables, topology
 from convs2s_jax.training.run.config import Config
 
 ABOUT = """
-Compile an update for devices that need not be here, and print what it costs:
+Compile an update for devices that need not be attached, and print what it costs:
 
   {program} --config=NAME --topology=v5e:16x16 [--config.mesh.fsdp=16 ...] [--json=FILE]
 
-TPUs need libtpu (pip install '.[plan]'), but none has to be attached. GPUs are compiled for with
-pip install '.[plan-gpu]', and planned on virtual CPU devices without. docs/scaling.md explains the table.
+Planning for TPUs requires libtpu (pip install '.[plan]'), but no TPU. With pip install '.[plan-gpu]', GPU plans are
+compiled for GPUs; without it, they use virtual CPU devices. docs/scaling.md explains the table.
 """
 
 
@@ -29,11 +29,11 @@ class PlanOptions:
     """What to plan.
 
     Attributes:
-      config: name of a configuration that comes with the package, or the path of a file.
-      topology: CHIP:SHAPE of TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER of GPUs (h100:8) or cpu:NUMBER.
-      slices: number of such slices of TPUs.
-      baseline: whether to plan one chip too, with the same tokens, and print the efficiency against it.
-      json: file for the plan as JSON.
+      config: name of a configuration that comes with the package, or path of a file.
+      topology: CHIP:SHAPE for TPUs (v5e:16x16, v5p:4x4x4), CHIP:NUMBER for GPUs (h100:8), or cpu:NUMBER.
+      slices: number of TPU slices of this topology.
+      baseline: also plan a single chip with the same tokens, and print the efficiency relative to it.
+      json: JSON file for the plan.
     """
 
     config: str = ""
@@ -48,7 +48,7 @@ class PlanOptions:
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Make the plan, print it, and write it where --json says."""
+    """Make the plan, print it, and write it to --json."""
     options = command_line.options_of(PlanOptions, values)
     batches = command_line.options_of(Batches, values)
     cfg = build(Config, command_line.read_config(options.config, overrides))
@@ -65,14 +65,14 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def only_compile(environment: MutableMapping[str, str]) -> None:
-    """Settings for a process that compiles and runs nothing: it takes no accelerator, which may be at work.
+    """Configure a process that only compiles, so that it does not occupy an accelerator.
 
-    libtpu then compiles without looking for a TPU, beside other programs that do the same.
+    libtpu then compiles without looking for a TPU, and several such processes can run at the same time.
     """
     jax.config.update("jax_platforms", "cpu")
     environment.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any: without one libtpu prints a warning
+    environment.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any value: without one, libtpu prints a warning
     environment.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 

@@ -1,4 +1,4 @@
-"""`convs2s scale sweep`: plans of many meshes, batches and devices, as a table and figures."""
+"""`convs2s scale sweep`: plan many meshes, batches and devices, and write a table and figures."""
 
 import os
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from convs2s_jax.training.mesh import AXES, Parallel
 from convs2s_jax.training.run.config import Config
 
 ABOUT = """
-Plan many cases, and write a table (sweep.csv) and figures into --output:
+Plan many cases, and write a table (sweep.csv) and figures to --output:
 
   {program} --config=NAME --topologies=v5e:1x1,v5e:4x4,v5e:16x16 --tokens_per_chip=4096 --output=DIR
 
-Each case is compiled once and kept in DIR/cases: the same command again makes what is missing. The table has all cases
-of the folder, those of earlier commands too.
+Each case is compiled once and stored in DIR/cases. Run the same command again to plan the missing cases. The table
+includes all cases in the folder, also those of earlier commands.
 """
 TAKEN_FROM = {"parallel": "--ways", **{f"mesh.{axis}": "--meshes" for axis in AXES}, "mesh": "--meshes"}
-"""Fields of a configuration that are the cases', and the flags that give them."""
+"""Configuration fields that vary between the cases, and the flags that set them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +34,20 @@ class SweepOptions:
     """Which cases to plan: every combination.
 
     Attributes:
-      config: name of a configuration that comes with the package, or the path of a file; its mesh sizes and its
-        parallel are not used, its mesh.rules are.
+      config: name of a configuration that comes with the package, or path of a file. Its mesh sizes and its parallel
+        are ignored; its mesh.rules are used.
       output: folder for plans, table and figures.
       topologies: devices, as in `convs2s scale plan --topology`.
       slices: numbers of slices.
-      meshes: data.fsdp.tensor, -1 for the rest; -1.1.1 is data parallelism, 1.-1.1 shards everything.
-      ways: how an update is spread, such as jit.
-      tokens: token budgets of a batch on all chips together, for strong scaling.
-      tokens_per_chip: token budgets of each part of the rows, for weak scaling.
-      length: of sources and targets.
-      vocabulary: entries of both vocabularies, in place of those of the configuration.
-      labels: number of a classifier's labels, which a plan of one needs.
-      figures: whether to draw.
+      meshes: sizes DATA.FSDP.TENSOR, with -1 for the remaining devices. -1.1.1 is data parallelism; 1.-1.1 shards
+        everything (FSDP).
+      ways: how an update is distributed, such as jit (see the field parallel).
+      tokens: token budgets of a batch over all chips, for strong scaling.
+      tokens_per_chip: token budgets of each shard of the rows, for weak scaling.
+      length: source and target length in tokens.
+      vocabulary: size of both vocabularies, in place of those of the configuration.
+      labels: number of a classifier's labels; required to plan a classifier.
+      figures: whether to draw figures.
     """
 
     config: str = ""
@@ -67,23 +68,23 @@ class SweepOptions:
             check(len(getattr(self, name)) > 0, f"--{name} is missing")
         check(
             len(self.tokens) + len(self.tokens_per_chip) > 0,
-            "--tokens and --tokens_per_chip are missing: give the size of a batch, as in --tokens_per_chip=4096",
+            "--tokens and --tokens_per_chip are missing: set the size of a batch, as in --tokens_per_chip=4096",
         )
         check(min((*self.tokens, *self.tokens_per_chip)) >= 2, "--tokens and --tokens_per_chip: use 2 or more")
         for number in self.slices:
-            check(number >= 1, f"--slices has {number}: use 1 or more")
+            check(number >= 1, f"--slices contains {number}: use 1 or more")
         for way in self.ways:
-            check(way in get_args(Parallel), f"--ways has '{way}'{did_you_mean(way, get_args(Parallel))}")
+            check(way in get_args(Parallel), f"--ways contains '{way}'{did_you_mean(way, get_args(Parallel))}")
         check(self.length >= 1, f"--length={self.length}: use 1 or more")
         check(
             self.vocabulary is None or 5 <= self.vocabulary < 2**31,
-            f"--vocabulary={self.vocabulary}: use 5 or more and less than {2**31}",
+            f"--vocabulary={self.vocabulary}: use at least 5 and less than {2**31}",
         )
         check(self.labels is None or self.labels >= 2, f"--labels={self.labels}: use 2 or more")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Plan the cases, write the table, draw."""
+    """Plan the cases, write the table, and draw the figures."""
     options = command_line.options_of(SweepOptions, values)
     check_overrides(overrides)
     cfg = build(Config, command_line.read_config(options.config, overrides))
@@ -108,12 +109,12 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
 
 
 def check_overrides(overrides: Overrides) -> None:
-    """Raise UserError for a field that the cases give, as --config.mesh.fsdp."""
+    """Raise UserError for a field that the cases set, such as --config.mesh.fsdp."""
     for field, text in overrides:
         if field in TAKEN_FROM:
             name = f"{command_line.PREFIX}{field}"
             rules = ", and --config.mesh.rules alone" if field == "mesh" else ""
-            raise UserError(f"{name}={text}: a sweep takes this from {TAKEN_FROM[field]}; give that instead{rules}")
+            raise UserError(f"{name}={text}: a sweep sets this with {TAKEN_FROM[field]}; use that flag instead{rules}")
 
 
 COMMAND = Command(about=ABOUT, groups=(Group("Options", SweepOptions),), main=main)

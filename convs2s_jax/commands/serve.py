@@ -1,4 +1,4 @@
-"""The command that serves translations over HTTP: `convs2s serve`."""
+"""`convs2s serve`: serve translations over HTTP."""
 
 import os
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ Serve translations over HTTP:
 
   {program} --workdir=DIR [--port=8080] [--beam_sizes=5,1] [--flag=value ...]
 
-POST /translate takes JSON such as {{"lines": ["April 4, 1989"]}}. GET / is a page for people, /docs describes the
-interface, /health and /ready are for whoever starts it, /metrics for Prometheus (docs/serving.md).
+POST /translate accepts JSON such as {{"lines": ["April 4, 1989"]}}. GET / is a web page for translating, /docs
+documents the API, /health and /ready are health checks, and /metrics is for Prometheus (docs/serving.md).
 """
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
-    """Serve until a signal."""
+    """Serve until a signal arrives."""
     options = command_line.options_of(ServeOptions, values, search=search_options(values, overrides))
     extras.check_installed("serving", NEEDED, "serve")
     from convs2s_jax.core import compiled_programs

@@ -1,4 +1,4 @@
-"""The command that makes the shortlist of a run: `convs2s shortlist`."""
+"""`convs2s shortlist`: learn the lexical shortlist of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from convs2s_jax.training.run.stores import store_copy
 from convs2s_jax.translation import shortlists
 
 ABOUT = """
-Make a lexical shortlist from the training text of a run: the likely target words of each source word.
+Learn a lexical shortlist, the likely target words of each source word, from the training text of a run:
 
   {program} --workdir=DIR [--words=50] [--frequent=100]
 
-Decoding with --shortlist=DIR/shortlist then computes the softmax over the likely words of each sentence only
-(docs/decoding.md). Where the training text has moved, --config.data.dir and --config.data.files say where it is.
+Decoding with --shortlist=DIR/shortlist then computes the softmax only over the likely words of each sentence
+(docs/decoding.md). If the training text has moved, set --config.data.dir or --config.data.files to its new place.
 """
 
 
@@ -27,12 +27,13 @@ class ShortlistOptions:
     """The flags of `convs2s shortlist`.
 
     Attributes:
-      workdir: folder of the run; its training text has to be there.
-      output: file to write; by default "shortlist" in the workdir.
-      words: likely target words of each source word, under IBM model 1.
-      frequent: the most frequent target words, which every sentence may use.
-      iterations: iterations of expectation maximisation.
-      pairs: most sentence pairs to learn from; of a longer text every second pair is read, or every third and so on.
+      workdir: folder of the run; its training text must be available.
+      output: file to write; default: "shortlist" in the workdir.
+      words: number of likely target words per source word, under IBM model 1.
+      frequent: number of most frequent target words that every sentence may use.
+      iterations: number of iterations of expectation maximisation.
+      pairs: maximum number of sentence pairs to learn from. For a longer text, only every second pair is read, or every
+        third, and so on.
     """
 
     workdir: str = ""
@@ -56,7 +57,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     command_line.refuse_overrides(others, "a shortlist")
     place = options.output or joined(options.workdir, shortlists.NAME)
     with store_copy.opened(options.workdir) as workdir, stores.outgoing("--output", place) as path:
-        if options.output or workdir.is_dir():  # a missing workdir is named below
+        if options.output or workdir.is_dir():  # a missing workdir is reported below
             shortlists.check_writable(path)
         made, vocabularies = shortlists.make(
             workdir,
@@ -69,7 +70,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
         )
         shortlists.save(made, vocabularies, path)
     each = len(made.words) / max(1, len(made.offsets) - 1)
-    tell(f"{place}: {each:.1f} target words for each source word, and {len(made.always)} for every sentence")
+    tell(f"{place}: {each:.1f} target words per source word, and {len(made.always)} for every sentence")
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""The command that trains a model: `convs2s train`, convs2s-train, train.py."""
+"""`convs2s train`, convs2s-train and train.py: train a model."""
 
 import contextlib
 import os
@@ -30,8 +30,9 @@ Train a model, or continue the run in --workdir:
 
   {program} --config=NAME --workdir=DIR [--config.path.to.field=value ...]
 
-The same command again continues the run. SIGINT or SIGTERM saves and ends it. It uses all devices of a machine
-(--config.mesh.data=1 uses one), and of several machines where each runs it (docs/distributed.md).
+Run the same command again to continue the run. SIGINT or SIGTERM saves a checkpoint and stops. Training uses all
+devices of a machine (--config.mesh.data=1 uses one), and of several machines if each runs the command
+(docs/distributed.md).
 """
 
 
@@ -40,11 +41,11 @@ class TrainOptions:
     """What to train, and where the results go.
 
     Attributes:
-      config: name of a configuration that comes with the package (`convs2s config` lists them), the path of a Python
-        file, or that of the config.json of a run.
-      workdir: folder for everything that the run writes, or its address in an object store (gs://BUCKET/NAME,
-        s3://BUCKET/NAME); an existing run is continued.
-      xla_flags: a set of flags for XLA (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS have priority.
+      config: name of a configuration that comes with the package (`convs2s config` lists them), or path of a Python
+        file or of a run's config.json.
+      workdir: folder for all output of the run, or its address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+        An existing run is continued.
+      xla_flags: a set of XLA flags (docs/training.md); flags in XLA_FLAGS or LIBTPU_INIT_ARGS take precedence.
     """
 
     config: str = ""
@@ -58,13 +59,13 @@ class TrainOptions:
         path = str(Path(self.workdir).absolute())
         check(
             path.encode(errors="replace").decode() == path,
-            f"--workdir={self.workdir}: its path is not UTF-8, and checkpoints need one that is; rename the folder",
+            f"--workdir={self.workdir}: its path is not valid UTF-8, which checkpoints require; rename the folder",
         )
 
 
 def main(values: dict[str, Any], overrides: Overrides) -> None:
     """Read the configuration, connect to the other processes, and train."""
-    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    settings: Any = jax.config  # its attributes are created when JAX starts
     if expects_cpu(settings.jax_platforms):
         keep_freed_memory()
     options = command_line.options_of(TrainOptions, values)
@@ -74,7 +75,7 @@ def main(values: dict[str, Any], overrides: Overrides) -> None:
     peers = rendezvous.join(rendezvous.from_environment(given, dict(os.environ)))
     if scheme_of(options.workdir):
         staging.keep_programs(options.workdir, os.environ)
-    elif peers is None:  # of several processes only the first would write, and find what the others compile
+    elif peers is None:  # of several processes only the first would write, and reuse what the others compile
         compiled_programs.keep(os.environ)
     interrupts = Interrupts(own_process=True, peers=peers)
 

@@ -1,1 +1,1 @@
-"""Typed configuration, command lines, user errors, special tokens."""
+"""Typed configuration, command lines, user errors and special tokens."""

@@ -1,28 +1,29 @@
-"""The C library's memory allocator, set so that a process keeps large blocks that it has freed.
+"""Configure the C library's allocator so that a process keeps large freed blocks.
 
 XLA's CPU client allocates the working memory of a program at each call and frees it afterwards. glibc returns blocks
-of this size to the operating system at once, which hands out the next one page by page, each filled with zeros. In
-training that takes a tenth of the processor time, and more of the clock (docs/performance-log.md).
+of this size to the operating system at once. The operating system then hands out the next block page by page, filled
+with zeros. In training this takes a tenth of the processor time, and more of the wall-clock time
+(docs/performance-log.md).
 
-On hosts of GPUs and TPUs nothing is set: the programs' memory is the device's there, and threads that compile would
-wait for each other at the one heap.
+On GPU and TPU hosts nothing is changed. There, programs use device memory, and compiling threads would contend for the
+single heap.
 """
 
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
-"""Names and numbers of glibc's `malloc.h`."""
+"""Constants from glibc's `malloc.h`."""
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees: for programs that train, called once at their start.
+    """Make this process keep the memory it frees. Call it once at the start of a training program.
 
-    All threads then share one heap, no block has a mapping of its own, and the heap never shrinks. A process holds as
-    much memory as it once needed. It works only before JAX starts its backends, whose threads have heaps of their own
-    afterwards; so `core.platforms` tells beforehand whether it is of use.
+    All threads then share one heap, no block has its own mapping, and the heap never shrinks, so a process keeps its
+    peak memory. Call it before JAX starts its backends, whose threads get their own heaps otherwise. `core.platforms`
+    predicts whether it is useful.
 
     Returns:
-      Whether it is set: False where the C library has no `mallopt`, as on macOS, or refuses.
+      Whether it took effect: False if the C library has no `mallopt`, as on macOS, or rejects the setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

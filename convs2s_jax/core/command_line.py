@@ -22,20 +22,20 @@ from convs2s_jax.core.guard import MORE_MEMORY, guard, silence_libraries
 T = TypeVar("T")
 
 PREFIX = "--config."
-CHOICES = "list of items, each a one of "
-"""The type, in words, of flags that take several of a few words."""
+CHOICES = "list of items, each one of "
+"""Beginning of the type, in words, of flags that accept several values from a fixed set."""
 
 Overrides = list[tuple[str, str]]
 """(path.to.field, text) for each --config.path.to.field=text."""
 
 
 class Group(NamedTuple):
-    """Flags that are the fields of one record.
+    """Flags generated from the fields of one record.
 
     Attributes:
-      title: the heading above them in `--help`.
+      title: heading above them in `--help`.
       record: a dataclass that describes its fields in an `Attributes:` section.
-      default: default shown in `--help` for all flags of the group; None to show the default of each field.
+      default: default shown in `--help` for every flag of the group; None to show each field's own default.
       leave_out: fields that are not flags.
     """
 
@@ -56,11 +56,11 @@ class Command(NamedTuple):
     Attributes:
       about: the beginning of `--help`.
       groups: its flags; their names are unique.
-      main: the program, called with the values of the flags that were given and the overrides.
+      main: the program, called with the values of the flags on the command line and the overrides.
       synonyms: arguments that are replaced by others, such as older spellings.
       topics: name -> function that returns the text of `--help=NAME`.
-      stores: flags whose files and folders may lie in an object store.
-      memory: what the user can do where memory is missing, for the sentence that says so.
+      stores: flags whose files and folders may be in an object store.
+      memory: advice for the error message when memory runs out.
     """
 
     about: str
@@ -75,12 +75,12 @@ class Command(NamedTuple):
 def run(
     command: Command, *, arguments: Sequence[str] | None = None, leave: Callable[[int], NoReturn] = sys.exit
 ) -> None:
-    """Run a command line. A mistake of the user ends in one sentence and exit status 2.
+    """Run a command line. A user error prints one sentence and exits with status 2.
 
     Args:
       command: the program.
-      arguments: the program's name and its arguments; None for those of this process.
-      leave: ends the process with a status other than 0.
+      arguments: the program's name and its arguments; None to use `sys.argv`.
+      leave: exits the process with a nonzero status.
     """
     program, *rest = sys.argv if arguments is None else arguments
     program = Path(program).name
@@ -92,7 +92,7 @@ def run(
         values, overrides = parse(command, rest)
         if not faulthandler.is_enabled():
             faulthandler.enable()
-        flags.FLAGS.mark_as_parsed()  # flags of libraries keep their defaults
+        flags.FLAGS.mark_as_parsed()  # library flags keep their defaults
         silence_libraries()
         command.main(values, overrides)
 
@@ -100,11 +100,11 @@ def run(
 
 
 def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], Overrides]:
-    """The values of the flags that are given, and the overrides.
+    """Return the values of the given flags, and the overrides.
 
     Raises:
-      UserError, flags.Error: an argument that is not a flag of the command, a value of the wrong type, or an address
-        such as gs://bucket.
+      UserError, flags.Error: an argument that is not a flag of the command, a value of the wrong type, or an
+        unsupported address such as gs://bucket.
     """
     rest, overrides = split_overrides(arguments)
     values = flags.FlagValues()
@@ -113,7 +113,7 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
             _define(values, field)
     left = values(["", *(command.synonyms.get(argument, argument) for argument in rest)])
     if len(left) > 1:
-        raise UserError(f"{left[1]}: arguments are written --name=value; see --help")
+        raise UserError(f"{left[1]}: expected arguments of the form --name=value; see --help")
     given = {name: values[name].value for name in values if values[name].present}
     for name, value in given.items():
         places.check_place(f"--{name}", value, stores=name in command.stores)
@@ -121,31 +121,35 @@ def parse(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], O
 
 
 def refuse_overrides(overrides: Overrides, what: str) -> None:
-    """Refuse --config.path.to.field=value for a command that takes its configuration from a run.
+    """Reject --config.path.to.field=value for a command that reads its configuration from a run.
+
+    Args:
+      overrides: those of the command line.
+      what: what the command produces, the subject of the message: "a picture".
 
     Raises:
-      UserError: names the first; `what` the command makes is its subject.
+      UserError: there are overrides; the message states the first.
     """
     if overrides:
         field = f"{PREFIX}{overrides[0][0]}"
-        raise UserError(f"{field}: {what} takes its configuration from --workdir; leave it out")
+        raise UserError(f"{field}: {what} uses the configuration in --workdir; remove this flag")
 
 
 def options_of(cls: type[T], values: Mapping[str, Any], **others: Any) -> T:
-    """Make a record from the values of those flags that are its fields."""
+    """Build a record from the values of the flags that are its fields."""
     names = {field.name for field in fields_of(cls)}
     return cls(**{name: value for name, value in values.items() if name in names}, **others)
 
 
 def help_text(command: Command, program: str, topic: str = "") -> str:
-    """The text of `--help`: every flag with its type, default and description; or the text of a topic.
+    """Return the text of `--help` (every flag with its type, default and description) or of a topic.
 
     Raises:
-      UserError: there is no such topic.
+      UserError: the topic does not exist.
     """
     if topic:
         if topic not in command.topics:
-            raise UserError(f"--help={topic}: there is no such topic{did_you_mean(topic, command.topics)}")
+            raise UserError(f"--help={topic}: unknown topic{did_you_mean(topic, command.topics)}")
         return command.topics[topic]()
     lines = [command.about.strip().format(program=program)]
     for group in command.groups:
@@ -168,26 +172,26 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], Overrides]:
         if not equals:
             text = next(waiting, "")
         if not path or (not equals and (not text or text.startswith("--"))):
-            raise UserError(f"{argument} has no value: write {PREFIX}path.to.field=value")
+            raise UserError(f"{argument} has no value: use {PREFIX}path.to.field=value")
         overrides.append((path, text))
     return rest, overrides
 
 
 def read_config(given: str, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The values of a configuration file as nested dictionaries, with overrides applied.
+    """Return the values of a configuration file as nested dictionaries, with overrides applied.
 
     Args:
-      given: the path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
-        ConfigDict; that of a run's config.json; or the name of a configuration that comes with the package.
+      given: path of a Python file that defines `get_config()`, which returns dictionaries or an ml_collections
+        ConfigDict; path of a run's config.json; or name of a configuration that comes with the package.
       overrides: (path.to.field, text) of the command line.
 
     Raises:
       UserError: no such file, no `get_config`, or an error inside it, with its line.
     """
     path = str(presets.find(given))
-    text = presets.read(given)  # refuses what is not a text file of a bearable size
+    text = presets.read(given)  # rejects anything that is not a text file of reasonable size
     values = _values_of_json(path, text) if path.endswith(".json") else _values_of_python(path)
-    if isinstance(values, dict):  # config.json, or a file that returns its content: this is no field
+    if isinstance(values, dict):  # config.json, or a Python file that returns its content: the checksum is not a field
         values = {name: value for name, value in values.items() if name != checksums.FIELD}
     for field, value in overrides:
         values = override(values, field, value)
@@ -200,7 +204,7 @@ def _values_of_json(path: str, text: str) -> Any:
     except checksums.DamagedError:
         values = None
     if not isinstance(values, dict):
-        raise UserError(f"{path} is not the config.json of a run: give one, or a Python file with get_config()")
+        raise UserError(f"{path} is not the config.json of a run: use one, or a Python file with get_config()")
     return values
 
 
@@ -208,7 +212,9 @@ def _values_of_python(path: str) -> Any:
     try:
         module = runpy.run_path(path)
         if "get_config" not in module:
-            raise UserError(f"{path} defines no get_config(): a configuration file returns its values from it")
+            raise UserError(
+                f"{path} does not define get_config(): a configuration file must return its values from this function"
+            )
         values = module["get_config"]()
     except UserError:
         raise
@@ -218,25 +224,25 @@ def _values_of_python(path: str) -> Any:
 
 
 class _FieldParser(flags.ArgumentParser):
-    """Reads the text of a flag as the type of its field."""
+    """Parses the text of a flag as the type of its field."""
 
     def __init__(self, field: Field) -> None:
         self._field = field
 
     def parse(self, argument: str) -> Any:
-        """The value. Raises UserError where it is of another type."""
+        """Return the value. Raises UserError if it has another type."""
         return read_text(self._field.kind, argument, f"--{self._field.name}")
 
 
 def _define(values: flags.FlagValues, field: Field) -> None:
-    """Define a flag for a field. It has no default of its own; the record has one."""
+    """Define a flag for a field. The flag has no default; the record does."""
     name, boolean = field.name, field.kind is bool
     flag = flags.Flag(_FieldParser(field), flags.ArgumentSerializer(), name, None, field.text, boolean=boolean)
     flags.DEFINE_flag(flag, flag_values=values)
 
 
 def _help_wanted(arguments: Sequence[str]) -> str | None:
-    """The topic of --help, "" for --help without a topic; None if it is not among the arguments."""
+    """Return the topic of --help, "" for --help without a topic, or None if it is not among the arguments."""
     for argument in arguments:
         if argument in ("-h", "-help", "--help"):
             return ""
@@ -246,18 +252,18 @@ def _help_wanted(arguments: Sequence[str]) -> str | None:
 
 
 def usage(field: Field) -> str:
-    """How a flag is written: --beam_size=N."""
+    """Return the usage of a flag, as in --beam_size=N."""
     if field.kind is bool:
         return f"--[no]{field.name}"
     text = type_text(field.kind).removesuffix(" or None")
     if text.startswith(CHOICES):
         return f"--{field.name}={text.removeprefix(CHOICES).replace(', ', ',')}"
-    short = {"whole number": "N", "number": "X", "text": "TEXT", "list of texts": "A,B", "list of whole numbers": "N,N"}
+    short = {"integer": "N", "number": "X", "string": "TEXT", "list of strings": "A,B", "list of integers": "N,N"}
     return f"--{field.name}={short.get(text, text.removeprefix('one of ').replace(', ', '|'))}"
 
 
 def default_text(field: Field, group: Group) -> str:
-    """What `--help` says behind a flag: "  (default: 5)", or nothing where no value is the default."""
+    """Return the default as `--help` shows it after a flag: "  (default: 5)", or "" if there is none."""
     if group.default is not None:
         return f"  (default: {group.default})"
     if field.default in (MISSING, None, "", ()) or field.default is False:
@@ -267,7 +273,7 @@ def default_text(field: Field, group: Group) -> str:
 
 
 def _line(error: Exception, path: str) -> str:
-    """Return ", line 7" of the file where the error arose in it."""
+    """Return ", line 7" if the error occurred in this file."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

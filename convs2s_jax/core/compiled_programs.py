@@ -1,6 +1,6 @@
-"""Compiled programs that are kept on disk between commands: JAX's persistent compilation cache in the user's folder.
+"""Cache of compiled programs between commands: JAX's persistent compilation cache in the user's cache folder.
 
-The commands turn it on. The library does not: there it belongs to the program that imports it.
+The commands turn it on. The library does not, because the importing program should decide.
 """
 
 import contextlib
@@ -17,38 +17,38 @@ from typing import Any
 import jax
 
 MOST = 2**30
-"""Bytes above which the programs that have not been used for the longest time are deleted."""
+"""Size in bytes above which the least recently used programs are deleted."""
 FREE = 2**30
-"""Bytes that have to be free on the disk; with fewer nothing is kept, so that checkpoints get the room."""
+"""Minimum free disk space in bytes. With less, nothing is cached, to leave space for checkpoints."""
 PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "Features")
-"""Lines of /proc/cpuinfo that say which instructions a compiler may use."""
+"""Lines of /proc/cpuinfo that determine which instructions a compiler may use."""
 
 
 def keep(environment: Mapping[str, str], folder: Path | None = None) -> Path | None:
-    """Keep the programs that this process compiles, and use those that earlier ones kept. Call it before the first one.
+    """Cache the programs that this process compiles, and reuse those of earlier processes. Call it before compiling.
 
-    JAX's own settings have priority: a folder of the user's choice (JAX_COMPILATION_CACHE_DIR; an empty one turns the
-    cache off) and JAX_ENABLE_COMPILATION_CACHE=false. Whatever is wrong with the folder or its content, programs are
-    compiled as if there was no cache, and nothing is said.
+    JAX's own settings take precedence: the user's cache folder (JAX_COMPILATION_CACHE_DIR; an empty value turns the
+    cache off) and JAX_ENABLE_COMPILATION_CACHE=false. If anything is wrong with the folder or its content, programs are
+    compiled without a cache, and no message is printed.
 
     Args:
       environment: variables of the process.
-      folder: where to keep them, in place of `folder_of`; of this one nothing is deleted.
+      folder: cache folder, in place of `folder_of`. Nothing in it is deleted.
 
     Returns:
-      The folder; None if it is not ours, or if nothing is kept.
+      The folder, or None if it is set by the user or if nothing is cached.
     """
     for action in ("reading", "writing"):
         warnings.filterwarnings("ignore", message=f"Error {action} persistent compilation cache entry")
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in environment:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a start has dozens of small programs
-    settings: Any = jax.config  # whose attributes JAX makes when it starts
+    settings: Any = jax.config  # its attributes are created when JAX starts
     if settings.jax_compilation_cache_dir is not None or not settings.jax_enable_compilation_cache:
         return None
     try:
         whole = folder or folder_of(environment)
         own = whole / processor()
-        whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # whoever writes into it has his code run
+        whole.mkdir(mode=0o700, parents=True, exist_ok=True)  # code in it is executed, so nobody else may write there
         own.mkdir(mode=0o700, exist_ok=True)
         if not (ours(whole) and ours(own)) or shutil.disk_usage(own).free < FREE:
             return None
@@ -61,7 +61,7 @@ def keep(environment: Mapping[str, str], folder: Path | None = None) -> Path | N
 
 
 def folder_of(environment: Mapping[str, str]) -> Path:
-    """Our folder in the user's folder of caches, as the XDG Base Directory Specification names it."""
+    """Return our folder in the user's cache folder, following the XDG Base Directory Specification."""
     caches = Path(environment.get("XDG_CACHE_HOME", ""))
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "convs2s_jax"
 
@@ -73,9 +73,9 @@ def ours(folder: Path) -> bool:
 
 
 def processor(described: str | None = None) -> str:
-    """A name for the processor, since programs for one may hold instructions that another lacks.
+    """Return a name for the processor, because a program may contain instructions that another processor lacks.
 
-    JAX's key of a program does not tell processors apart, and home folders are shared by machines.
+    JAX's cache keys do not distinguish processors, and machines may share home folders.
 
     Args:
       described: the content of /proc/cpuinfo; None for this machine's.
@@ -89,7 +89,7 @@ def processor(described: str | None = None) -> str:
 
 
 def shrink(folder: Path, most: int) -> None:
-    """If the files in `folder` have more than `most` bytes, delete those used longest ago, down to three quarters."""
+    """If the files in `folder` exceed `most` bytes, delete the least recently used, down to three quarters of it."""
     found = []
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # another process may delete one

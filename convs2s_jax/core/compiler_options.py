@@ -1,6 +1,6 @@
-"""Options of XLA's CPU compiler for single programs: `jax.jit` takes them only where it is not within another program.
+"""Options of XLA's CPU compiler for single programs. `jax.jit` accepts them only outside of other programs.
 
-What each of them gains is in docs/performance-log.md ("Compile time").
+docs/performance-log.md ("Compile time") lists what each option gains.
 """
 
 import functools
@@ -11,30 +11,32 @@ from typing import Any
 import jax
 
 LITTLE_OPTIMISATION: Mapping[str, Any] = {"xla_backend_optimization_level": 1}
-"""For programs that run once. Level 0 takes less still, but rounds otherwise and runs five times as long."""
+"""For programs that run once. Level 0 compiles even faster, but rounds differently and runs five times as long."""
 
 
 def quick(version: str = jax.__version__) -> dict[str, Any]:
-    """For programs that run often and have many small parts, as a search: they run as fast and compile in less time.
+    """Return options for programs that run often and have many small operations, such as a search.
+
+    With them, programs run as fast and compile in less time.
 
     Args:
-      version: of JAX. In that of 0.10, the older way to emit fusions takes less time; 0.12.0.1 has no such option.
+      version: of JAX. With 0.10, the older fusion emitters take less time; 0.12.0.1 does not have the option.
     """
     older = {"xla_cpu_use_fusion_emitters": False} if version.startswith("0.10.") else {}
     return {**LITTLE_OPTIMISATION, **older}
 
 
 def unless_set(options: Mapping[str, Any], flags: str | None = None) -> dict[str, Any]:
-    """The options that are not in XLA_FLAGS, by default the process's: what a user sets there has priority."""
+    """Return the options that are not in XLA_FLAGS (default: the process's), where the user's flags take precedence."""
     given = os.environ.get("XLA_FLAGS", "") if flags is None else flags
     known = {word.lstrip("-").partition("=")[0] for word in given.split()}
     return {name: value for name, value in options.items() if name not in known}
 
 
 class OnCpu:
-    """A program in two forms: one with compiler options, for calls on CPU, and one for all others.
+    """A program in two forms: with compiler options for calls on CPU, and without for all other calls.
 
-    JAX takes compiler options at the outermost `jax.jit` only. Within another transformation the program is traced
+    JAX accepts compiler options only at the outermost `jax.jit`. Inside another transformation, the program is traced
     without them.
     """
 
@@ -44,7 +46,7 @@ class OnCpu:
         on_cpu: Callable[..., Any],
         is_cpu: Callable[[], bool] = lambda: jax.default_backend() == "cpu",
     ) -> None:
-        """Choose between two results of `jax.jit` at each call; attributes, such as `lower`, are those of one of them.
+        """Choose between two results of `jax.jit` at each call. Attributes such as `lower` come from one of them.
 
         Args:
           other: without options.
@@ -55,8 +57,8 @@ class OnCpu:
         functools.update_wrapper(self, on_cpu)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of the program."""
-        # under `jit` any operation gives a tracer; under `vmap` or `grad` only those on their arguments do
+        """Return the results of the program."""
+        # under `jit` any operation returns a tracer; under `vmap` or `grad` only operations on their arguments do
         leaves = [jax.lax.add(0, 0), *jax.tree.leaves((args, kwargs))]
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         return (self._other if traced or not self._is_cpu() else self._on_cpu)(*args, **kwargs)
@@ -66,7 +68,7 @@ class OnCpu:
 
 
 def jit_quickly(**options: Any) -> Callable[[Callable[..., Any]], OnCpu]:
-    """Decorator: `jax.jit` with `quick()` on CPU. `options` are those of `jax.jit`. XLA_FLAGS are read here."""
+    """Decorate with `jax.jit`, using `quick()` on CPU. `options` are passed to `jax.jit`. XLA_FLAGS are read here."""
 
     def compiled(function: Callable[..., Any]) -> OnCpu:
         return OnCpu(jax.jit(function, **options), jax.jit(function, compiler_options=unless_set(quick()), **options))

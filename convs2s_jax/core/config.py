@@ -1,7 +1,7 @@
 """Typed configuration: nested dictionaries, overrides and JSON in, frozen dataclasses out.
 
-Configuration files and `config.json` hold plain dictionaries. `build` converts them once into the records that the
-program uses. A value that does not fit raises an error that names the field.
+Configuration files and `config.json` contain plain dictionaries. `build` converts them once into the records that the
+program uses. An invalid value raises an error that states the field.
 """
 
 import dataclasses
@@ -19,15 +19,15 @@ from convs2s_jax.core.literals import REPEATED, WrittenFloat, WrittenInt, litera
 T = TypeVar("T")
 
 LARGEST = 2**31 - 1
-"""Largest whole number in a configuration: JAX counts rows and columns in 32 bits with a sign."""
+"""Largest integer in a configuration: JAX counts rows and columns in signed 32-bit integers."""
 LARGEST_SEED = 2**32 - 1
-"""Largest number in a field named seed: a larger one would be cut to 32 bits."""
+"""Largest value of a field named seed: a larger one would be truncated to 32 bits."""
 LONGEST = 4096
-"""Most characters of a text in a configuration: as many as a path has."""
+"""Maximum number of characters of a string in a configuration, the same as for a path."""
 ITEMS = 10_000
-"""Most items of a list in a configuration."""
+"""Maximum number of items of a list in a configuration."""
 DEPTH = 20
-"""Most fields in a path of an override."""
+"""Maximum number of fields in the path of an override."""
 
 
 @typing.overload
@@ -43,12 +43,12 @@ def record(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
     """Class decorator for config records: a frozen dataclass that converts its values as `build` does.
 
-    So `ConvEncoderConfig(layers=[(32, 3)] * 2)` means the same in Python as in a configuration file: lists become
-    tuples, and tuples or dictionaries become the records that the annotations name.
+    `ConvEncoderConfig(layers=[(32, 3)] * 2)` thus means the same in Python as in a configuration file. Lists become
+    tuples, and tuples or dictionaries become the annotated records.
 
     Args:
       cls: the class.
-      kw_only: whether fields can only be given by name.
+      kw_only: whether fields are keyword-only.
     """
     if cls is None:
         return functools.partial(record, kw_only=kw_only)
@@ -72,26 +72,26 @@ def record(cls: type[T] | None = None, *, kw_only: bool = True) -> Any:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """The types of a record's fields, computed once per class, on first use."""
+    """Return the types of a record's fields, computed once per class on first use."""
     return typing.get_type_hints(cls)
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
-    """Make a config record from nested dictionaries and lists.
+    """Build a config record from nested dictionaries and lists.
 
     Args:
-      cls: a frozen dataclass; its annotations are the types accepted.
-      values: a mapping of field names (missing fields take the record's defaults), or a record of type `cls`.
+      cls: a frozen dataclass; its annotations are the accepted types.
+      values: a mapping from field names to values, or a record of type `cls`; missing fields get the record's defaults.
       where: path of the record, for messages.
 
     Raises:
-      UserError: an unknown field (the message names the closest one), a wrong type, or a value that a rule rejects.
+      UserError: an unknown field (the message suggests the closest one), a wrong type, or an invalid value.
     """
     return convert(cls, values, where)
 
 
 def to_dict(cfg: Any) -> Any:
-    """Convert a config record to nested dictionaries and lists, which `build` reads and JSON can hold."""
+    """Convert a config record to nested dictionaries and lists that `build` accepts and JSON can store."""
     if dataclasses.is_dataclass(cfg):
         return {field.name: to_dict(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
     if isinstance(cfg, tuple):
@@ -100,7 +100,7 @@ def to_dict(cfg: Any) -> Any:
 
 
 def read_text(kind: Any, text: str, where: str) -> Any:
-    """Convert the text of a flag to the annotated type `kind`; items of a list are separated by commas.
+    """Convert the text of a flag to the annotated type `kind`; list items are separated by commas.
 
     Raises:
       UserError: the text has the wrong type; the message begins with `where`.
@@ -115,25 +115,25 @@ def read_text(kind: Any, text: str, where: str) -> Any:
 
 
 def override(values: Any, path: str, text: str, where: str = "config") -> dict[str, Any]:
-    """Set one value of nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
+    """Set one value in nested dictionaries from a command line: `override(d, "model.dropout", "0.3")`.
 
-    Text that is a Python literal (0.3, True, [(256, 3)] * 4) is read as one, any other text as a string. A number
-    remembers how it was written, for fields that are texts.
+    A Python literal (0.3, True, [(256, 3)] * 4) is parsed; any other text is a string. Numbers keep their spelling, for
+    string fields.
 
     Args:
-      values: a mapping, a config record, or None for an empty one; it is not changed.
+      values: a mapping, a config record, or None for an empty one; it is not modified.
       path: path of the value inside `values`.
-      text: the value as given.
+      text: the value as given on the command line.
       where: path of `values`, for messages.
 
     Raises:
-      UserError: the path leads through a value that has no fields.
+      UserError: the path goes through a value that has no fields.
     """
     if dataclasses.is_dataclass(values):
         values = to_dict(values)
-    check(path.count(".") < DEPTH, f"{shown(path)}: a path has at most {DEPTH} fields")
+    check(path.count(".") < DEPTH, f"{shown(path)}: a path can have at most {DEPTH} fields")
     if values is not None and not isinstance(values, Mapping):
-        raise UserError(f"{where}.{path}: {where} is {shown(values)}, a value without fields; set it as a whole")
+        raise UserError(f"{where}.{path}: {where} is {shown(values)}, which has no fields; set {where} as a whole")
     values = values or {}
     head, _, rest = path.partition(".")
     inner = override(values.get(head), rest, text, f"{where}.{head}") if rest else written(text)
@@ -141,27 +141,32 @@ def override(values: Any, path: str, text: str, where: str = "config") -> dict[s
 
 
 _ADDED: dict[tuple[Any, ...], dict[str, Any]] = {}
-"""Records that `add_kind` added: for the members of a union, by kind."""
+"""Records that `add_kind` registered: union members -> kind -> record."""
 
 
 def add_kind(union: Any, cls: Any) -> None:
-    """Take a further record wherever a field is annotated with this union, for the rest of the process.
+    """Accept another record in every field annotated with this union, for the rest of the process.
 
     Args:
-      union: of records that are told apart by `kind`, such as `ConvolutionConfig`.
-      cls: a record whose field `kind` has its name as default. A class of the same module and name takes the place of
-        one that was added before, as where a cell of a notebook runs again.
+      union: of records that differ in their `kind`, such as `ConvolutionConfig`.
+      cls: a record whose field `kind` has the name of the kind as its default. A class with the same module and name
+        replaces an earlier one, so that notebook cells can be re-run.
 
     Raises:
-      ValueError: the class is no such record, or its kind is taken.
+      ValueError: the class is not such a record, or its kind already exists.
     """
     kinds = typing.get_args(union)
     name, added = getattr(cls, "kind", None), _ADDED.setdefault(kinds, {})
     if not (dataclasses.is_dataclass(cls) and isinstance(name, str)):
-        raise ValueError(f"{cls!r} is no config of a kind: use `record` and a field such as kind: Literal['x'] = 'x'")
+        raise ValueError(
+            f"{cls!r} is not a config of a kind: use `record` and a field such as kind: Literal['x'] = 'x'"
+        )
     taken = {kind.kind: kind for kind in kinds} | added
     if name in taken and (cls is taken[name] or _full_name(cls) != _full_name(taken[name])):
-        raise ValueError(f"kind '{name}' is taken by {taken[name].__name__}; there are {', '.join(taken)}")
+        raise ValueError(
+            f"kind '{name}' is already used by {taken[name].__name__}; choose another name (existing kinds: "
+            f"{', '.join(taken)})"
+        )
     added[name] = cls
 
 
@@ -170,7 +175,7 @@ def _full_name(cls: Any) -> tuple[str, str]:
 
 
 def check(rule: bool, message: str) -> None:
-    """Raise UserError with `message` unless `rule` is true; for `__post_init__` of config records."""
+    """Raise UserError with `message` unless `rule` is true. For `__post_init__` of config records."""
     if not rule:
         raise UserError(message)
 
@@ -213,7 +218,7 @@ def _record(cls: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where}.{name}: there is no field '{name}'{did_you_mean(name, fields)}")
     missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name not in value]
     if missing:
-        raise UserError(f"{where}: {', '.join(missing)} must be given")
+        raise UserError(f"{where}: {', '.join(missing)} must be set")
     converted = {
         name: convert(hints[name], _renamed(cls, name, item), f"{where}.{name}") for name, item in value.items()
     }
@@ -224,13 +229,13 @@ def _record(cls: Any, value: Any, where: str) -> Any:
 
 
 def _renamed(cls: Any, name: str, value: Any) -> Any:
-    """A field's value as this version writes it; the FORMER of a record has those of earlier versions."""
+    """Return a field's value in this version's spelling; `FORMER` of a record maps those of earlier versions."""
     former = vars(cls).get("FORMER", {}).get(name, {})
-    return next((new for old, new in former.items() if value is old), value)  # so that 0 and 1 are no truth values
+    return next((new for old, new in former.items() if value is old), value)  # so that 0 and 1 do not match booleans
 
 
 def _plain(name: Any) -> str:
-    """A name for a message: without quotes, and cut where it is long."""
+    """Format a name for a message: without quotes, and shortened if it is long."""
     return shortened(name, 200) if isinstance(name, str) else shown(name)
 
 
@@ -239,7 +244,7 @@ def _required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Convert to one of several records, chosen by the field `kind` (default: the first), or to an optional value."""
+    """Convert to one of several records, selected by the field `kind` (default: the first), or to an optional value."""
     if value is None and type(None) in kinds:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
@@ -259,23 +264,23 @@ def _union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _check_fields(records: Mapping[Any, Any], kind: str, value: Mapping[str, Any], where: str) -> None:
-    """Refuse a field of another kind, such as one of a configuration file whose kind alone was changed by a flag."""
+    """Reject fields of another kind, such as those of a configuration file when a flag changed only the kind."""
     fields = {name: {field.name for field in dataclasses.fields(cls)} for name, cls in records.items()}
     for name in value:
         owners = [other for other in records if name in fields[other]]
         if owners and kind not in owners:
             as_flag = f", as --{where}=\"{{'kind': '{kind}'}}\"" if where.startswith("config.") else ""
             raise UserError(
-                f"{where} has '{name}', a field of kind {' and '.join(owners)}, and its kind is {kind}: leave it out, "
-                f"or, to change the kind, give the whole record{as_flag}{did_you_mean(name, fields[kind])}"
+                f"{where} sets '{name}', a field of kind {' and '.join(owners)}, but its kind is {kind}: remove it, "
+                f"or, to change the kind, set the whole record{as_flag}{did_you_mean(name, fields[kind])}"
             )
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        most = f", whose repetitions make at most {REPEATED} items" if isinstance(value, str) and "*" in value else ""
+        most = f" (repetition can make at most {REPEATED} items)" if isinstance(value, str) and "*" in value else ""
         raise UserError(f"{where} is {shown(value)}: expected a list{most}")
-    check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list has at most {ITEMS}")
+    check(len(value) <= ITEMS, f"{where} has {len(value)} items: a list can have at most {ITEMS}")
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         return tuple(convert(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(kinds):
@@ -283,7 +288,7 @@ def _tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
 
 
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+_NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
@@ -292,18 +297,18 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         whole = int(value)
         most = LARGEST_SEED if where.rpartition(".")[2].lstrip("-") == "seed" else LARGEST
-        check(abs(whole) <= most, f"{where} is {shown(whole)}: use a whole number from -{most} to {most}")
+        check(abs(whole) <= most, f"{where} is {shown(whole)}: expected an integer between -{most} and {most}")
         return whole
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        # on a command line, the text 2016 looks like a number
+        # on a command line, the string 2016 looks like a number
         value = value.text if isinstance(value, WrittenInt | WrittenFloat) else shown(value)
     if kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise UserError(f"{where} is {shown(value)}: expected {_NAMES[kind]}")
     if kind is str:
-        check(len(value) <= LONGEST, f"{where} is {shown(value)}: a text has at most {LONGEST} characters")
-        check("\0" not in value, f"{where} is {shown(value)}: a text has no NUL character")
+        check(len(value) <= LONGEST, f"{where} is {shown(value)}: a string can have at most {LONGEST} characters")
+        check("\0" not in value, f"{where} is {shown(value)}: a string cannot contain a NUL character")
     return value
 
 

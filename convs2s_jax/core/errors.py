@@ -1,4 +1,4 @@
-"""The error for mistakes of users, and help with its message."""
+"""The exception for user errors, and helpers for its messages."""
 
 import contextlib
 import difflib
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _SHOWN = 200
-"""Most characters of a value in a message."""
+"""Maximum number of characters of a value in a message."""
 _SENTENCE = 2000
-"""Most characters of a message that a command line prints."""
+"""Maximum number of characters of a message that a command prints."""
 
 
 class UserError(Exception):
-    """A mistake of the user. The message is one sentence: the place, the value, the rule and the way out.
+    """A user error. The message is one sentence with the place, the value, the rule and how to fix it.
 
-    The command lines print it without a traceback and end with exit status 2.
+    Commands print it without a traceback and exit with status 2.
     """
 
 
@@ -29,16 +29,16 @@ def located(where: str) -> Iterator[None]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name closest to `name`; if none is close, list the known names."""
+    """Return "; did you mean 'x'?" for the known name closest to `name`, or list the known names if none is close."""
     known = sorted(known)
     near = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; there are: {', '.join(known)}" if known else ""
+    return f"; available: {', '.join(known)}" if known else ""
 
 
 class _Shown(reprlib.Repr):
-    """A `repr` of bounded length and time, also for nested lists that share their parts."""
+    """A `repr` of bounded length and time, even for nested lists that share items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ class _Shown(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = 20
 
     def repr1(self, x: Any, level: int) -> str:
-        """Any value; reprlib looks at the name of its type, which subclasses of int change."""
+        """Format any value. reprlib dispatches on the type's name, which subclasses of int change."""
         return self.repr_int(x, level) if isinstance(x, int) and not isinstance(x, bool) else super().repr1(x, level)
 
     def repr_int(self, x: int, level: int) -> str:
-        """A number; one with thousands of digits by its size, since Python refuses to write it."""
+        """Format an integer. Python refuses to print thousands of digits; such a number is described by its size."""
         try:
             return super().repr_int(x, level)
         except ValueError:
@@ -58,12 +58,12 @@ class _Shown(reprlib.Repr):
 
 
 def shown(value: Any) -> str:
-    """The `repr` of any value for a message, cut where it is long."""
+    """Return the `repr` of any value for a message, shortened if it is long."""
     return shortened(_Shown().repr(value), _SHOWN)
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most about `most` characters: the middle of a longer one is left out."""
+    """Return a string of about `most` characters at most; the middle of a longer one is left out."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -71,11 +71,11 @@ def shortened(text: str, most: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error for a message, cut where it is long; its type where it says nothing."""
+    """Return the first line of a library's error for a message, truncated if it is long; its type if it is empty."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:_SHOWN]
 
 
 def one_line(sentence: str) -> str:
-    """A message as it is printed: on one line, of bounded length, without control characters."""
+    """Return a message as it is printed: on one line, of bounded length, without control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shortened(sentence, _SENTENCE))

@@ -1,4 +1,4 @@
-"""Packages that only a part of the program needs, installed by an extra."""
+"""Optional packages, installed by extras."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from convs2s_jax.core.errors import UserError
 
 
 def check_installed(what: str, packages: Sequence[str], extra: str) -> None:
-    """Refuse what cannot be done without a package that is not installed.
+    """Check that optional packages are installed.
 
     Args:
-      what: needs them, for the message: "serving".
-      packages: their names for an import.
-      extra: of this package that installs them.
+      what: the feature that needs them, for the message: "serving".
+      packages: their import names.
+      extra: the extra of this package that installs them.
 
     Raises:
-      UserError: how to install what is missing.
+      UserError: a package is missing; the message states how to install it.
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise UserError(f"{what} needs {', '.join(missing)}: pip install '.[{extra}]'")

@@ -32,10 +32,10 @@ class Field(NamedTuple):
 
 
 def describe(cls: type) -> dict[str, str]:
-    """Field names and their descriptions, from the `Attributes:` sections of a class and its bases.
+    """Return field names and their descriptions, from the `Attributes:` sections of a class and its bases.
 
-    An entry is `name: text`, or `name, other: text` for fields described together; lines that are indented further
-    belong to the entry above.
+    An entry is `name: text`, or `name, other: text` for fields described together. Lines with deeper indentation
+    continue the entry above.
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -45,7 +45,7 @@ def describe(cls: type) -> dict[str, str]:
 
 
 def fields_of(cls: Any) -> Iterator[Field]:
-    """The fields of a dataclass, in their order."""
+    """Yield the fields of a dataclass in order."""
     hints, texts = typing.get_type_hints(cls), describe(cls)
     for field in dataclasses.fields(cls):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
@@ -53,13 +53,13 @@ def fields_of(cls: Any) -> Iterator[Field]:
 
 
 def summary(cls: type) -> str:
-    """The docstring of a class up to its first section, one line per paragraph."""
+    """Return the docstring of a class up to its first section, one line per paragraph."""
     head = re.split(r"^\w+:$", inspect.cleandoc(cls.__doc__ or ""), maxsplit=1, flags=re.MULTILINE)[0]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in head.strip().split("\n\n"))
 
 
 def type_text(kind: Any) -> str:
-    """A type in words, for messages: "whole number", "list of numbers", "one of exact, fairseq"."""
+    """Return a type in words, for messages: "integer", "list of numbers", "one of exact, fairseq"."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         records: list[Any] = [item for item in arguments if dataclasses.is_dataclass(item)]
@@ -79,17 +79,19 @@ def type_text(kind: Any) -> str:
     return _NAMES[kind]
 
 
-_NAMES = {int: "whole number", float: "number", bool: "True or False", str: "text", type(None): "None"}
+_NAMES = {int: "integer", float: "number", bool: "True or False", str: "string", type(None): "None"}
 
 
 def _plural(kind: Any) -> str:
     if kind in (int, float, str):
         return f"{_NAMES[kind]}s"
-    return f"items, each a {type_text(kind)}"
+    text = type_text(kind)
+    article = "" if text.startswith("one of") else "an " if text[0] in "aeiou" else "a "
+    return f"items, each {article}{text}"
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Entries of the `Attributes:` section of a docstring."""
+    """Return the entries of the `Attributes:` section of a docstring."""
     found: dict[str, str] = {}
     names: list[str] = []
     _, _, section = text.partition("\nAttributes:\n")

@@ -1,4 +1,4 @@
-"""Files: read with one sentence for everything that can be wrong, and written completely or not at all."""
+"""File access: reads that report every failure in one sentence, and atomic writes."""
 
 import contextlib
 import errno
@@ -17,40 +17,40 @@ from typing import Any, BinaryIO, TextIO
 from convs2s_jax.core.errors import UserError, shortened
 
 LARGEST = 1 << 28
-"""Most bytes of a file that is read as a whole. Texts of a corpus are read in pieces (`data.text_files`)."""
+"""Maximum size in bytes of a file that is read as a whole. Corpus files are read in pieces (`data.text_files`)."""
 _NAME = 255
-"""Most bytes of a file's name on common file systems."""
+"""Maximum length in bytes of a file name on common file systems."""
 _LOCKED = ".locked"
-"""End of the names of temporary files whose writers hold a lock; those of earlier versions did not."""
+"""Suffix of temporary files whose writers hold a lock; those of earlier versions did not."""
 
 
 def content(path: str | Path, *, most: int = LARGEST) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Return the content of a regular file of at most `most` bytes.
 
     Raises:
-      OSError: there is no such file, it is a folder, a device or a pipe, it cannot be read, or it is too large.
+      OSError: the file does not exist, is a folder, a device or a pipe, cannot be read, or is too large.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(most, max(size, LARGEST)) + 1) if size <= most else None
     if data is None or len(data) > most:
-        raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, which no such file has", str(path))
+        raise OSError(errno.EOVERFLOW, f"it has more than {most:,} bytes, too many for such a file", str(path))
     return data
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError for a folder, a device or a pipe, which is not waited for."""
+    """Open a file for reading. Raises OSError for a folder, a device or a pipe, without waiting for a pipe."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(number, "rb")
     os.close(number)
     kind = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
-    raise OSError(errno.EINVAL, f"it is a {kind}, and a file belongs there", str(path))
+    raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
 
 
 def open_to_append(path: Path) -> TextIO:
-    """Open a text file to write at its end. A pipe that nobody reads is not waited for.
+    """Open a text file for appending, without waiting for the reader of a pipe.
 
     Raises:
       OSError: it cannot be opened.
@@ -61,15 +61,15 @@ def open_to_append(path: Path) -> TextIO:
 
 
 def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
-    """The content of a regular file that the user named or that belongs to a run.
+    """Return the content of a regular file that the user specified or that belongs to a run.
 
     Args:
       path: of the file.
-      remedy: what the user can do about a file that cannot be read; the end of the message.
-      most: bytes the file may have.
+      remedy: what the user can do if the file cannot be read; the end of the message.
+      most: maximum size in bytes.
 
     Raises:
-      UserError: as `content` raises OSError.
+      UserError: whenever `content` raises OSError.
     """
     try:
         return content(path, most=most)
@@ -78,7 +78,7 @@ def read_bytes(path: str | Path, *, remedy: str, most: int = LARGEST) -> bytes:
 
 
 def read_text(path: str | Path, *, remedy: str, most: int = LARGEST) -> str:
-    """The content of a UTF-8 text file, without a byte order mark; arguments and errors as in `read_bytes`."""
+    """Return the content of a UTF-8 text file without a byte order mark. Arguments and errors as in `read_bytes`."""
     data = read_bytes(path, remedy=remedy, most=most)
     try:
         return data.decode("utf-8-sig")
@@ -88,21 +88,21 @@ def read_text(path: str | Path, *, remedy: str, most: int = LARGEST) -> str:
 
 
 def read_json(path: str | Path, *, remedy: str, most: int = LARGEST) -> Any:
-    """The content of a JSON file; arguments and errors as in `read_text`, for what is not JSON too."""
+    """Return the content of a JSON file. Arguments and errors as in `read_text`; invalid JSON raises UserError too."""
     text = read_text(path, remedy=remedy, most=most)
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise UserError(f"{path} is not JSON (its lists are nested too deeply); {remedy}") from error
+        raise UserError(f"{path} is not JSON (it is nested too deeply); {remedy}") from error
     except ValueError as error:  # json.JSONDecodeError, or a number of thousands of digits
         raise UserError(f"{path} is not JSON ({shortened(str(error), 200)}); {remedy}") from error
 
 
 def check_replaceable(path: Path) -> None:
-    """Find out before long work whether `replace_file` can write a file. Nothing is changed.
+    """Check before long work that `replace_file` can write a file. Changes nothing.
 
     Raises:
-      OSError: `path` is a folder, or no file can be made beside it.
+      OSError: `path` is a folder, or no file can be created next to it.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -114,11 +114,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file atomically: a reader sees the old content or the complete new one.
 
     Args:
-      path: of the file; its folder exists.
+      path: of the file; its folder must exist.
       content: text is written as UTF-8.
 
     Raises:
-      OSError: it cannot be written; an existing file is unchanged.
+      OSError: the file cannot be written; an existing file stays unchanged.
     """
     with replacing(path) as part:
         part.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -126,9 +126,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. The block writes a file there, which then replaces `path`.
+    """Yield a temporary path next to `path`. The block writes a file there, which then replaces `path`.
 
-    If the block raises an error, the temporary file is removed and `path` is unchanged.
+    If the block raises an error, the temporary file is removed and `path` stays unchanged.
     """
     part = _beside(path)
     try:
@@ -140,11 +140,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_locked(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file beside `path`, which then replaces it; what killed writers of it left is removed first.
+    """Yield a temporary file next to `path`, which then replaces it. Leftovers of killed writers are removed first.
 
-    For large files: a writer that is killed leaves its temporary file. Each holds an exclusive flock on it, also while
-    it replaces `path`, so one that can be locked has no writer. Where the file system has no flock, all stay.
-    If the block raises an error, the temporary file is removed and `path` is unchanged.
+    For large files, since a writer that is killed leaves its temporary file behind. Each writer holds an exclusive
+    flock until it has replaced `path`, so a file that can be locked has no writer. On file systems without flock,
+    leftovers stay. If the block raises an error, the temporary file is removed and `path` stays unchanged.
     """
     for left in path.absolute().parent.glob(f".{glob.escape(path.name)}-*{_LOCKED}"):
         _remove_abandoned(left)
@@ -159,14 +159,14 @@ def replacing_locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _remove_abandoned(part: Path) -> None:
-    """Remove a file that nobody has locked. It stays where that cannot be found out, or where it cannot be removed."""
+    """Remove a file that nobody has locked. It stays if that is unknown, or if it cannot be removed."""
     with contextlib.suppress(OSError), part.open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         part.unlink()
 
 
 def _locked(path: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside `path` with a lock, where there is flock; another one if somebody took it for abandoned."""
+    """Create a file next to `path` and lock it if flock is available; try again if another process removes it."""
     while True:
         part = _beside(path, _LOCKED)
         file = part.open("xb")
@@ -182,12 +182,12 @@ def _locked(path: Path) -> tuple[Path, BinaryIO]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`. The block fills it and renames it, or moves its content.
+    """Yield an empty temporary folder next to `path`. The block fills it and renames it, or moves its content.
 
     If the folder still exists at the end of the block, it is removed.
 
     Args:
-      path: the final place of the folder.
+      path: final path of the folder.
       parents: whether to create missing parent folders.
     """
     part = _beside(path)
@@ -199,7 +199,7 @@ def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
 
 
 def _beside(path: Path, ending: str = "") -> Path:
-    """A unique name in the same folder, and so on the same file system; not longer than a name may be."""
+    """Return a unique name of permitted length in the same folder, and therefore on the same file system."""
     unique = uuid.uuid4().hex + ending
     name = os.fsencode(path.name)[: _NAME - len(unique) - 2]
     return path.absolute().with_name(f".{os.fsdecode(name)}-{unique}")

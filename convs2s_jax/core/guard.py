@@ -1,4 +1,4 @@
-"""How a program ends: in one sentence and status 2 after a user's mistake, without what libraries log."""
+"""Exit behaviour of commands: one sentence and status 2 after a user error, without library logs."""
 
 import contextlib
 import errno
@@ -21,9 +21,9 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota and a file that is too large."""
 NO_MEMORY_IN = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
-"""What XLA says where memory is missing: on accelerators, and in a program that runs on CPUs."""
-NO_MEMORY = "there is not enough memory: "
-MORE_MEMORY = "use a machine with more"
+"""XLA's error messages when memory runs out: on accelerators, and in a program that runs on CPUs."""
+NO_MEMORY = "out of memory: "
+MORE_MEMORY = "use a machine with more memory"
 SMALLER_BATCHES = "use smaller batches (--config.data.batch.tokens) or a smaller model"
 
 
@@ -34,13 +34,13 @@ def guard(
     memory: str = MORE_MEMORY,
     leave: Callable[[int], NoReturn] = sys.exit,
 ) -> None:
-    """Run a program. What `explained` explains ends in one sentence and status 2, an interrupt in status 130.
+    """Run a program. Errors that `explained` knows print one sentence and exit with 2, interrupts with 130.
 
     Args:
       action: the program.
       program: its name.
-      memory: what the user can do where memory is missing.
-      leave: ends the process with a status other than 0.
+      memory: advice for the error message when memory runs out.
+      leave: exits the process with a nonzero status.
     """
     streams.open_missing()
     try:
@@ -50,7 +50,7 @@ def guard(
         leave(INTERRUPTED)
     except BrokenPipeError:
         streams.discard_unwritable()
-        sys.exit(141)  # the reader of our output has exited, for example `head`
+        sys.exit(141)  # the reader of our output exited, for example `head`
     except Exception as error:
         sentence = explained(error, memory=memory)
         if sentence is None:
@@ -62,10 +62,10 @@ def guard(
 
 
 def silence_libraries() -> None:
-    """Show no logs of libraries: real problems are raised, and end in our sentence.
+    """Turn off library logs. Real problems are raised and end in our own message.
 
-    On a full disk, Orbax raises the first error of its tasks, and asyncio logs each of the others with its traceback.
-    What finalisers raise, such as that an event loop is closed, is dropped; only an interrupt is sent again.
+    On a full disk, Orbax raises the first error of its tasks, and asyncio logs all others with their tracebacks.
+    Exceptions in finalisers, such as a closed event loop, are dropped. Only an interrupt is sent again.
     """
     logging.set_verbosity(logging.FATAL)
     standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL + 1)
@@ -79,12 +79,12 @@ def _ignored(unraisable: Any) -> None:
 
 
 def send_again(number: int) -> None:
-    """Send this process a signal a little later, since Python ignored what the handler raised.
+    """Send this process a signal again after a short delay, because Python ignored the handler's exception.
 
-    It does so where the handler runs within a finaliser, or a callback of a weak reference or of the garbage collector;
-    JAX has some of these.
+    Python does so if the handler runs inside a finaliser, or inside a callback of a weak reference or of the garbage
+    collector. JAX has some of these.
     """
-    started = threading.Event()  # on a busy machine it takes longer than the pause to start a thread
+    started = threading.Event()  # on a busy machine, starting a thread takes longer than the pause
 
     def send() -> None:
         started.wait()
@@ -98,17 +98,16 @@ def send_again(number: int) -> None:
 
 
 def explained(error: Exception, *, memory: str = MORE_MEMORY) -> str | None:
-    """The sentence for a mistake of the user, a file that cannot be used, or no room in memory or on a disk.
+    """Return the message for a user error, an unusable file, a full disk or memory that ran out.
 
-    `memory` says what the user can do where memory is missing.
-    None for an error of the program, whose traceback is of use.
+    `memory` is the advice for the last case. Returns None for an error in the program, whose traceback is useful.
     """
     if isinstance(error, UserError | flags.Error):
         return str(error)
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{error}: make room and run the same command again"
+        return f"{error}: free disk space and run the same command again"
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | bytes):
-        return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; give another file or folder"
+        return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}; choose another file or folder"
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(said in str(error) for said in NO_MEMORY_IN)
     ):

@@ -1,4 +1,4 @@
-"""Places that a user names: paths of the local file system, and addresses with a scheme such as gs://."""
+"""Places that a user specifies: paths in the local file system, and addresses with a scheme such as gs://."""
 
 import re
 from pathlib import Path
@@ -12,21 +12,21 @@ STORES = ("gs", "s3")
 
 
 def scheme_of(place: str) -> str:
-    """The scheme of an address, in lower case: "gs" for gs://bucket/file; "" for a path."""
+    """Return the scheme of an address in lower case: "gs" for gs://bucket/file, "" for a path."""
     found = _SCHEME.match(place)
     return found[1].lower() if found else ""
 
 
 def check_place(name: str, value: Any, *, stores: bool) -> None:
-    """Refuse an address with a scheme that is not supported.
+    """Reject an address with an unsupported scheme.
 
     Args:
-      name: what the user calls it, such as --output or data.dir.
-      value: a text or a collection of texts, also nested; other values are let through.
+      name: of the flag or field, such as --output or data.dir.
+      value: a string or a (nested) list or tuple of strings; other values are accepted.
       stores: whether it may be in an object store.
 
     Raises:
-      UserError: a text has another scheme.
+      UserError: an address has an unsupported scheme, or no bucket.
     """
     if isinstance(value, str):
         scheme = scheme_of(value)
@@ -34,12 +34,12 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
         others = f", {', '.join(f'{store}://' for store in supported)}" if supported else ""
         check(
             not scheme or scheme in supported,
-            f"{name} is {value}: {scheme}:// is not supported here; give a path on this machine{others}, or of a file "
+            f"{name} is {value}: {scheme}:// is not supported here; use a path on this machine{others}, or on a file "
             "system mounted on it",
         )
         check(
             not scheme or re.match(rf"{scheme}://[^/]", value) is not None,
-            f"{name} is {value}: write {scheme}://BUCKET/NAME",
+            f"{name} is {value}: use {scheme}://BUCKET/NAME",
         )
     elif isinstance(value, list | tuple):
         for one in value:
@@ -47,22 +47,22 @@ def check_place(name: str, value: Any, *, stores: bool) -> None:
 
 
 def check_no_comma(name: str, place: str) -> None:
-    """Refuse a new workdir that could not be named later, since commands split lists of workdirs at commas.
+    """Reject a new workdir with a comma in its path, because commands split lists of workdirs at commas.
 
     Args:
       name: of the flag.
       place: path or address of the workdir.
 
     Raises:
-      UserError: there is a comma in it.
+      UserError: it contains a comma.
     """
     check(
         "," not in place,
-        f"{name}={place} has a comma, at which decoding and other commands split several workdirs: give a path without "
-        "one",
+        f"{name}={place} contains a comma, at which decoding and other commands split lists of workdirs: choose a path "
+        "without one",
     )
 
 
 def joined(folder: str, name: str) -> str:
-    """The path or address of a file in a folder."""
+    """Return the path or address of a file in a folder."""
     return f"{folder.rstrip('/')}/{name}" if scheme_of(folder) else str(Path(folder) / name)

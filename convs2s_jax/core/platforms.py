@@ -1,4 +1,4 @@
-"""What JAX will compute on, as far as can be told before it starts its backends."""
+"""Predict which kind of device JAX will use, before it starts its backends."""
 
 import importlib
 import importlib.util
@@ -7,17 +7,17 @@ from pathlib import Path
 
 TPUS = ("accel[0-9]*", "vfio/[0-9]*")
 GPUS = ("nvidia[0-9]*", "nvhost-gpu*", "nvmap", "dxg", "kfd")
-"""Device files in /dev: of TPUs; of GPUs by NVIDIA, on boards of theirs, in Windows' Linux, and by AMD."""
+"""Device files in /dev for TPUs, and for GPUs: NVIDIA, NVIDIA boards (Jetson), WSL, and AMD."""
 
 
 def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
     """Whether JAX will compute on CPUs.
 
     Args:
-      platforms: JAX_PLATFORMS (`jax.config.jax_platforms`), of which JAX takes the first; None or "" for its choice: a
-        TPU with libtpu, or a GPU with a plugin, if there is one. Of other plugins it is believed that they have a
+      platforms: JAX_PLATFORMS (`jax.config.jax_platforms`), of which JAX uses the first. None or "" for JAX's own
+        choice, which is a TPU with libtpu or a GPU with a plugin, if there is one. Other plugins are assumed to have a
         device.
-      devices: where the system has its device files.
+      devices: folder of the system's device files.
     """
     if platforms:
         return platforms.split(",")[0] == "cpu"
@@ -29,7 +29,7 @@ def expects_cpu(platforms: str | None, devices: Path = Path("/dev")) -> bool:
 
 
 def rules_out_accelerators(platforms: str | None, devices: Path = Path("/dev")) -> bool:
-    """Whether JAX is told to use CPUs, or there is no device file of a GPU or TPU. Arguments as for `expects_cpu`."""
+    """Whether JAX is set to use CPUs, or there is no device file of a GPU or TPU. Arguments as in `expects_cpu`."""
     if platforms:
         return platforms == "cpu"
     return not _any(devices, GPUS + TPUS)
@@ -40,7 +40,7 @@ def _any(devices: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def _plugins() -> set[str]:
-    """Names of JAX's plugins, from both places where it looks for them."""
+    """Return the names of JAX's plugins, from both places where JAX looks for them."""
     try:
         modules = {module.name for module in pkgutil.iter_modules(importlib.import_module("jax_plugins").__path__)}
     except ImportError:

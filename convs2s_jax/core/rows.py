@@ -1,4 +1,4 @@
-"""Padding: sequences of unequal lengths become rows of one numpy array on the host."""
+"""Pad sequences of different lengths to the rows of a numpy array on the host."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,10 +10,10 @@ Tokens = Sequence[int] | np.ndarray
 
 
 def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end: bool = True) -> np.ndarray:
-    """One row per sequence: its tokens, the end symbol, then padding: [rows, width] int32.
+    """Return one row per sequence with its tokens, the end symbol and padding: [rows, width] int32.
 
     Args:
-      sequences: token ids, at most `rows` sequences. A row for None, and rows without a sequence, are all PAD.
+      sequences: token ids, at most `rows` sequences. Rows for None and rows without a sequence are all PAD.
       shape: (rows, width).
       end: whether each sequence is followed by EOS.
 
@@ -26,7 +26,7 @@ def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end:
             continue
         length = len(tokens) + end
         if i >= shape[0] or length > shape[1]:
-            raise ValueError(f"sequence {i} takes {length} columns: it does not fit into an array of shape {shape}")
+            raise ValueError(f"sequence {i} needs {length} columns: it does not fit into an array of shape {shape}")
         rows[i, : len(tokens)] = tokens
         if end:
             rows[i, len(tokens)] = EOS
@@ -34,5 +34,5 @@ def pad_rows(sequences: Iterable[Tokens | None], shape: tuple[int, int], *, end:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `count`."""
+    """Return the smallest multiple of `multiple` that is at least `count`."""
     return -(-count // multiple) * multiple

@@ -9,25 +9,25 @@ from typing import Any, NoReturn
 from convs2s_jax.core.errors import UserError
 
 SENTENCES = {
-    "stdin": "standard input is closed: redirect a file to it, or give --input=FILE",
-    "stdout": "standard output is closed: redirect it to a file, or give --output=FILE",
+    "stdin": "standard input is closed: redirect a file to it, or set --input=FILE",
+    "stdout": "standard output is closed: redirect it to a file, or set --output=FILE",
 }
-"""What is said of the use of a standard stream that is closed."""
+"""Error messages for the use of a closed standard stream."""
 
 
 class Closed(io.TextIOBase):
-    """In the place of a standard stream that was closed before the program began: its use is a mistake of the user."""
+    """Stand-in for a standard stream that was closed before the program started. Using it is a user error."""
 
     def __init__(self, sentence: str) -> None:
         self._sentence = sentence
 
     @property
     def buffer(self) -> "Closed":
-        """The stream of bytes, closed as well."""
+        """The byte stream, closed as well."""
         return self
 
     def refuse(self, *_: Any) -> NoReturn:
-        """Raise the UserError for a use of this stream."""
+        """Raise UserError, because this stream is closed."""
         raise UserError(self._sentence)
 
     def isatty(self) -> bool:
@@ -38,10 +38,10 @@ class Closed(io.TextIOBase):
 
 
 def open_missing() -> None:
-    """Open those of the descriptors 0 to 2 that are closed on the null device, before another file gets their number.
+    """Open closed descriptors among 0 to 2 on the null device, before another file gets their number.
 
-    Otherwise what libraries write to standard error could end up in a checkpoint. Python's stream for a closed standard
-    input or output becomes `Closed`; what is written to a closed standard error is lost.
+    Otherwise, output of libraries to standard error could end up in a checkpoint. Python's stream for a closed standard
+    input or output becomes `Closed`. Output to a closed standard error is lost.
     """
     for number in range(3):
         try:
@@ -63,7 +63,7 @@ def check_open(stream: Any) -> None:
 
 
 def discard_unwritable() -> None:
-    """Drop what standard output and error cannot take, so that Python does not fail to write it at its exit."""
+    """Drop output that standard output and error cannot accept, so that Python does not fail to write it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

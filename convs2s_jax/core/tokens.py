@@ -1,4 +1,4 @@
-"""The four special token ids, in fairseq's order, so that dictionaries and checkpoints can be shared."""
+"""The four special token ids in fairseq's order, so that dictionaries and checkpoints are compatible."""
 
 BOS = 0  # unused: a target starts with EOS
 PAD = 1

@@ -1,6 +1,6 @@
-"""Named sets of flags for XLA, which it reads from the environment when it starts.
+"""Named sets of XLA flags, which XLA reads from the environment when it starts.
 
-They are flags that trainings on many devices commonly set. What they gain here was not measured on an accelerator.
+These flags are commonly set for training on many devices. Their effect here was not measured on an accelerator.
 """
 
 import shlex
@@ -13,11 +13,11 @@ Name = Literal["none", "tpu", "gpu"]
 
 
 class Flags(NamedTuple):
-    """A set.
+    """A set of flags.
 
     Attributes:
-      variable: of the environment. TPU's flags are libtpu's: in XLA_FLAGS, XLA ends a process that does not know one.
-      flags: flag -> its value and what it is for.
+      variable: environment variable. TPU flags belong to libtpu; XLA exits on flags in XLA_FLAGS that it does not know.
+      flags: flag -> its value and purpose.
     """
 
     variable: str
@@ -30,23 +30,32 @@ SETS: Mapping[Name, Flags] = MappingProxyType(
         "tpu": Flags(
             "LIBTPU_INIT_ARGS",
             {
-                "xla_tpu_enable_async_collective_fusion": ("true", "exchange arrays while other operations run"),
-                "xla_tpu_enable_async_collective_fusion_fuse_all_gather": ("true", "so for gathered parameters (fsdp)"),
-                "xla_tpu_enable_async_collective_fusion_multiple_steps": ("true", "an exchange may span operations"),
-                "xla_tpu_overlap_compute_collective_tc": ("true", "let the matrix unit work during exchanges"),
-                "xla_enable_async_all_gather": ("true", "begin to gather before the result is needed"),
-                "xla_tpu_enable_data_parallel_all_reduce_opt": ("true", "sum gradients while others are computed"),
-                "xla_tpu_data_parallel_opt_different_sized_ops": ("true", "so for arrays of different sizes"),
+                "xla_tpu_enable_async_collective_fusion": ("true", "overlap collectives with other operations"),
+                "xla_tpu_enable_async_collective_fusion_fuse_all_gather": (
+                    "true",
+                    "the same for gathers (fsdp)",
+                ),
+                "xla_tpu_enable_async_collective_fusion_multiple_steps": (
+                    "true",
+                    "a collective may span operations",
+                ),
+                "xla_tpu_overlap_compute_collective_tc": ("true", "let the matrix unit work during collectives"),
+                "xla_enable_async_all_gather": ("true", "start all-gathers before the result is needed"),
+                "xla_tpu_enable_data_parallel_all_reduce_opt": ("true", "reduce gradients while others are computed"),
+                "xla_tpu_data_parallel_opt_different_sized_ops": ("true", "the same for arrays of different sizes"),
             },
         ),
         "gpu": Flags(
             "XLA_FLAGS",
             {
-                "xla_gpu_enable_latency_hiding_scheduler": ("true", "order operations so that exchanges overlap them"),
-                "xla_gpu_enable_pipelined_all_gather": ("true", "gather for the next turn of a loop (fsdp)"),
-                "xla_gpu_enable_pipelined_reduce_scatter": ("true", "sum and cut in the next turn of a loop (fsdp)"),
-                "xla_gpu_enable_pipelined_all_reduce": ("true", "sum in the next turn of a loop"),
-                "xla_gpu_all_reduce_combine_threshold_bytes": ("134217728", "sum small gradients together"),
+                "xla_gpu_enable_latency_hiding_scheduler": ("true", "schedule operations to overlap collectives"),
+                "xla_gpu_enable_pipelined_all_gather": ("true", "gather for the next loop iteration (fsdp)"),
+                "xla_gpu_enable_pipelined_reduce_scatter": ("true", "the same for reduce-scatters (fsdp)"),
+                "xla_gpu_enable_pipelined_all_reduce": ("true", "all-reduce in the next loop iteration"),
+                "xla_gpu_all_reduce_combine_threshold_bytes": (
+                    "134217728",
+                    "combine small gradients in one all-reduce",
+                ),
             },
         ),
     }
@@ -54,13 +63,13 @@ SETS: Mapping[Name, Flags] = MappingProxyType(
 
 
 def add(name: Name, environment: MutableMapping[str, str]) -> None:
-    """Add a set to the environment. Flags that are there already stay as they are.
+    """Add a set to the environment. Flags that are already set stay unchanged.
 
-    XLA reads them once, so this has to come before the first use of a device.
+    XLA reads the flags once, so call this before the first use of a device.
 
     Args:
       name: of the set.
-      environment: variables of the process, which are changed.
+      environment: variables of the process; modified in place.
     """
     variable, flags = SETS[name]
     given = environment.get(variable, "")
@@ -71,7 +80,7 @@ def add(name: Name, environment: MutableMapping[str, str]) -> None:
 
 
 def describe(environment: Mapping[str, str]) -> str:
-    """The variables with flags of XLA, whoever set them, as they are written before a command; "" where none is set."""
+    """Return the variables with XLA flags, whoever set them, as written before a command; "" if none is set."""
     variables = dict.fromkeys(flags.variable for flags in SETS.values())
     return " ".join(
         f"{name}={shlex.quote(environment[name])}" for name in variables if environment.get(name, "").strip()

@@ -14,12 +14,12 @@ NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 @record
 class SplitFiles:
-    """Parallel files of each split as (source file, target file) pairs; the files of a split are concatenated in order.
+    """Parallel files of each split, as (source file, target file) pairs. Files of a split are concatenated in order.
 
     Attributes:
-      train: pairs of files to train on; empty for those of `data.dir`.
-      valid: pairs of files for validation; empty for those of `data.dir`.
-      test: pairs of files for the final test; empty for those of `data.dir`.
+      train: pairs of files to train on; empty: the files in `data.dir`.
+      valid: pairs of files for validation; empty: the files in `data.dir`.
+      test: pairs of files for the final test; empty: the files in `data.dir`.
     """
 
     train: tuple[tuple[str, str], ...] = ()
@@ -38,19 +38,19 @@ class VocabularyConfig:
     Attributes:
       kind: subword units from byte-pair encoding (bpe) or a unigram language model (unigram), or words separated by
         white space (words).
-      dir: folder with the vocabularies of another run, WORKDIR/vocab, or with your own (docs/data.md), or its address
-        in an object store. They are used unchanged and the other fields ignored. Empty: vocabularies are learned.
-      src_size: size of the source vocabulary, including its four special symbols; with words and unigram it may be
-        smaller.
+      dir: folder with the vocabularies of another run (WORKDIR/vocab) or with your own (docs/data.md), or its address
+        in an object store. They are used unchanged, and the other fields are ignored. Empty: learn the vocabularies.
+      src_size: size of the source vocabulary, including the four special symbols. With words and unigram the learned
+        vocabulary may be smaller.
       tgt_size: size of the target vocabulary, likewise.
-      joint: one vocabulary of src_size for both sides, learned from both; tgt_size is ignored.
-      sample: maximum number of lines of each side to learn from; more lines are sampled at random with the run's seed.
+      joint: learn one vocabulary of src_size from both sides and share it; tgt_size is ignored.
+      sample: maximum number of lines per side to learn from. Longer text is sampled at random with the run's seed.
       min_count: words only: words that occur less often become <unk>.
-      split_digits: subwords only: every digit is a separate unit.
-      character_coverage: subwords only: share of the text's characters to cover, from 0.98 to 1; the rarest others
-        become <unk>.
+      split_digits: subwords only: make every digit a separate unit.
+      character_coverage: subwords only: fraction of the text's characters to cover, between 0.98 and 1; the rarest
+        others become <unk>.
       normalization: subwords only: a SentencePiece normalisation (identity, nfkc, nfkc_cf, nmt_nfkc, nmt_nfkc_cf);
-        identity leaves every character as it is.
+        identity leaves every character unchanged.
     """
 
     kind: Literal["bpe", "unigram", "words"] = "bpe"
@@ -68,13 +68,13 @@ class VocabularyConfig:
         check_place("dir", self.dir, stores=True)
         for name, size in (("src_size", self.src_size), ("tgt_size", self.tgt_size)):
             check(size > 4, f"{name} is {size}: four entries are special symbols; use 5 or more")
-        check(self.sample >= 1, f"sample is {self.sample}: a vocabulary is learned from at least 1 line")
+        check(self.sample >= 1, f"sample is {self.sample}: learning a vocabulary requires a line; use 1 or more")
         check(self.min_count >= 1, f"min_count is {self.min_count}: every word occurs at least once; use 1 or more")
-        learns_subwords = self.kind != "words" and not self.dir  # other workdirs may hold a smaller one, never used
+        learns_subwords = self.kind != "words" and not self.dir  # other workdirs may have a smaller, unused value
         check(
             (0.98 if learns_subwords else 0.9) <= self.character_coverage <= 1,
-            f"character_coverage is {self.character_coverage}: it is a part of the text; SentencePiece takes from 0.98 "
-            "to 1",
+            f"character_coverage is {self.character_coverage}: it is a fraction of the characters; SentencePiece "
+            "accepts values between 0.98 and 1",
         )
         if self.normalization not in NORMALIZATIONS:
             hint = did_you_mean(self.normalization, NORMALIZATIONS)
@@ -83,20 +83,20 @@ class VocabularyConfig:
 
 @record
 class BatchConfig:
-    """How sentence pairs are grouped into batches of few shapes.
+    """How sentence pairs are grouped into batches with a small number of shapes.
 
     Attributes:
-      tokens: token budget of a batch, that of all devices together: rows * max(S, T) is at most this; a longer pair is
-        a batch by itself.
+      tokens: token budget of a batch over all devices: rows * max(S, T) is at most this. A longer pair gets a batch of
+        its own.
       shapes: maximum number of (S, T) shapes; each is compiled once.
       accumulate: number of batches whose gradients are summed for one update.
-      max_length: maximum length of either side of a training pair in tokens, including its end symbol; longer pairs are
-        skipped and counted. fairseq has 1024 positions and reserves two of them.
-      cut_source: cut longer sources to max_length in training (and count them) instead of skipping the pair, as is
-        usual in summarisation; targets are never cut.
-      row_multiple: rows of training batches are a multiple of this, within the budget where it allows one.
-      length_multiple: lengths of training batches are raised to a multiple of this, not beyond what the model takes. A
-        TPU computes in tiles of 8 x 128 and fills what is missing; whether a multiple is faster was not measured.
+      max_length: maximum length of either side of a training pair in tokens, including the end symbol. Longer pairs
+        are skipped and counted. fairseq has 1024 positions and reserves two of them.
+      cut_source: truncate longer sources to max_length in training (and count them) instead of skipping the pair, as
+        is usual in summarisation. Targets are never truncated.
+      row_multiple: make the number of rows in a training batch a multiple of this, within the budget if it allows one.
+      length_multiple: round the lengths of training batches up to a multiple of this, up to the model's maximum. TPUs
+        compute in tiles of 8 x 128 and pad the rest; whether a multiple is faster was not measured.
     """
 
     tokens: int = 4000
@@ -110,8 +110,11 @@ class BatchConfig:
     def __post_init__(self) -> None:
         for name in ("row_multiple", "length_multiple"):
             value = getattr(self, name)
-            check(1 <= value <= 1024, f"{name} is {value}: use 1 (no rounding) to 1024, such as 8 or 128")
-        check(self.tokens >= 2, f"tokens is {self.tokens}: a batch holds a token and its end symbol; use 2 or more")
+            check(
+                1 <= value <= 1024,
+                f"{name} is {value}: use a number between 1 (no rounding) and 1024, such as 8 or 128",
+            )
+        check(self.tokens >= 2, f"tokens is {self.tokens}: a batch needs a token and an end symbol; use 2 or more")
         check(self.shapes >= 1, f"shapes is {self.shapes}: a batch needs a shape; use 1 or more")
         check(
             self.shapes <= 256, f"shapes is {self.shapes}: each is compiled once, which takes seconds; use 256 or less"
@@ -119,12 +122,12 @@ class BatchConfig:
         check(self.accumulate >= 1, f"accumulate is {self.accumulate}: an update needs a batch; use 1 or more")
         check(
             self.tokens * self.accumulate < 2**31,
-            f"tokens is {self.tokens} and accumulate {self.accumulate}: an update counts its tokens in 32 bits; "
-            f"their product is at most {2**31 - 1}",
+            f"tokens is {self.tokens} and accumulate is {self.accumulate}: an update counts its tokens in 32 bits; "
+            f"their product must be at most {2**31 - 1}",
         )
         check(
             self.max_length >= 2,
-            f"max_length is {self.max_length}: it counts a token and its end symbol; use 2 or more",
+            f"max_length is {self.max_length}: a sentence is at least a token and an end symbol; use 2 or more",
         )
 
 
@@ -133,26 +136,26 @@ class DataConfig:
     """A parallel corpus, its vocabularies and its batches.
 
     Attributes:
-      corpus: "files"; "cldr" (phrases made from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets). With
-        labels as the target side also "tsv" (DIR/{train,valid,test}.tsv, plain or with .gz: a label, TAB and a text on
-        each line) and "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
-      src: the source side: suffix of file names, CLDR locale, or name of a feature. Without it the corpus is the target
-        side alone, for a language model: sources are empty lines. "tsv" does not need it.
+      corpus: "files"; "cldr" (phrases generated from Unicode CLDR, needs no files); "tfds:NAME" (TensorFlow Datasets).
+        For labels as targets also "tsv" (DIR/{train,valid,test}.tsv, optionally .gz; each line is a label, a TAB and a
+        text) and "cldr_kinds" (phrases in the locale `src`; the label is the kind of phrase).
+      src: the source side: file name suffix, CLDR locale, or feature name. If empty, the corpus has only a target
+        side, for language models, and sources are empty lines. "tsv" does not need it.
       tgt: the target side, likewise.
-      dir: folder with {train,valid,test}.{src,tgt}, plain or with .gz, for splits not listed in `files`; also an
-        address in an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
-      files: files of each split, instead of `dir`; addresses too.
+      dir: folder with {train,valid,test}.{src,tgt}, optionally .gz, for splits not listed in `files`; or its address in
+        an object store (gs://BUCKET/NAME, s3://BUCKET/NAME).
+      files: files of each split, instead of `dir`; object store addresses are accepted too.
       cldr: sizes of the built-in corpus.
-      hold_out: share of train to hold out for validation if the corpus has no split "valid", the same lines for every
-        seed; copies of a held-out pair are left out of both. 0 trains without validation. None: the corpus must have
-        the split.
-      tfds_dir: folder of the data sets of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
+      hold_out: fraction of train to hold out for validation if the corpus has no "valid" split; the lines do not depend
+        on the seed, and copies of a held-out pair are dropped from both splits. 0 trains without validation. None: the
+        corpus must have the split.
+      tfds_dir: data folder of TensorFlow Datasets; empty: its default, ~/tensorflow_datasets.
       cache_dir: folder for the cache of tokenised text; empty: inside the workdir.
       vocabulary: how the vocabularies are learned.
-      subword_sampling: above 0, the training text is cut into sub-words anew in each epoch, at random (docs/data.md).
-        With bpe, the probability that a merge is left out, such as 0.1; with unigram, the power to which probabilities
-        are raised: the lower, the more random. 0: the best segmentation always.
-      batch: how batches are made.
+      subword_sampling: above 0, sample a new subword segmentation of the training text in each epoch (docs/data.md).
+        With bpe this is the probability of leaving out a merge, such as 0.1. With unigram it is the power to which
+        probabilities are raised; lower is more random. 0: always use the best segmentation.
+      batch: how batches are built.
     """
 
     corpus: str = "files"
@@ -176,26 +179,26 @@ class DataConfig:
             raise UserError(f"corpus is '{self.corpus}'{did_you_mean(kind, CORPORA)}")
         check(
             bool(name) == (kind == "tfds"),
-            f"corpus is '{self.corpus}': write 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
+            f"corpus is '{self.corpus}': use 'files', 'tsv', 'cldr', 'cldr_kinds', or 'tfds:NAME' with a name",
         )
         check(
             self.hold_out is None or 0 <= self.hold_out <= 0.5,
-            f"hold_out is {self.hold_out}: a share of train, from 0 (no validation) to 0.5",
+            f"hold_out is {self.hold_out}: expected a fraction of train between 0 (no validation) and 0.5",
         )
         check(
             0 <= self.subword_sampling <= 1,
-            f"subword_sampling is {self.subword_sampling}: from 0 (the best segmentation always) to 1",
+            f"subword_sampling is {self.subword_sampling}: use a number between 0 (always the best segmentation) and 1",
         )
         for side in SIDES[kind][-1:]:
-            check(getattr(self, side) != "", f"{side} is not given: name the {CORPORA[kind]}, as in {side}='de'")
+            check(getattr(self, side) != "", f"{side} is missing: set it to the {CORPORA[kind]}, as in {side}='de'")
         check(
             self.src != self.tgt or (kind == "files" and self.files != SplitFiles()) or len(SIDES[kind]) < 2,
-            f"src and tgt are both '{self.src}': the two sides need different names, or files of their own in 'files'",
+            f"src and tgt are both '{self.src}': give the two sides different names, or list their files in 'files'",
         )
 
     @property
     def labelled(self) -> bool:
-        """Whether the target side is labels."""
+        """Whether the targets are labels."""
         return "tgt" not in SIDES[self.corpus.partition(":")[0]]
 
     @property

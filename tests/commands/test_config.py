@@ -9,12 +9,12 @@ from tests.processes import called
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--config.seed=2"], "--config.seed: there is no configuration to put it in; give --config=NAME"),
+        (["--config.seed=2"], "--config.seed: there is no configuration to change; add --config=NAME"),
         (
             ["--config=cldr_en_de", "--source", "--config.seed=2"],
-            "--config.seed with --source: the file is printed as it is; leave one out",
+            "--config.seed with --source: the file is printed unchanged; remove one of them",
         ),
-        (["--config=cldr_en_de", "--devices=4"], "--devices=4 without --shardings: a configuration has no devices"),
+        (["--config=cldr_en_de", "--devices=4"], "--devices=4 without --shardings: it applies to --shardings only"),
     ],
 )
 def test_what_is_not_used_is_refused(arguments, sentence):

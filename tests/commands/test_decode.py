@@ -35,7 +35,7 @@ def test_flags_become_the_types_of_their_fields():
 
 def test_seeds_are_those_of_a_configuration():
     assert options("--sampling", f"--seed={2**32 - 1}").seed == 2**32 - 1
-    with pytest.raises(UserError, match=r"^--seed is 4294967296: use a whole number from"):
+    with pytest.raises(UserError, match=r"^--seed is 4294967296: expected an integer between"):
         options("--sampling", f"--seed={2**32}")
 
 
@@ -85,17 +85,17 @@ def test_an_override_of_the_search_is_the_flag():
             "^--beam_size is 5 and --config.search.beam_size is 7: both",
         ),
         (["--config.search.beam=7"], "^--config.search.beam: there is no field 'beam'; did you mean 'beam_size'"),
-        (["--config.search.beam_size=x"], "^--config.search.beam_size is 'x': expected a whole number$"),
+        (["--config.search.beam_size=x"], "^--config.search.beam_size is 'x': expected an integer$"),
         (
             ["--config.model.dropout=0"],
-            "^--config.model.dropout: decoding takes its configuration from --workdir; only",
+            "^--config.model.dropout: decoding uses the configuration in --workdir; only",
         ),
-        (["--beam_size=two"], "^--beam_size is 'two': expected a whole number$"),
+        (["--beam_size=two"], "^--beam_size is 'two': expected an integer$"),
         (["--stop=fairsq"], "^--stop is 'fairsq'; did you mean 'fairseq'"),
-        (["--split=dev"], "^--split is 'dev'; there are: test, train, valid$"),
+        (["--split=dev"], "^--split is 'dev'; available: test, train, valid$"),
         (["--resume=perhaps"], "^--resume is 'perhaps': expected True or False$"),
         (["--show=-1"], "^--show is -1: use 0 or more$"),
-        (["line"], "^line: arguments are written --name=value; see --help$"),
+        (["line"], "^line: expected arguments of the form --name=value; see --help$"),
     ],
     ids=str,
 )

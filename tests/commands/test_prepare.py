@@ -13,7 +13,7 @@ def test_a_training_finds_what_was_prepared(tmp_path, capsys):
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "learning the vocabularies from the training text"
     assert told[-2].startswith("batches: ")
-    assert told[-1] == "prepared: convs2s train with the same flags goes on from here"
+    assert told[-1] == "prepared: convs2s train with the same flags continues from here"
     assert [path.name for path in workdir.iterdir()] == ["cache"]
     kept = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.tokens")}
     train(tiny.config(training__max_steps=1), workdir)
@@ -34,7 +34,7 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     train(tiny.config(**values, training__max_steps=1), workdir)
     flags = [f"--config={tiny.config_file(tmp_path, **values, training__max_steps=1)}", f"--workdir={workdir}"]
     prepare.console(["convs2s prepare", *flags])
-    assert "goes on from here" in capsys.readouterr().err
+    assert "continues from here" in capsys.readouterr().err
     (text / "train.in").write_text("a b\nb b\n" * 20)
     with pytest.raises(SystemExit) as ended:
         prepare.console(["convs2s prepare", *flags])

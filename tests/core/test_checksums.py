@@ -41,7 +41,7 @@ def test_a_record_without_a_checksum_is_not_accepted():
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000], ids=lambda text: f"{text[:3]!r}")
 def test_what_is_no_json_is_damaged(text):
-    with pytest.raises(DamagedError, match="it is no JSON"):
+    with pytest.raises(DamagedError, match="it is not JSON"):
         parsed(text)
 
 

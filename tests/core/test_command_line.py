@@ -27,7 +27,7 @@ def test_a_value_may_hold_an_equals_sign_or_be_empty():
     "arguments", [["--config.seed"], ["--config.seed", "--workdir=x"], ["--config.=3"], ["--config."]]
 )
 def test_an_override_without_value_or_field_is_refused(arguments):
-    with pytest.raises(UserError, match=r"^--config\.(seed|=3|) has no value: write --config\.path\.to\.field=value$"):
+    with pytest.raises(UserError, match=r"^--config\.(seed|=3|) has no value: use --config\.path\.to\.field=value$"):
         split_overrides(arguments)
 
 
@@ -62,22 +62,22 @@ def test_the_config_json_of_a_run_is_a_configuration(tmp_path):
     for text in ("[1]", "{", ""):
         path.write_text(text)
         with pytest.raises(
-            UserError, match=r"config\.json is not the config\.json of a run: give one, or a Python file"
+            UserError, match=r"config\.json is not the config\.json of a run: use one, or a Python file"
         ):
             read_config(str(path), [])
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(
-        UserError, match=r"^--config=.*none\.py: there is no such file and no configuration of that name"
-    ):
+    with pytest.raises(UserError, match=r"^--config=.*none\.py: no such file and no configuration of that name exists"):
         read_config(str(tmp_path / "none.py"), [])
-    with pytest.raises(UserError, match="there is no such file"):
+    with pytest.raises(UserError, match="no such file and no configuration of that name exists"):
         read_config(str(tmp_path), [])
 
 
 def test_a_file_without_get_config_is_named(write):
-    with pytest.raises(UserError, match=r"my\.py defines no get_config\(\): a configuration file returns its values"):
+    with pytest.raises(
+        UserError, match=r"my\.py does not define get_config\(\): a configuration file must return its values"
+    ):
         read_config(write("config = {}\n"), [])
 
 
@@ -100,7 +100,7 @@ def test_a_mistake_inside_the_file_is_told_with_its_kind(text, message, write):
 
 
 def test_an_override_of_what_is_no_mapping_is_refused(write):
-    with pytest.raises(UserError, match=r"^config\.seed: config is 5, a value without fields"):
+    with pytest.raises(UserError, match=r"^config\.seed: config is 5, which has no fields"):
         read_config(write("def get_config():\n    return 5\n"), [("seed", "1")])
 
 

@@ -56,8 +56,8 @@ def test_records_are_taken_as_they_are():
     ("values", "message"),
     [
         ({"modle": {}}, r"^config\.modle: there is no field 'modle'; did you mean 'model'\?$"),
-        ({"model": {"xyz": 1}}, r"^config\.model\.xyz: there is no field 'xyz'; there are: decoder, dropout, dtype,"),
-        ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer has 'b1', a field of kind adam and"),
+        ({"model": {"xyz": 1}}, r"^config\.model\.xyz: there is no field 'xyz'; available: decoder, dropout, dtype,"),
+        ({"training": {"optimizer": {"b1": 0.9}}}, r"^config\.training\.optimizer sets 'b1', a field of kind adam and"),
         (
             {"training": {"optimizer": {"kind": "adma"}}},
             r"^config\.training\.optimizer\.kind is 'adma'; did you mean 'adam'\?$",
@@ -69,16 +69,16 @@ def test_records_are_taken_as_they_are():
         ),
         ({"training": {"optimizer": {"kind": "adam", "b1": 2}}}, r"^config\.training\.optimizer\.b1 is 2\.0: use 0 or"),
         ({"seed": -1}, r"^config\.seed is -1: use 0 or more$"),
-        ({"seed": "one"}, r"^config\.seed is 'one': expected a whole number$"),
-        ({"seed": 1.5}, r"^config\.seed is 1\.5: expected a whole number$"),
-        ({"seed": True}, r"^config\.seed is True: expected a whole number$"),
-        ({"seed": None}, r"^config\.seed is None: expected a whole number$"),
+        ({"seed": "one"}, r"^config\.seed is 'one': expected an integer$"),
+        ({"seed": 1.5}, r"^config\.seed is 1\.5: expected an integer$"),
+        ({"seed": True}, r"^config\.seed is True: expected an integer$"),
+        ({"seed": None}, r"^config\.seed is None: expected an integer$"),
         ({"model": {"dropout": "high"}}, r"^config\.model\.dropout is 'high': expected a number$"),
         ({"model": {"dropout": False}}, r"^config\.model\.dropout is False: expected a number$"),
-        ({"model": {"dtype": 32}}, r"^config\.model\.dtype is 32; there are: bfloat16, float32$"),
+        ({"model": {"dtype": 32}}, r"^config\.model\.dtype is 32; available: bfloat16, float32$"),
         ({"training": 5}, r"^config\.training is 5: expected fields \(optimizer, schedule,"),
         ({"model": 5}, r"^config\.model is 5: expected fields, with 'kind' one of encoder_decoder, classifier$"),
-        ({"training": {"max_steps": "all"}}, r"^config\.training\.max_steps is 'all': expected a whole number$"),
+        ({"training": {"max_steps": "all"}}, r"^config\.training\.max_steps is 'all': expected an integer$"),
         ({"training": {"max_steps": 0}}, r"^config\.training\.max_steps is 0: use 1 or more$"),
         ({"training": {"validate_bleu": 1}}, r"^config\.training\.validate_bleu is 1: expected True or False$"),
         (
@@ -114,19 +114,19 @@ def test_an_override_chooses_the_kind_of_a_record():
             CONV,
             "encoder.kind",
             "recurrent",
-            r"^config\.model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number",
+            r"^config\.model\.encoder\.layers is \[\(8, 3\)\]: expected an integer",
         ),
         (
             CONV,
             "encoder.units",
             "8",
-            r"^config\.model\.encoder has 'units', a field of kind recurrent, .*; there are: c",
+            r"^config\.model\.encoder sets 'units', a field of kind recurrent, .*; available: c",
         ),
         (
             CONV,
             "encoder.kind",
             "none",
-            r" has 'layers', a field of kind conv and .*, and its kind is none: leave it out",
+            r" sets 'layers', a field of kind conv and .*, but its kind is none: remove it",
         ),
         (
             {},
@@ -147,13 +147,13 @@ def test_a_change_of_the_kind_alone_is_refused_with_a_way_that_works():
     with pytest.raises(UserError) as refused:
         build(Config, override(values, "training.schedule.kind", "plateau"))
     assert str(refused.value) == (
-        "config.training.schedule has 'rates', a field of kind fixed, and its kind is plateau: leave it out, or, to "
-        "change the kind, give the whole record, as --config.training.schedule=\"{'kind': 'plateau'}\"; did you mean "
+        "config.training.schedule sets 'rates', a field of kind fixed, but its kind is plateau: remove it, or, to "
+        "change the kind, set the whole record, as --config.training.schedule=\"{'kind': 'plateau'}\"; did you mean "
         "'rate'?"
     )
     [(path, text)] = split_overrides([shlex.split(str(refused.value).split(", as ")[1].split(";")[0])[0]])[1]
     assert build(Config, override(values, path, text)).training.schedule == PlateauConfig()
-    with pytest.raises(UserError, match=r"give the whole record; there are: "):
+    with pytest.raises(UserError, match=r"set the whole record; available: "):
         ModelConfig(encoder={"kind": "none", "units": 3})
 
 
@@ -167,7 +167,7 @@ def test_a_search_for_coverage_needs_an_attention():
 
 
 def test_a_field_without_default_must_be_given():
-    with pytest.raises(UserError, match=r"^config: data must be given$"):
+    with pytest.raises(UserError, match=r"^config: data must be set$"):
         build(Config, {})
 
 
@@ -219,10 +219,10 @@ def test_a_number_that_was_written_is_a_plain_number():
     ("values", "message"),
     [
         ({"size": 1, "pair": [1]}, r"^config\.pair is \[1\]: expected 2 values$"),
-        ({"size": 1, "pair": [1, None]}, r"^config\.pair\[1\] is None: expected a text$"),
+        ({"size": 1, "pair": [1, None]}, r"^config\.pair\[1\] is None: expected a string$"),
         ({"size": 1, "level": True}, r"^config\.level is True"),
-        ({"size": 1, "bound": "x"}, r"^config\.bound is 'x': expected a whole number$"),
-        ({"name": "x"}, r"^config: size must be given$"),
+        ({"size": 1, "bound": "x"}, r"^config\.bound is 'x': expected an integer$"),
+        ({"name": "x"}, r"^config: size must be set$"),
         ({"size": 0}, r"^config\.size is 0: use more$"),
     ],
 )
@@ -249,9 +249,9 @@ def test_a_record_made_in_python_reads_its_values_as_a_file_does():
         (
             lambda: ConvEncoderConfig(layers=[(8, "3")]),
             UserError,
-            r"^layers\[0\]\.width is '3': expected a whole number$",
+            r"^layers\[0\]\.width is '3': expected an integer$",
         ),
-        (lambda: ModelConfig(encoder={"layers": [(8,)]}), UserError, r"^encoder\.layers\[0\]: width must be given$"),
+        (lambda: ModelConfig(encoder={"layers": [(8,)]}), UserError, r"^encoder\.layers\[0\]: width must be set$"),
         (lambda: ModelConfig(encoder={"layers": [(8, 0)]}), UserError, r"^encoder\.layers\[0\]\.width is 0: "),
         (lambda: ConvEncoderConfig(layer=3), TypeError, "unexpected keyword argument 'layer'"),
         (lambda: ConvLayer(1, 2, 3, 4), TypeError, "positional arguments"),

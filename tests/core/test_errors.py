@@ -25,4 +25,4 @@ def test_a_message_is_one_line_without_control_characters():
 
 
 def test_a_long_name_is_compared_by_its_beginning():
-    assert did_you_mean("x" * 10**7, ["dropout"]) == "; there are: dropout"
+    assert did_you_mean("x" * 10**7, ["dropout"]) == "; available: dropout"

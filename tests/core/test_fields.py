@@ -74,13 +74,13 @@ class Two:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (int, "whole number"),
+        (int, "integer"),
         (float | None, "number or None"),
         (Literal["a", "b"], "one of a, b"),
         (Literal["a", "b"] | None, "one of a, b or None"),
         (tuple[float, ...], "list of numbers"),
-        (tuple[int, str], "list of 2: whole number, text"),
-        (tuple[tuple[str, str], ...], "list of items, each a list of 2 texts"),
+        (tuple[int, str], "list of 2: integer, string"),
+        (tuple[tuple[str, str], ...], "list of items, each a list of 2 strings"),
         (tuple[Two, ...], "list of items, each a record (kind, size)"),
         (One | Two, "one of the kinds one, two"),
     ],

@@ -167,21 +167,21 @@ def make_sparse(path):
 
 ODD = {
     "missing": (str, "cannot be read: No such file or directory; restore it"),
-    "folder": (lambda path: path.mkdir(), "cannot be read: it is a folder, and a file belongs there; restore it"),
+    "folder": (lambda path: path.mkdir(), "cannot be read: it is a folder, not a file; restore it"),
     "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links; restore it"),
-    "pipe": (make_fifo, "cannot be read: it is a device or a pipe, and a file belongs there; restore it"),
+    "pipe": (make_fifo, "cannot be read: it is a device or a pipe, not a file; restore it"),
     "zeros": (
         lambda path: path.symlink_to("/dev/zero"),
-        "cannot be read: it is a device or a pipe, and a file belongs there; restore it",
+        "cannot be read: it is a device or a pipe, not a file; restore it",
     ),
     "full": (
         lambda path: path.symlink_to("/dev/full"),
-        "cannot be read: it is a device or a pipe, and a file belongs there; restore it",
+        "cannot be read: it is a device or a pipe, not a file; restore it",
     ),
     "memory": (lambda path: path.symlink_to("/proc/self/mem"), "cannot be read: Input/output error; restore it"),
     "4 terabytes": (
         make_sparse,
-        "cannot be read: it has more than 268,435,456 bytes, which no such file has; restore it",
+        "cannot be read: it has more than 268,435,456 bytes, too many for such a file; restore it",
     ),
     "latin-1": (lambda path: path.write_bytes(b"a\ngr\xfcn"), r", line 2: byte 0xfc is not UTF-8; restore it"),
     "utf-16": (lambda path: path.write_bytes("{}".encode("utf-16")), ", line 1: byte 0xff is not UTF-8; restore it"),
@@ -193,8 +193,8 @@ ODD = {
         lambda path: path.write_text('{"a": '),
         "is not JSON (Expecting value: line 1 column 7 (char 6)); restore it",
     ),
-    "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (its lists are nested too deeply); restore it"),
-    "records": (lambda path: path.write_text('{"a":' * 10**6), "is not JSON (its lists are nested too deeply); rest"),
+    "lists": (lambda path: path.write_text("[" * 10**6), "is not JSON (it is nested too deeply); restore it"),
+    "records": (lambda path: path.write_text('{"a":' * 10**6), "is not JSON (it is nested too deeply); rest"),
     "digits": (lambda path: path.write_text("1" * 5000), "is not JSON (Exceeds the limit (4300 digits) for integer"),
 }
 

@@ -21,8 +21,8 @@ def of_program(error):
     return action
 
 
-NO_MEMORY = "there is not enough memory: buy some"
-NO_FILE = "x cannot be used: File name too long; give another file or folder"
+NO_MEMORY = "out of memory: buy some"
+NO_FILE = "x cannot be used: File name too long; choose another file or folder"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ NO_FILE = "x cannot be used: File name too long; give another file or folder"
         (OSError(errno.ENAMETOOLONG, "File name too long", b"x"), NO_FILE),
         (
             OSError(errno.ENOSPC, "No space left", "x"),
-            "[Errno 28] No space left: 'x': make room and run the same command again",
+            "[Errno 28] No space left: 'x': free disk space and run the same command again",
         ),
         (MemoryError(), NO_MEMORY),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes"), NO_MEMORY),

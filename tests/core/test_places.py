@@ -50,7 +50,7 @@ def test_no_flag_takes_an_address_that_is_not_supported(name, flag, before, tmp_
     arguments = [name, f"--{flag}={before}ftp://host/a"]
     found = called(lambda given: command_line.run(ALL[name], arguments=given), *arguments)
     assert found.returncode == 2
-    assert f"--{flag} is ftp://host/a: ftp:// is not supported here; give a path" in found.stderr
+    assert f"--{flag} is ftp://host/a: ftp:// is not supported here; use a path" in found.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -75,7 +75,7 @@ def test_no_field_takes_an_address_that_is_not_supported(field, values):
 
 @pytest.mark.parametrize("place", ["gs://", "gs:///a", "GS://a/b", "s3:///"])
 def test_an_address_in_a_store_has_a_bucket(place):
-    with pytest.raises(UserError, match=r"^--workdir is \S+: write (gs|s3)://BUCKET/NAME$"):
+    with pytest.raises(UserError, match=r"^--workdir is \S+: use (gs|s3)://BUCKET/NAME$"):
         check_place("--workdir", place, stores=True)
 
 
@@ -92,5 +92,5 @@ def test_a_workdir_that_no_command_could_name_is_not_made(command, arguments, fl
     monkeypatch.chdir(tmp_path)
     result = called(lambda given: command.console(["p", *given]), *arguments)
     assert result.returncode == 2
-    assert f"p: {flag} has a comma, at which decoding and other commands split several workdirs" in result.stderr
+    assert f"p: {flag} contains a comma, at which decoding and other commands split lists of workdirs" in result.stderr
     assert not any(tmp_path.iterdir())

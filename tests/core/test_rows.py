@@ -23,7 +23,7 @@ def test_rows_hold_sequences_then_an_end_symbol_then_padding():
 @pytest.mark.parametrize("sequences", [[[4, 5, 6]], [[], [4]]])
 def test_what_does_not_fit_is_refused(sequences):
     with pytest.raises(
-        ValueError, match=r"sequence . takes . columns: it does not fit into an array of shape \(1, 3\)"
+        ValueError, match=r"sequence . needs . columns: it does not fit into an array of shape \(1, 3\)"
     ):
         pad_rows(sequences, (1, 3))
 

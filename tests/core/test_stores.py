@@ -41,7 +41,7 @@ def test_a_listing_holds_nothing_that_was_not_asked_for(bucket, monkeypatch):  #
 
 
 def test_an_address_without_a_bucket_is_refused(bucket):  # noqa: F811
-    with pytest.raises(UserError, match=r"^gs:/// names no bucket: write gs://BUCKET/NAME$"):
+    with pytest.raises(UserError, match=r"^gs:/// has no bucket: use gs://BUCKET/NAME$"):
         stores.read("gs:///")
 
 

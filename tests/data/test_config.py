@@ -10,22 +10,28 @@ from convs2s_jax.data.config import BatchConfig, DataConfig, SplitFiles, Vocabul
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tgt": ""}, "data.tgt is not given: name the suffix of its files"),
-        ({"corpus": "cldr", "tgt": ""}, "data.tgt is not given: name the locale"),
-        ({"tgt": "de"}, "data.src and tgt are both 'de': the two sides need different names"),
+        ({"tgt": ""}, "data.tgt is missing: set it to the suffix of its files"),
+        ({"corpus": "cldr", "tgt": ""}, "data.tgt is missing: set it to the locale"),
+        ({"tgt": "de"}, "data.src and tgt are both 'de': give the two sides different names"),
         ({"corpus": "file"}, "data.corpus is 'file'; did you mean 'files'"),
-        ({"corpus": "tfds"}, "data.corpus is 'tfds': write .* 'tfds:NAME' with a name"),
-        ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': write 'files', 'tsv', 'cldr'"),
+        ({"corpus": "tfds"}, "data.corpus is 'tfds': use .* 'tfds:NAME' with a name"),
+        ({"corpus": "cldr:en"}, "data.corpus is 'cldr:en': use 'files', 'tsv', 'cldr'"),
         ({"vocabulary": {"src_size": 4}}, "data.vocabulary.src_size is 4: four entries are special .* 5 or more"),
         ({"vocabulary": {"tgt_size": 0}}, "data.vocabulary.tgt_size is 0: four entries are special"),
         (
             {"vocabulary": {"src_size": 2**31}},
-            "data.vocabulary.src_size is 2147483648: use a whole number from .* to 2147483647",
+            "data.vocabulary.src_size is 2147483648: expected an integer between .* and 2147483647",
         ),
-        ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* at least 1 line"),
+        ({"vocabulary": {"sample": 0}}, "data.vocabulary.sample is 0: .* requires a line; use 1 or more"),
         ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count is 0: .* use 1 or more"),
-        ({"vocabulary": {"character_coverage": 1.5}}, "data.vocabulary.character_coverage is 1.5: .* from 0.98 to 1"),
-        ({"vocabulary": {"character_coverage": 0.97}}, "data.vocabulary.character_coverage is 0.97: .* from 0.98 to 1"),
+        (
+            {"vocabulary": {"character_coverage": 1.5}},
+            "data.vocabulary.character_coverage is 1.5: .* between 0.98 and 1",
+        ),
+        (
+            {"vocabulary": {"character_coverage": 0.97}},
+            "data.vocabulary.character_coverage is 0.97: .* between 0.98 and 1",
+        ),
         ({"vocabulary": {"normalization": "nfk"}}, "data.vocabulary.normalization is 'nfk'; did you mean 'nfkc'"),
         ({"vocabulary": {"kind": "bqe"}}, "data.vocabulary.kind is 'bqe'; did you mean 'bpe'"),
         ({"batch": {"tokens": 1}}, "data.batch.tokens is 1: .* use 2 or more"),
@@ -70,5 +76,5 @@ def test_an_update_whose_tokens_do_not_fit_into_their_count_is_refused():
     BatchConfig(tokens=2**31 - 1)
     BatchConfig(tokens=2**25, accumulate=2**5)
     for tokens, accumulate in ((2**31 - 1, 2), (2**25, 2**6)):
-        with pytest.raises(UserError, match=rf"^tokens is {tokens} and accumulate {accumulate}: .* 2147483647$"):
+        with pytest.raises(UserError, match=rf"^tokens is {tokens} and accumulate is {accumulate}: .* 2147483647$"):
             BatchConfig(tokens=tokens, accumulate=accumulate)

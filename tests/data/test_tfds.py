@@ -129,7 +129,7 @@ def test_missing_split_is_refused_unless_optional(folder):
 
 
 def test_missing_feature_names_those_present(folder):
-    with pytest.raises(UserError, match="'tfds:phrases' has no feature 'fr'; there are: de, en, number, raw"):
+    with pytest.raises(UserError, match="'tfds:phrases' has no feature 'fr'; available: de, en, number, raw"):
         parallel_text.read(config(folder, src="fr"), "train")
 
 

@@ -379,7 +379,7 @@ def test_the_end_of_the_output_chooses_the_kind_of_export(capsys, tmp_path):
         (["--output=a.pt"], "export needs --workdir, --output"),
         (["--output=a"], "--workdir is missing: export"),
         (["--output=a.pt", "--checkpoint=8"], "--checkpoint is a flag of the other kind of export"),
-        (["--output=a.pt", "--beam_size", "8"], "means fairseq): leave it out"),
+        (["--output=a.pt", "--beam_size", "8"], "means fairseq): remove it"),
         (["--output=a", "--step=8"], "means fairseq): use --checkpoint"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -133,7 +133,7 @@ def test_a_missing_package_is_named(name, extra, monkeypatch):
 def test_an_unknown_tokeniser_is_refused():
     with pytest.raises(UserError, match=r"^bleu_tokenize is 'int'; did you mean 'intl'\?$"):
         score(REFERENCES, REFERENCES, bleu_tokenize="int")
-    with pytest.raises(UserError, match=r"^bleu_tokenize is 'moses'; there are: 13a, char, intl, ja-mecab, .*, zh$"):
+    with pytest.raises(UserError, match=r"^bleu_tokenize is 'moses'; available: 13a, char, intl, ja-mecab, .*, zh$"):
         score(REFERENCES, REFERENCES, bleu_tokenize="moses")
 
 

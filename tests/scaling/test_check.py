@@ -113,11 +113,11 @@ def test_medians_spreads_and_errors_are_those_of_the_values():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plam"], "the action is 'plam'; did you mean 'plan'?"),
-        (["check", "--config=x", "--steps=1"], "--steps=1: the spread of one update is not known"),
+        (["plam"], "unknown action 'plam'; did you mean 'plan'?"),
+        (["check", "--config=x", "--steps=1"], "--steps=1: one update has no spread"),
         (["plan", "--config=cldr_en_de"], "--topology is missing"),
         (["plan", "--topology=v5e:4x4"], "--config is missing"),
-        (["sweep", "--config=cldr_en_de", "--output=x", "--topologies=cpu:1"], "give the size of a batch"),
+        (["sweep", "--config=cldr_en_de", "--output=x", "--topologies=cpu:1"], "set the size of a batch"),
         (["doctor", "--config.seed=3"], "--config.* without --config"),
     ],
 )

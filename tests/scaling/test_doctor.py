@@ -132,7 +132,7 @@ def test_missing_data_ends_with_status_2(tmp_path):
     assert found.returncode == 2
     missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': there is no such"
     assert f"WRONG: {missing}" in found.stdout
-    assert f"1 finding(s): {missing}" in found.stderr
+    assert f"1 problem(s) found: {missing}" in found.stderr
 
 
 def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):

@@ -205,7 +205,7 @@ def test_shapes_that_come_out_equal_are_planned_once():
 @pytest.mark.parametrize(
     ("lengths", "tokens", "each", "vocabulary", "message"),
     [
-        (("8x",), None, None, None, "--lengths has '8x': write a number of tokens, or sources x targets as in 24x32"),
+        (("8x",), None, None, None, "--lengths contains '8x': use a number of tokens, or SOURCExTARGET as in 24x32"),
         ((), None, None, None, "--lengths is empty"),
         (("8",), 9, 9, None, "--tokens with --tokens_per_chip"),
         (("8",), 1, None, None, "--tokens=1: use 2 or more"),
@@ -250,9 +250,9 @@ def test_vocabularies_have_the_sizes_that_a_run_of_the_configuration_has():
     }
     assert vocabularies(build(Config, classifier)) == {"source": 99, "target": 4 + 2}
     assert sizes_of(build(Config, classifier), 50, 18) == {"source": 50, "target": 4 + 18}
-    with pytest.raises(UserError, match="--labels is missing: only the training text of a classifier tells how many"):
+    with pytest.raises(UserError, match="--labels is missing: the number of a classifier's labels is known only from"):
         sizes_of(build(Config, classifier), None, None)
-    with pytest.raises(UserError, match="--labels=3: the model is no classifier; leave it out"):
+    with pytest.raises(UserError, match="--labels=3: the model is not a classifier; remove it"):
         sizes_of(tiny.config(), None, 3)
 
 

@@ -63,12 +63,12 @@ def test_a_mesh_that_does_not_fit_one_topology_is_a_row_with_the_reason(mesh, re
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"ways": ("jot",)}, "--ways has 'jot'; did you mean 'jit'"),
+        ({"ways": ("jot",)}, "--ways contains 'jot'; did you mean 'jit'"),
         ({"ways": ()}, "--ways is missing"),
         ({"meshes": ()}, "--meshes is missing"),
         ({"slices": ()}, "--slices is missing"),
-        ({"slices": (1, 0)}, "--slices has 0: use 1 or more"),
-        ({"vocabulary": 2**31}, "--vocabulary=2147483648: use 5 or more and less"),
+        ({"slices": (1, 0)}, "--slices contains 0: use 1 or more"),
+        ({"vocabulary": 2**31}, "--vocabulary=2147483648: use at least 5 and less"),
         ({"labels": 1}, "--labels=1: use 2 or more"),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_the_cases_give_is_refused_on_the_command_line(field, tmp_path, cap
         scale.console(["convs2s scale", "sweep", *given, "--topologies=cpu:1", f"--config.{field}"])
     assert ended.value.code == 2
     flag = "--ways" if field.startswith("parallel") else "--meshes"
-    assert f"--config.{field}: a sweep takes this from {flag}; give that instead" in capsys.readouterr().err
+    assert f"--config.{field}: a sweep sets this with {flag}; use that flag instead" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

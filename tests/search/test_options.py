@@ -181,7 +181,7 @@ def test_memory_stays_with_its_sentence_when_others_leave():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"length_penalty_kind": "log"}, "length_penalty_kind is 'log'; there are: gnmt, power"),
+        ({"length_penalty_kind": "log"}, "length_penalty_kind is 'log'; available: gnmt, power"),
         ({"coverage_penalty": -1.0}, "coverage_penalty is -1.0: .* 0"),
         ({"no_repeat_ngram": -2}, "no_repeat_ngram is -2: .* 0"),
         ({"top_k": -1, "sampling": True}, "top_k is -1: .* 0"),

@@ -198,7 +198,7 @@ def test_the_table_says_what_a_device_holds():
     text = table_of(cfg, 8)
     assert "8 devices as data 2, fsdp 2, tensor 2; jit" in text
     assert "encoder/blocks/0-2/conv/w/v" in text
-    assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} on a device of" in text
+    assert f"{sharding_table.size_text(sum(row.bytes_here for row in table))} per device of" in text
     one_line = sharding_table.summary(table)
     assert "; conv/w [-, fsdp, tensor]: 6; " in one_line
     assert "mesh.rules[0] [-, tensor+fsdp]: 1; " in one_line

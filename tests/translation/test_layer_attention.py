@@ -111,7 +111,7 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
     done = drawing(f"--workdir={trained}", f"--output={tmp_path}/new/out", "--formats=svg", text="Norway\n\n5 km\n")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["0001.svg", "0003.svg"]
-    assert "standard input, line 2 is empty: it has no picture" in done.stderr
+    assert "standard input, line 2 is empty: no picture is drawn" in done.stderr
     assert done.stdout == f"written: 2 pictures as svg in {tmp_path}/new/out\n"
 
 
@@ -123,11 +123,11 @@ def test_the_command_draws_a_picture_for_each_line(trained, tmp_path):
         (["--workdir={tmp}/no", "--output={tmp}/out"], "a\n", "there is no such folder"),
         (["--workdir={run}", "--output={tmp}/out"], "\n \n", "standard input has no line with text"),
         (["--workdir={run}", "--output={tmp}/file"], "a\n", "--output={tmp}/file cannot be written: File exists"),
-        (["--workdir={run}", "--output={tmp}/out", "--formats=png,jpg"], "a\n", "--formats=jpg: use some of png, svg"),
+        (["--workdir={run}", "--output={tmp}/out", "--formats=png,jpg"], "a\n", "--formats=jpg: choose from png, svg"),
         (
             ["--workdir={run}", "--output={tmp}/out", "--config.modle.x=1"],
             "a\n",
-            "--config.modle.x: a picture takes its configuration from --workdir; leave it out",
+            "--config.modle.x: a picture uses the configuration in --workdir; remove this flag",
         ),
         (["--workdir={run}", "--output={tmp}/out", "--layers=2"], "a\n", "--layers=2: there is no such attention; use"),
         (["--workdir={run}", "--output={tmp}/out", "--targets={tmp}/file"], "a\nb\n", "{tmp}/file 1: each line needs"),

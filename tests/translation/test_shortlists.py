@@ -31,7 +31,7 @@ def file(trained, tmp_path_factory):
     result = made_by(f"--workdir={trained}", "--words=3", "--frequent=5", f"--output={path}")
     assert result.returncode == 0, result.stderr
     assert "learning the likely words from 300 sentence pairs" in result.stderr
-    assert re.search(r"few: \d\.\d target words for each source word, and 5 for every sentence", result.stderr)
+    assert re.search(r"few: \d\.\d target words per source word, and 5 for every sentence", result.stderr)
     return path
 
 
@@ -126,7 +126,7 @@ def test_files_that_do_not_fit_are_refused_with_one_sentence(trained, file, tmp_
             ["--workdir=no", "--config.data.dir=x", "--config.data.src=x"],
             "--config.data.src: a shortlist takes its con",
         ),
-        (["--workdir=no", "--config.seed=2"], "--config.seed: a shortlist takes its configuration from --workdir"),
+        (["--workdir=no", "--config.seed=2"], "--config.seed: a shortlist uses the configuration in --workdir"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -250,7 +250,7 @@ def test_arguments_beside_the_arrays_are_bounded(tmp_path):
             files.read(path)
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(UserError, match=r"config.json .*is a folder, and a file belongs there"):
+    with pytest.raises(UserError, match=r"config.json .*is a folder, not a file"):
         files.read(path)
 
 

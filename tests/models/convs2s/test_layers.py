@@ -64,8 +64,8 @@ def test_add_residual_halves_the_variance_of_the_sum():
         ([(8, 3, -1)], r"^model\.encoder\.layers\[0\]\.skip is -1: .*use 0 for none"),
         ([(8, 3), (8, 3, 3)], r"^model\.encoder\.layers\[1\]\.skip is 3: only 2 earlier outputs .*use at most 2"),
         ([(8, 3, 1, 1)], r"^model\.encoder\.layers\[0\] is \(8, 3, 1, 1\): at most 3 values \(channels, width, skip\)"),
-        ([(8,)], r"^model\.encoder\.layers\[0\]: width must be given"),
-        ([(8, "3")], r"^model\.encoder\.layers\[0\]\.width is '3': expected a whole number"),
+        ([(8,)], r"^model\.encoder\.layers\[0\]: width must be set"),
+        ([(8, "3")], r"^model\.encoder\.layers\[0\]\.width is '3': expected an integer"),
         ("[(8, 3)] * 2", r"^model\.encoder\.layers is '\[\(8, 3\)\] \* 2': expected a list"),
     ],
 )

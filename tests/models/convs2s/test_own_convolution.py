@@ -131,10 +131,13 @@ class BareConfig:
     ("config", "message"),
     [
         (BareConfig, "^BareConfig has no dilation, at, check_inputs, heads_of: let it inherit `EveryLayerAlike`$"),
-        (TakenConfig, "^kind 'dense' is taken by DenseConfig; there are dense, separable, lightweight, dynamic$"),
+        (
+            TakenConfig,
+            r"^kind 'dense' is already used by DenseConfig; choose .*: dense, separable, lightweight, dynamic\)$",
+        ),
         (
             NoRecord,
-            r"NoRecord'> is no config of a kind: use `record` and .* kind: Literal\['x'\] = 'x'$",
+            r"NoRecord'> is not a config of a kind: use `record` and .* kind: Literal\['x'\] = 'x'$",
         ),
     ],
 )
@@ -151,5 +154,5 @@ def test_a_cell_that_runs_again_takes_the_place_of_its_kind_and_the_same_class_d
     assert CONVOLUTIONS["low_rank"].convolve is again.convolve
     assert isinstance(convs2s.ConvEncoderConfig(convolution={"kind": "low_rank"}).convolution, again.LowRankConfig)
     # compiled programs know a kind by its class
-    with pytest.raises(ValueError, match=r"^kind 'low_rank' is taken by LowRankConfig"):
+    with pytest.raises(ValueError, match=r"^kind 'low_rank' is already used by LowRankConfig"):
         register_convolution(again.LowRankConfig, init=module.init, convolve=module.convolve)

@@ -188,7 +188,7 @@ def test_what_dropout_takes_between_layers_is_all_that_the_upper_ones_read_of_th
         ({"out_dim": 0}, r"^model\.decoder\.out_dim is 0: use 1 or more"),
         (
             {"attention": "bahdanau"},
-            r"^model\.decoder\.attention is 'bahdanau'; there are: additive, dot, general, none",
+            r"^model\.decoder\.attention is 'bahdanau'; available: additive, dot, general, none",
         ),
         ({"wiring": "feed"}, r"^model\.decoder\.wiring is 'feed'; did you mean 'feeding'\?"),
         (

@@ -136,10 +136,10 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
             {"layers": 3, "bidirectional": 2, "residual": 2},
             r"and in layer 3 their sizes differ; use None, or set bidirectional to 3 or at most 0$",
         ),
-        ({"layers": [(8, 3)]}, r"^model\.encoder\.layers is \[\(8, 3\)\]: expected a whole number"),
+        ({"layers": [(8, 3)]}, r"^model\.encoder\.layers is \[\(8, 3\)\]: expected an integer"),
         (
             {"positions": True},
-            r"^model\.encoder has 'positions', a field of kind conv.*, and its kind is recurrent: .*; there are: bid",
+            r"^model\.encoder sets 'positions', a field of kind conv.*, but its kind is recurrent: .*; available: bid",
         ),
     ],
 )

@@ -169,7 +169,9 @@ def test_what_to_do_without_validation_lines_is_said(folder):
     (folder / "vaild.in").write_text("w1\n")
     with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; data.hold_out"):
         parallel_text.read(config(folder), "valid")
-    with pytest.raises(UserError, match=r"^data.hold_out is 0.9: a share of train, from 0 \(no validation\) to 0.5$"):
+    with pytest.raises(
+        UserError, match=r"^data.hold_out is 0.9: expected a fraction of train between 0 \(no validation\) and 0.5$"
+    ):
         build(DataConfig, {"src": "a", "tgt": "b", "hold_out": 0.9}, "data")
 
 
@@ -378,7 +380,9 @@ def test_what_rounding_costs_is_told(folder, tmp_path, multiples):
 
 @pytest.mark.parametrize("name", ["row_multiple", "length_multiple"])
 def test_a_multiple_that_is_none_is_refused(name):
-    with pytest.raises(UserError, match=rf"{name} is 0: use 1 \(no rounding\) to 1024, such as 8 or 128$"):
+    with pytest.raises(
+        UserError, match=rf"{name} is 0: use a number between 1 \(no rounding\) and 1024, such as 8 or 128$"
+    ):
         tiny.config(**{f"data__batch__{name}": 0})
 
 

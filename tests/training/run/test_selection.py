@@ -195,7 +195,7 @@ def test_a_run_that_scores_otherwise_than_before_says_so(tmp_path, capsys):
         ),
         (
             {"best_metric": "exact_match", "validate_bleu": True, "metrics": ("rouge",)},
-            "which validations of this run do not measure; there are: loss, rouge1, rouge2, rougel",
+            "which validations of this run do not measure; available: loss, rouge1, rouge2, rougel",
         ),
         ({"patience": 0}, "patience is 0: use 1 or more"),
     ],
@@ -211,7 +211,7 @@ def test_a_classifier_is_chosen_by_its_labels_scores():
     given = {"model": model, "data": data}
     cfg = tiny.build(tiny.Config, {**given, "training": {"best_metric": "macro_f1"}})
     assert cfg.training.best_metric == "macro_f1"
-    with pytest.raises(UserError, match="do not measure; there are: accuracy, loss, macro_f1"):
+    with pytest.raises(UserError, match="do not measure; available: accuracy, loss, macro_f1"):
         tiny.build(tiny.Config, {**given, "training": {"best_metric": "bleu"}})
 
 

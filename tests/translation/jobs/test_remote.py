@@ -133,7 +133,7 @@ def test_the_output_is_not_the_input(bucket):  # noqa: F811
 
 @pytest.mark.parametrize("output", ["gs://bucket", "gs://bucket/folder/"])
 def test_an_output_without_a_name_is_refused(bucket, output):  # noqa: F811
-    with pytest.raises(UserError, match=r"^--output=gs://.* names no object: write gs://BUCKET/NAME$"):
+    with pytest.raises(UserError, match=r"^--output=gs://.* has no object name: use gs://BUCKET/NAME$"):
         decoded(output=output, workdir=("nowhere",), input="-")
 
 

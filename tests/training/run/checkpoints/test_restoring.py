@@ -143,7 +143,7 @@ def test_a_best_checkpoint_whose_loss_cannot_be_read_is_named_and_kept(folder):
 def test_a_position_that_is_nested_too_deeply_to_be_read_is_damaged(folder):
     (folder / "20" / "position" / "metadata").write_text("[" * 100_000)
     validations, unreadable = checkpoint.validations_of({20: folder / "20", 30: folder / "30"})
-    assert (list(validations), unreadable) == ([30], {20: "it is no JSON"})
+    assert (list(validations), unreadable) == ([30], {20: "it is not JSON"})
 
 
 def of_an_earlier_version(folder):
