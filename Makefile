@@ -1,4 +1,4 @@
-# make demo | make test: each works on a fresh machine and installs nothing twice.
+# make demo | make test: each works on a fresh machine and installs everything only once.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,16 +8,16 @@ WITH_TORCH := $(VENV)/.installed-torch
 FOR_DRILLS := $(VENV)/.installed-drills
 FOR_DOCS := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# The newest pip: that of Python 3.11 takes twice as long to choose versions.
+# Use the newest pip, because that of Python 3.11 takes twice as long to resolve versions.
 MADE = $(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear --upgrade-deps $(VENV)
-# Python compiles what it imports; to compile all that is installed takes half of an installation.
+# Python compiles modules on import. Compiling everything up front would take half of the installation time.
 INSTALL := $(PIP) install --quiet --no-compile
-# Where this is set, each of the hundreds of processes of the tests compiles all that it imports: 4 s in place of 1.
+# If this is set, each of the tests' hundreds of processes compiles all its imports, which takes 4 s instead of 1 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: browser demo docs links test drills lint types floors install clean
 
-# Installed again only when what is to be installed has changed. The demo needs nothing that only tests need.
+# Reinstall only when the requirements have changed. The demo does not install test dependencies.
 $(INSTALLED): setup.cfg setup.py pyproject.toml
 	$(MADE)
 	$(INSTALL) -e .
@@ -56,29 +56,29 @@ types: $(FOR_TESTS)
 floors: $(FOR_TESTS)
 	$(BIN)/lint-imports
 
-# Types are checked while PyTorch is installed: each takes one core.
+# Check types while installing PyTorch; each uses one core.
 test: lint floors
 	$(MAKE) --no-print-directory -j 2 types $(WITH_TORCH)
 	$(BIN)/python -m pytest -m "not drill" -n 2 --dist worksteal --durations=25
 
-# Rehearsals that take long: faults at random moments, many processes, whole runs. The table goes to docs/reliability.md.
+# Long-running tests: faults at random moments, many processes, whole runs. The table is written to docs/reliability.md.
 drills: $(FOR_DRILLS)
 	$(BIN)/python -m pytest -m drill -n 2 --dist loadfile -p tests.drills --drill-report=docs/reliability.md
 
-# For the tests of pages, which are skipped without: Debian's Chromium and what drives it.
+# Install Debian's Chromium and its driver for tests of web pages, which are skipped otherwise.
 browser: $(FOR_TESTS)
 	command -v chromium >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium)
 	$(INSTALL) playwright
 
-# The documentation as a site, which opens without a network: site/index.html. Warnings are errors.
+# Build the documentation site, site/index.html, which works offline. Warnings are errors.
 docs: $(FOR_DOCS)
 	$(BIN)/python docs/_site/stage.py build/docs
 	rm -rf site
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -c docs/_site build/docs site
 	$(BIN)/python docs/_site/links.py site
-	@echo "site/index.html; for search on a phone or from elsewhere: python -m http.server -d site"
+	@echo "site/index.html; to serve it to other devices, with search: python -m http.server -d site"
 
-# Links to other sites, where there is a network.
+# Check links to other sites. This needs network access.
 links:
 	$(PYTHON) docs/_site/external.py
 

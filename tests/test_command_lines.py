@@ -116,7 +116,7 @@ def test_decoding_refuses_with_one_sentence(tmp_path, trained):
     assert "--checkpoint has 'b': name a step, or last:N" in refused(
         decoding(f"--workdir={trained}", "--checkpoint=1,b")
     )
-    assert "--config.model.dropout: decoding takes" in refused(decoding("--config.model.dropout=0"))
+    assert "--config.model.dropout: decoding uses" in refused(decoding("--config.model.dropout=0"))
 
 
 def test_one_line_in_gives_one_line_out(tmp_path, trained):

@@ -31,14 +31,8 @@ SETS: Mapping[Name, Flags] = MappingProxyType(
             "LIBTPU_INIT_ARGS",
             {
                 "xla_tpu_enable_async_collective_fusion": ("true", "overlap collectives with other operations"),
-                "xla_tpu_enable_async_collective_fusion_fuse_all_gather": (
-                    "true",
-                    "the same for gathers (fsdp)",
-                ),
-                "xla_tpu_enable_async_collective_fusion_multiple_steps": (
-                    "true",
-                    "a collective may span operations",
-                ),
+                "xla_tpu_enable_async_collective_fusion_fuse_all_gather": ("true", "the same for gathers (fsdp)"),
+                "xla_tpu_enable_async_collective_fusion_multiple_steps": ("true", "a collective may span operations"),
                 "xla_tpu_overlap_compute_collective_tc": ("true", "let the matrix unit work during collectives"),
                 "xla_enable_async_all_gather": ("true", "start all-gathers before the result is needed"),
                 "xla_tpu_enable_data_parallel_all_reduce_opt": ("true", "reduce gradients while others are computed"),

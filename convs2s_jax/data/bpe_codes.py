@@ -1,6 +1,6 @@
-"""Subword units as subword-nmt makes them: codes cut words into pieces, and a list assigns the ids.
+"""Subword units of subword-nmt: codes split words into pieces, and a list assigns the ids.
 
-A piece that does not end its word is written with the mark "@@", as in "Ap@@ fel".
+A piece that does not end its word has the mark "@@", as in "Ap@@ fel".
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ MARK = "@@"
 _END = "</w>"
 _VERSIONS = ("0.1", "0.2")
 _KNOWN_WORDS = 2**17
-"""Words whose pieces are kept."""
+"""Number of words whose pieces are cached."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Codes:
-    """What subword-nmt learn-bpe writes (Sennrich et al. 2016, section 3.2).
+    """The output of subword-nmt learn-bpe (Sennrich et al. 2016, section 3.2).
 
     Attributes:
-      merges: pairs of symbols, in the order in which they were learned; of a pair that is there twice the first counts.
-      version: "0.1", where the end of a word is a symbol of its own, or "0.2", where it is a part of the last letter.
+      merges: pairs of symbols in the order in which they were learned; the first counts if a pair occurs twice.
+      version: "0.1", where the end of a word is a separate symbol, or "0.2", where it is part of the last letter.
     """
 
     merges: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class Codes:
 
     @functools.cached_property
     def cut(self) -> Callable[[str], tuple[str, ...]]:
-        """word -> its pieces, the mark on all but the last."""
+        """word -> its pieces, with the mark on all but the last."""
         return functools.lru_cache(maxsize=_KNOWN_WORDS)(self._cut)
 
     def _cut(self, word: str) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ class Codes:
         return self._ranks.get((left, right))
 
     def cut_at_random(self, word: str, rate: float, rng: random.Random) -> tuple[str, ...]:
-        """The pieces of a word where each merge is left out with the probability `rate`, each time anew."""
+        """Return the pieces of a word with each merge left out with probability `rate`, sampled at each call."""
         return self._pieces(word, functools.partial(merged_at_random, rank=self._rank, rate=rate, rng=rng))
 
     def _pieces(self, word: str, merge: Callable[[Sequence[str]], list[str]]) -> tuple[str, ...]:
-        """The pieces that merges make of the letters of a word."""
+        """Return the pieces that `merge` makes from the letters of a word."""
         if len(word) < 2:
             return (word,)
         symbols = [*word, _END] if self.version == "0.1" else [*word[:-1], f"{word[-1]}{_END}"]
@@ -68,27 +68,27 @@ class Codes:
 
     @functools.cached_property
     def products(self) -> frozenset[str]:
-        """The pieces that a merge makes, with their marks."""
+        """The pieces that merges produce, with their marks."""
         made = (left + right for left, right in self.merges)
         return frozenset(one.removesuffix(_END) if one.endswith(_END) else f"{one}{MARK}" for one in made)
 
     def content(self) -> bytes:
-        """A file of subword-nmt."""
+        """Return the content of a subword-nmt codes file."""
         return encoded("".join(f"{line}\n" for line in (f"#version: {self.version}", *map(" ".join, self.merges))))
 
     @classmethod
     def load(cls, path: Path) -> "Codes":
-        """Read a file of subword-nmt.
+        """Read a subword-nmt codes file.
 
         Raises:
-          UserError: a line is not a pair of symbols, or the version is another one.
+          UserError: a line is not a pair of symbols, or the version is not supported.
         """
         lines = list(enumerate(read_lines(path, again=True), 1))
         version = "0.1"
         if lines and lines[0][1].startswith("#version:"):
             version = re.sub(r"(\.0+)*$", "", lines.pop(0)[1].split()[-1])
             if version not in _VERSIONS:
-                raise UserError(f"{path}: its codes are of version {shown(version)}: use those of version 0.1 or 0.2")
+                raise UserError(f"{path}: its codes have version {shown(version)}; use codes of version 0.1 or 0.2")
         while lines and not lines[-1][1]:
             lines.pop()
         merges = []
@@ -98,22 +98,22 @@ class Codes:
                     merges.append((left, right))
                 case _:
                     raise UserError(
-                        f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; give the "
+                        f"{path}, line {number}: {shown(line)} is not a pair of symbols, as in 'th e</w>'; use the "
                         "codes that subword-nmt learn-bpe wrote"
                     )
         if not merges:
-            raise UserError(f"{path} holds no codes: give the file that subword-nmt learn-bpe wrote")
+            raise UserError(f"{path} contains no codes: use the file that subword-nmt learn-bpe wrote")
         return cls(tuple(merges), version)
 
 
 @dataclasses.dataclass(frozen=True)
 class CodedWords:
-    """A vocabulary of the pieces that codes cut words into; words are separated by white space.
+    """A vocabulary of pieces, into which codes split words. Words are separated by white space.
 
     Decoding joins pieces at their marks and words with one space.
 
     Attributes:
-      codes: cut words into pieces.
+      codes: split words into pieces.
       words: the list of pieces, which gives their ids; a piece that is not listed is unknown.
       suffix: file name suffix of this kind.
     """
@@ -125,24 +125,24 @@ class CodedWords:
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         return self.words.size
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of codes and list as they are saved."""
+        """Return the SHA-256 of the saved codes and list."""
         return hashlib.sha256(self._content()).hexdigest()
 
     def pieces(self, text: str) -> list[str]:
-        """The pieces of a text, with their marks."""
+        """Return the pieces of a text with their marks."""
         return [piece for word in text.split() for piece in self.codes.cut(word)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has no tokens."""
+        """Return the token ids of each text, without EOS. An empty text has no tokens."""
         return self.words.encode([" ".join(self.pieces(text)) for text in texts])
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Token ids of a random segmentation of each text; see `data.segmentation`."""
+        """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
         rng = random.Random(seed)
         return self.words.encode(
             [
@@ -152,11 +152,11 @@ class CodedWords:
         )
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
+        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
         return f"{self.words.decode(ids, unknown)} ".replace(f"{MARK} ", "").rstrip(" ")
 
     def surfaces(self, text: str) -> list[str]:
-        """Each piece of a text without its mark, with a space before each word."""
+        """Return each piece of a text without its mark, with a space before each word."""
         return [
             f"{'' if i else ' '}{piece.removesuffix(MARK) if i + 1 < len(cut) else piece}"
             for cut in map(self.codes.cut, text.split())
@@ -164,11 +164,11 @@ class CodedWords:
         ]
 
     def token(self, i: int) -> str:
-        """Return the piece of an id, with its mark."""
+        """Return the piece of an id with its mark."""
         return self.words.token(int(i))
 
     def save(self, path: Path) -> None:
-        """Write codes and list into one JSON file."""
+        """Write codes and list to one JSON file."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -192,13 +192,13 @@ class CodedWords:
         except (ValueError, KeyError, TypeError):
             made = None
         if made is None:
-            raise UserError(f"{path} is damaged: it is no list of pieces with its codes; restore it")
+            raise UserError(f"{path} is damaged: it is not a list of pieces with its codes; restore it")
         made.check(path)
         return made
 
     @classmethod
     def _of(cls, values: Any) -> "CodedWords | None":
-        """From the content of a file; None, ValueError, KeyError or TypeError if it is not what `save` writes."""
+        """Build from the content of a file. None, ValueError, KeyError or TypeError if `save` did not write it."""
         version, words = values["version"], WordList.of_entries(values["pieces"])
         merges = tuple((left, right) for left, right in values["merges"])
         whole = version in _VERSIONS and all(type(one) is str and one for pair in merges for one in pair)
@@ -206,39 +206,39 @@ class CodedWords:
         return made if whole and made.fingerprint else None  # raises ValueError for half of a surrogate pair
 
     def check(self, where: Path) -> None:
-        """Raise UserError unless the codes make most of the pieces of several letters in the list.
+        """Raise UserError unless the codes produce at least half of the listed pieces of several letters.
 
-        Those of its own text make nearly all, those of another language few.
+        Codes learned from the same text produce nearly all; those of another language produce few.
         """
         joined = {piece for piece in self.words.words if len(piece.removesuffix(MARK)) > 1}
         made = len(joined & self.codes.products)
         if 2 * made < len(joined):
             raise UserError(
-                f"{where}: the codes make {made} of the {len(joined)} pieces of several letters in the word list: give "
-                "the codes with which its text was cut, each side its own"
+                f"{where}: the codes produce {made} of the {len(joined)} pieces of several letters in the word list; "
+                "use the codes that split its text, separately for each side"
             )
 
 
 def is_marked(words: WordList) -> bool:
-    """Whether a list has pieces of words, with the mark of subword-nmt."""
+    """Whether a list contains pieces with the mark of subword-nmt."""
     return any(word.endswith(MARK) and word != MARK for word in words.words)
 
 
 def of_list(path: Path) -> CodedWords | WordList:
-    """Read a list of words, NAME.txt, with the codes beside it, NAME.codes, if there are any.
+    """Read a word list, NAME.txt, with the codes next to it, NAME.codes, if they exist.
 
     Raises:
-      UserError: a file is damaged, or the codes are those of another list.
+      UserError: a file is damaged, or the codes belong to another list.
     """
     words, codes = WordList.load(path), path.with_suffix(".codes")
     return with_codes(words, codes) if codes.exists() else words
 
 
 def with_codes(words: WordList, codes: Path) -> CodedWords:
-    """A list of words with the codes of a file.
+    """Combine a word list with the codes in a file.
 
     Raises:
-      UserError: the file is damaged, or its codes are those of another list.
+      UserError: the file is damaged, or its codes belong to another list.
     """
     made = CodedWords(Codes.load(codes), words)
     made.check(codes)

@@ -1,4 +1,4 @@
-"""The kinds of corpora: each kind reads the two sides of a split from a different place."""
+"""The kinds of corpora. Each kind reads the two sides of a split from a different source."""
 
 import dataclasses
 import functools
@@ -19,11 +19,11 @@ SPLITS = ("train", "valid", "test")
 
 
 class LinePairs(NamedTuple):
-    """The lines of a split, side by side.
+    """The aligned lines of a split.
 
     Attributes:
       src: source lines.
-      tgt: as many target lines.
+      tgt: target lines, the same number.
       files: see `ParallelText`.
       rows: see `ParallelText`.
       copies: see `ParallelText`.
@@ -37,9 +37,9 @@ class LinePairs(NamedTuple):
 
 
 def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
-    """Concatenate the pairs of files that `cfg.files` lists for the split, or else read the two files in `cfg.dir`."""
+    """Concatenate the file pairs that `cfg.files` lists for the split, or read the two files in `cfg.dir`."""
     pairs = _pairs(cfg, split)
-    lines_of = functools.cache(functools.partial(read_lines, again=True))  # a file that is listed twice is read once
+    lines_of = functools.cache(functools.partial(read_lines, again=True))  # read a file that is listed twice only once
     src: list[str] = []
     tgt: list[str] = []
     files: list[tuple[str, int]] = []
@@ -48,8 +48,8 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
         src_lines = lines_of(src_file) if cfg.src else tgt_lines
         if len(src_lines) != len(tgt_lines):
             raise UserError(
-                f"{src_file} has {len(src_lines)} lines, {tgt_file} {len(tgt_lines)}: "
-                "parallel files need one line for each line"
+                f"{src_file} has {len(src_lines)} lines but {tgt_file} has {len(tgt_lines)}: "
+                "parallel files must have the same number of lines"
             )
         src += src_lines
         tgt += tgt_lines
@@ -60,63 +60,63 @@ def _read_files(cfg: DataConfig, split: str) -> LinePairs | None:
 
 
 def _listed(cfg: DataConfig) -> Mapping[str, tuple[tuple[str, str], ...]]:
-    """The pairs of files that are listed for each split."""
+    """Return the file pairs listed for each split."""
     listed: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.asdict(cfg.files)
     return listed
 
 
 def _pairs(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """The pairs of files of a split, listed or in the folder."""
+    """Return the file pairs of a split, listed or in the folder."""
     return _listed(cfg)[split] or _pair_in_folder(cfg, split)
 
 
 def _pair_in_folder(cfg: DataConfig, split: str) -> tuple[tuple[str, str], ...]:
-    """DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain or gzipped; nothing if neither side exists."""
+    """Return DIR/SPLIT.SRC and DIR/SPLIT.TGT, each plain or gzipped, or () if neither side exists."""
     if not _has_folder(cfg):
         return ()
     sides = (cfg.src or cfg.tgt, cfg.tgt)
-    found = [_only(_tried(cfg, split, side), f", or list what is meant in data.files.{split}") for side in sides]
+    found = [_only(_tried(cfg, split, side), f", or list the right one in data.files.{split}") for side in sides]
     match found:
         case [None, None]:
             return ()
         case [str(src), str(tgt)]:
             check(
                 cfg.src != cfg.tgt,
-                f"src and tgt are both '{cfg.src}': {src} would be both sides of {split}; list its files in "
+                f"src and tgt are both '{cfg.src}': both sides of {split} would be {src}; list its files in "
                 f"data.files.{split}",
             )
             return ((src, tgt),)
         case _:
             side, other = (cfg.src, found[1]) if found[0] is None else (cfg.tgt, found[0])
             plain, zipped = _tried(cfg, split, side)
-            raise UserError(f"{other} has no other side: neither {plain} nor {zipped} exists{_unread(plain)}")
+            raise UserError(f"{other} has no counterpart: neither {plain} nor {zipped} exists{_unread(plain)}")
 
 
 def _only(tried: tuple[str, str], way_out: str = "") -> str | None:
-    """The one of a plain and a gzipped file that exists, if any. UserError for both: they may be different texts."""
+    """Return the plain or the gzipped file, whichever exists. UserError if both do, since they may differ."""
     found = [file for file in tried if _exists(file)]
     check(
         len(found) < 2,
-        f"{tried[0]} and {tried[1]} are both there, and only one can be read: remove or rename the other{way_out}",
+        f"{tried[0]} and {tried[1]} both exist, but only one can be read: remove or rename the other{way_out}",
     )
     return found[0] if found else None
 
 
 def _unread(*plain: str) -> str:
-    """What to do about the first file that is there under one of these names, in a compression that is not read."""
+    """Return advice about the first file with one of these names in an unsupported compression, or ""."""
     found = [compressed(f"{name}{end}", how) for name in plain for end, how in ENDINGS.items() if _exists(name + end)]
     return f"; {found[0]}" if found else ""
 
 
 def _has_folder(cfg: DataConfig) -> bool:
-    """Whether a folder is given; refuses one that does not exist."""
+    """Whether a folder is set. Raises UserError if it does not exist."""
     if cfg.dir and not (_names(cfg.dir) if scheme_of(cfg.dir) else Path(cfg.dir).is_dir()):
-        raise UserError(f"data.dir is '{cfg.dir}': there is no such folder")
+        raise UserError(f"data.dir is '{cfg.dir}': this folder does not exist")
     return bool(cfg.dir)
 
 
 def _names(folder: str) -> list[str]:
-    """The names of what is in a folder. Raises UserError for an object store that cannot be used."""
+    """Return the names of the files in a folder. Raises UserError for an object store that cannot be used."""
     if not scheme_of(folder):
         return [path.name for path in Path(folder).iterdir()]
     try:
@@ -126,7 +126,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _exists(file: str) -> bool:
-    """Whether there is such a file in the folder of the corpus."""
+    """Whether a file exists in the folder of the corpus."""
     folder, _, name = file.rpartition("/")
     return name in _names(folder) if scheme_of(file) else Path(file).exists()
 
@@ -137,7 +137,7 @@ def _tried(cfg: DataConfig, split: str, side: str) -> tuple[str, str]:
 
 
 def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
-    """DIR/SPLIT.tsv, plain or gzipped: a label, TAB and a text on each line."""
+    """Read DIR/SPLIT.tsv, plain or gzipped, with a label, a TAB and a text on each line."""
     path = _tsv(cfg, split)
     if path is None:
         return None
@@ -145,16 +145,16 @@ def _read_tsv(cfg: DataConfig, split: str) -> LinePairs | None:
     for number, line in enumerate(read_lines(path, again=True), 1):
         label, tab, text = line.partition("\t")
         if not tab:
-            raise UserError(f"{path}, line {number}: there is no TAB in {line[:40]!r}; write label, TAB, text")
+            raise UserError(f"{path}, line {number}: no TAB in {line[:40]!r}; expected a label, a TAB and a text")
         if not label.strip():
-            raise UserError(f"{path}, line {number}: the label before the TAB is empty; write one, or drop the line")
+            raise UserError(f"{path}, line {number}: the label before the TAB is empty; add one, or delete the line")
         texts.append(text)
         labels.append(label.strip())
     return LinePairs(texts, labels, ((path, len(labels)),))
 
 
 def _tsv(cfg: DataConfig, split: str) -> str | None:
-    """DIR/SPLIT.tsv, plain or gzipped, if there is one."""
+    """Return DIR/SPLIT.tsv, plain or gzipped, or None if it does not exist."""
     return _only(_tried_tsv(cfg, split)) if _has_folder(cfg) else None
 
 
@@ -164,23 +164,23 @@ def _tried_tsv(cfg: DataConfig, split: str) -> tuple[str, str]:
 
 
 def check_places(cfg: DataConfig) -> None:
-    """Refuse a folder and files that this kind of corpus does not read: another text would be trained on.
+    """Reject a folder or files that this kind of corpus does not read, because training would use another text.
 
     Raises:
-      UserError: the field.
+      UserError: such a field is set.
     """
     kind = cfg.corpus.partition(":")[0]
     for name, given in (("dir", cfg.dir != ""), ("files", cfg.files != SplitFiles())):
         read_by = [one for one, each in KINDS.items() if name in each.places]
         check(
             not given or kind in read_by,
-            f"data.{name} is given, and data.corpus '{cfg.corpus}' does not read it: leave it out, or set data.corpus "
-            f"to {' or '.join(read_by)}",
+            f"data.{name} is set, but data.corpus '{cfg.corpus}' does not read it: remove it, or set data.corpus to "
+            f"{' or '.join(read_by)}",
         )
 
 
 def files_of(cfg: DataConfig) -> tuple[str, ...]:
-    """Names and addresses of all files that a corpus may have: those listed, and those of its folder."""
+    """Return the names and addresses of all files that a corpus may have: those listed, and those in its folder."""
     listed = _listed(cfg)
     found = [file for split in SPLITS for pair in listed[split] for file in pair]
     if cfg.dir and cfg.corpus == "tsv":
@@ -191,7 +191,7 @@ def files_of(cfg: DataConfig) -> tuple[str, ...]:
 
 
 def missing(cfg: DataConfig, split: str) -> str:
-    """The first listed file of a split, or the folder, that is not on this machine; "" if all are there."""
+    """Return the first listed file of a split, or the folder, that is missing on this machine; "" if none is."""
     listed = _listed(cfg)
     in_folder = cfg.dir and (not cfg.hold_out or any(map(_exists, _tried(cfg, split, cfg.tgt))))
     from_train = listed["train"] if split == "valid" and not in_folder else ()
@@ -200,12 +200,12 @@ def missing(cfg: DataConfig, split: str) -> str:
 
 
 def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
-    """Checksums of the files of a split, (source, target) for each pair of files: equal texts are in equal files.
+    """Return checksums of the files of a split, (source, target) for each file pair. Equal files have equal text.
 
-    None for a corpus without files, for files in an object store, and for files that cannot be read; reading says why.
+    None for a corpus without files, for files in an object store, and for unreadable files; reading them raises why.
 
     Raises:
-      UserError: a file is there both plain and gzipped, or the folder is not there.
+      UserError: a file exists both plain and gzipped, or the folder does not exist.
     """
     of = functools.cache(text_files.checksum_of)
     files = _files(cfg, split)
@@ -219,14 +219,14 @@ def checksums(cfg: DataConfig, split: str) -> list[list[str]] | None:
 
 
 def with_counts(cfg: DataConfig, split: str, counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """`LinePairs.files` of a split whose files have so many lines. ValueError for another number of files."""
+    """Return `LinePairs.files` for the files of a split with these line counts. ValueError if the numbers differ."""
     if not counts:
         return ()
     return tuple((pair[-1], int(count)) for pair, count in zip(_files(cfg, split), counts, strict=True))
 
 
 def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
-    """The files of a split: a text and its target, or one with both; none where it has none."""
+    """Return the files of a split: (source, target) pairs, or single files."""
     match cfg.corpus.partition(":")[0]:
         case "files":
             return [pair if cfg.src else pair[1:] for pair in _pairs(cfg, split)]
@@ -241,7 +241,7 @@ def _files(cfg: DataConfig, split: str) -> Sequence[tuple[str, ...]]:
 
 
 _OTHER = "en"
-"""Source language of the phrases in a target-only corpus: with it, no test phrase occurs in train."""
+"""Source language of the phrases in a target-only corpus, so that no test phrase occurs in train."""
 
 
 def _read_cldr(cfg: DataConfig, split: str) -> LinePairs | None:
@@ -252,13 +252,13 @@ def _read_cldr_kinds(cfg: DataConfig, split: str) -> LinePairs | None:
     return LinePairs(*_generate_kinds(cfg.src, cfg.cldr)[split])
 
 
-# one stream of phrases for all splits, which are read one at a time
+# one stream of phrases for all splits, which are read one after another
 _generate = functools.lru_cache(maxsize=1)(cldr.generate)
 _generate_kinds = functools.lru_cache(maxsize=1)(cldr.generate_kinds)
 
 
 def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
-    from convs2s_jax.data import tfds  # half a second to import, and few runs need it
+    from convs2s_jax.data import tfds  # takes half a second, and few runs need it
 
     _, _, name = cfg.corpus.partition(":")
     sides = tfds.read(name, split, src=cfg.src or cfg.tgt, tgt=cfg.tgt, folder=cfg.tfds_dir)
@@ -267,7 +267,7 @@ def _read_tfds(cfg: DataConfig, split: str) -> LinePairs | None:
 
 def _no_files(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
-        return f"data.dir and data.files.{split} are empty: name a folder or the files of the {split} split"
+        return f"data.dir and data.files.{split} are empty: set a folder or the files of the {split} split"
     sides = [side for side in (cfg.src, cfg.tgt) if side]
     plain = [_tried(cfg, split, side)[0] for side in sides]
     there = sorted(name.removesuffix(".gz") for name in _names(cfg.dir) if not name.endswith(tuple(ENDINGS)))
@@ -278,7 +278,7 @@ def _no_files(cfg: DataConfig, split: str) -> str:
 
 def _no_tsv(cfg: DataConfig, split: str) -> str:
     if not cfg.dir:
-        return "data.dir is empty: name the folder of the files"
+        return "data.dir is empty: set it to the folder of the files"
     plain, zipped = _tried_tsv(cfg, split)
     return f"there is no {plain} and no {zipped}{_unread(plain)}"
 
@@ -291,9 +291,9 @@ class Kind(NamedTuple):
     """A kind of corpus.
 
     Attributes:
-      read: (cfg, split) -> the two sides of a split, or None if the corpus has no such split.
-      missing: (cfg, split) -> a sentence that says what is missing.
-      places: fields of `DataConfig` that name its texts, from "dir" and "files".
+      read: (cfg, split) -> the two sides of a split, or None if the corpus does not have the split.
+      missing: (cfg, split) -> a message that states what is missing.
+      places: fields of `DataConfig` that specify its text, from "dir" and "files".
     """
 
     read: Callable[[DataConfig, str], LinePairs | None]

@@ -1,4 +1,4 @@
-"""Labels as a vocabulary: each line is one token."""
+"""Labels as a vocabulary, where each line is one token."""
 
 import dataclasses
 import functools
@@ -26,12 +26,12 @@ class Labels:
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         return len(SPECIAL) + len(self.names)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of the list as it is saved."""
+        """Return the SHA-256 of the saved list."""
         return hashlib.sha256(self._content()).hexdigest()
 
     @functools.cached_property
@@ -39,16 +39,16 @@ class Labels:
         return {name: i for i, name in enumerate(self.names, len(SPECIAL))}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The id of each label, UNK for one that is not in the list; an empty text has no tokens."""
+        """Return the id of each label, UNK if it is not in the list. An empty text has no tokens."""
         return [[self._ids.get(text.strip(), UNK)] if text.strip() else [] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """The label of the only id that is not special; special ids are skipped."""
+        """Return the label of the only id that is not special. Special ids are skipped."""
         names = [self.token(i) for i in ids if i >= len(SPECIAL)]
         return " ".join(names) if names else (unknown or SPECIAL[UNK])
 
     def surfaces(self, text: str) -> list[str]:
-        """The text itself."""
+        """Return the text itself."""
         return [text]
 
     def token(self, i: int) -> str:
@@ -67,7 +67,7 @@ class Labels:
         """Read what `save` wrote.
 
         Raises:
-          UserError: the file has an empty line, a label twice, or one with white space around it.
+          UserError: the file has an empty line, a duplicate label, or a label with white space around it.
         """
         names = read_lines(path, again=True)
         before: set[str] = set()
@@ -78,7 +78,7 @@ class Labels:
             elif name != name.strip():
                 why = "begins or ends with white space"
             elif name in before:
-                why = "is in the list already"
+                why = "is already in the list"
             if why:
                 raise UserError(f"{path}, line {number}: the label {shown(name)} {why}; restore the file")
             before.add(name)
@@ -86,7 +86,7 @@ class Labels:
 
 
 def learn(lines: Iterable[str]) -> Labels:
-    """List the labels of a training text in the order of their code points.
+    """List the labels of a training text in code point order.
 
     Raises:
       UserError: there are fewer than two labels.
@@ -94,5 +94,5 @@ def learn(lines: Iterable[str]) -> Labels:
     names = sorted({line.strip() for line in lines} - {""})
     if len(names) < 2:
         found = f"only '{names[0]}'" if names else "none"
-        raise UserError(f"the training text has fewer than two labels ({found}): there is nothing to tell apart")
+        raise UserError(f"the training text has fewer than two labels ({found}): a classifier needs at least two")
     return Labels(tuple(names))

@@ -1,10 +1,10 @@
-"""A lexicon from parallel text: IBM model 1 (Brown et al. 1993, section 4.1), trained by expectation maximisation.
+"""A lexicon learned from parallel text: IBM model 1 (Brown et al. 1993, section 4.1) by expectation maximisation.
 
     p(t | s)  is proportional to  sum over sentence pairs, t in T, s in S, of  p(t | s) / sum_{s' in S} p(t | s')
 
-S holds the source words of a pair and its end symbol, which stands for words without a counterpart (the empty word of
-the model). Probabilities are sparse: only pairs of words that occur together have one, and of these only the most
-frequent of each source word are kept where there are too many for memory.
+S contains the source words of a pair and its end symbol, which represents words without a counterpart (the empty word
+of the model). Probabilities are sparse. Only pairs of words that occur together have one. If there are too many for
+memory, only the most frequent pairs of each source word are kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ import numpy as np
 from convs2s_jax.core.tokens import EOS
 
 EVENTS = 1 << 23
-"""Pairs of words, one from each side of a sentence pair, that are in memory at once."""
+"""Number of word pairs, one word from each side of a sentence pair, that are in memory at once."""
 MOST = 1 << 25
-"""Different pairs of words that may be kept, 540 MB; with what sorting them takes, 2.8 GB were seen at most."""
+"""Maximum number of distinct word pairs, 540 MB. With the memory for sorting, at most 2.8 GB were observed."""
 
 
 class Sentences(Protocol):
-    """Token ids of sentences one after another, such as a `TokenStore`.
+    """Concatenated token ids of sentences, such as a `TokenStore`.
 
     Attributes:
       tokens: [tokens].
@@ -34,11 +34,11 @@ class Sentences(Protocol):
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each sentence begins."""
+        """Start of each sentence."""
 
 
 class Lexicon(NamedTuple):
-    """Probabilities p(t | s) of pairs of words.
+    """Probabilities p(t | s) of word pairs.
 
     Attributes:
       keys: [N], s * V + t, ascending; V is the size of the target vocabulary.
@@ -53,9 +53,9 @@ class Events(NamedTuple):
     """All pairs of a source and a target token within some sentence pairs.
 
     Attributes:
-      keys: [events], s * V + t, those of a target token side by side.
-      starts: [target tokens], the first event of each target token.
-      counts: [target tokens], its events: the source tokens of its sentence pair, the end symbol counted.
+      keys: [events], s * V + t, contiguous for each target token.
+      starts: [target tokens], first event of each target token.
+      counts: [target tokens], number of its events, which is the source length including the end symbol.
     """
 
     keys: np.ndarray
@@ -66,19 +66,19 @@ class Events(NamedTuple):
 def learn(
     src: Sentences, tgt: Sentences, rows: Sequence[int] | np.ndarray, *, target_size: int, iterations: int
 ) -> Lexicon:
-    """Model 1 of parallel sentences.
+    """Learn IBM model 1 from parallel sentences.
 
     Args:
       src, tgt: both sides.
-      rows: sentence pairs to learn from.
+      rows: indices of the sentence pairs to learn from.
       target_size: V.
-      iterations: of expectation maximisation, 1 or more, from equal probabilities.
+      iterations: number of iterations of expectation maximisation, at least 1, starting from equal probabilities.
     """
     lexicon = _first(src, tgt, np.asarray(rows), target_size)
     for _ in range(iterations - 1):
         mass = np.zeros(len(lexicon.keys))
         for events in _events(src, tgt, np.asarray(rows), target_size):
-            equal = _equal(events.keys)  # sorted keys are found in memory order, which is several times as fast
+            equal = _equal(events.keys)  # looking up sorted keys is several times as fast
             place = np.minimum(np.searchsorted(lexicon.keys, equal.keys), len(lexicon.keys) - 1)
             kept = lexicon.keys[place] == equal.keys
             p = np.empty(len(events.keys))
@@ -93,10 +93,10 @@ def learn(
 
 
 def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` most probable target words of each source word, and where those of each begin.
+    """Return the `count` most probable target words of each source word, and the start of each list.
 
     Returns:
-      words [M] int32, one source word after another, and offsets [source_size + 1] int64.
+      words [M] int32, concatenated over source words, and offsets [source_size + 1] int64.
     """
     source = lexicon.keys // target_size
     kept = _best(source, lexicon.probabilities, count) & (lexicon.probabilities > 0)
@@ -105,18 +105,18 @@ def likely(lexicon: Lexicon, *, source_size: int, target_size: int, count: int) 
 
 
 def _first(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Lexicon:
-    """The first iteration: each source token of a pair has the same share in a target token."""
+    """Run the first iteration, where every source token of a pair has the same share in a target token."""
     parts = [(np.zeros(0, np.int64), np.zeros(0))]
     for events in _events(src, tgt, rows, target_size):
         parts.append(_summed(events.keys, np.repeat(1.0 / events.counts, events.counts)))
-        if sum(len(keys) for keys, _ in parts[1:]) > MOST // 4:  # not each time: all keys are sorted then
+        if sum(len(keys) for keys, _ in parts[1:]) > MOST // 4:  # not each time, because this sorts all keys
             parts = [_merged(parts, target_size)]
     keys, mass = _merged(parts, target_size)
     return Lexicon(keys, _normalised(keys // target_size, mass))
 
 
 def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], target_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys and masses of all parts; of too many keys the most frequent of each source word."""
+    """Merge keys and masses of all parts. If there are too many keys, keep the most frequent of each source word."""
     keys, mass = _summed(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     if len(keys) <= MOST:
         return keys, mass
@@ -126,12 +126,12 @@ def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], target_size: int) ->
 
 
 class Equal(NamedTuple):
-    """Keys in ascending order, where equal ones are side by side.
+    """Keys in ascending order, with equal keys grouped.
 
     Attributes:
-      order: [N], where each key was.
-      starts: [U], where each different key begins.
-      keys: [U], each key once.
+      order: [N], original position of each key.
+      starts: [U], start of each group.
+      keys: [U], the unique keys.
     """
 
     order: np.ndarray
@@ -147,7 +147,7 @@ def _equal(keys: np.ndarray) -> Equal:
 
 
 def _order(keys: np.ndarray) -> np.ndarray:
-    """`np.argsort` of numbers of 0 and more, by sorting (number, place) in one integer: a third of the time."""
+    """Return `np.argsort` of non-negative numbers, in a third of the time by sorting (number, position) integers."""
     bits = max(len(keys) - 1, 0).bit_length()
     if not len(keys) or int(keys.max()).bit_length() + bits > 63:
         return np.argsort(keys)
@@ -155,28 +155,28 @@ def _order(keys: np.ndarray) -> np.ndarray:
 
 
 def _summed(keys: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each key once, ascending, with the sum of its masses."""
+    """Return the unique keys, ascending, with the sums of their masses."""
     equal = _equal(keys)
     return equal.keys, np.add.reduceat(mass[equal.order], equal.starts)
 
 
 def _normalised(groups: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Masses divided by the sum of their group."""
+    """Return masses divided by the sum of their group."""
     total = np.bincount(groups, weights=mass)
     return mass / np.where(total > 0, total, 1.0)[groups]
 
 
 def _best(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """A mask of the `count` largest values of each group; `groups` are ascending."""
+    """Return a mask of the `count` largest values of each group; `groups` are ascending."""
     order = np.lexsort((-values, groups))
-    first = np.searchsorted(groups, groups)  # of the group of each place; order keeps the groups where they are
+    first = np.searchsorted(groups, groups)  # start of each position's group; `order` does not move the groups
     mask = np.zeros(len(groups), bool)
     mask[order[np.arange(len(groups)) - first < count]] = True
     return mask
 
 
 def _events(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) -> Iterator[Events]:
-    """All pairs of tokens of the sentence pairs `rows`, some at a time; sentence pairs with an empty side have none."""
+    """Yield all token pairs of the sentence pairs `rows` in blocks. Sentence pairs with an empty side have none."""
     S, T = np.diff(src.offsets)[rows], np.diff(tgt.offsets)[rows]
     rows, S, T = (x[(S > 0) & (T > 0)] for x in (rows, S, T))
     done = np.cumsum((S + 1) * T)
@@ -191,7 +191,7 @@ def _events(src: Sentences, tgt: Sentences, rows: np.ndarray, target_size: int) 
 def _events_of(
     src: Sentences, tgt: Sentences, rows: np.ndarray, S: np.ndarray, T: np.ndarray, target_size: int
 ) -> Events:
-    """All pairs of tokens of some sentence pairs, S and T tokens long."""
+    """Return all token pairs of some sentence pairs, which are S and T tokens long."""
     ended = np.full(int(np.sum(S + 1)), EOS, np.int64)  # the sources, each with its end symbol
     begin = np.cumsum(S + 1) - (S + 1)
     ended[_ranges(begin, S)] = src.tokens[_ranges(np.asarray(src.offsets)[rows], S)]
@@ -202,6 +202,6 @@ def _events_of(
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start + 1, ..., start + length - 1 of each, one after another."""
+    """Return the concatenated ranges start, start + 1, ..., start + length - 1."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

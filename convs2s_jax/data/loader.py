@@ -1,6 +1,6 @@
-"""Loading the batches of a plan: a background thread fills them and sends them to the device ahead of their use.
+"""Load the batches of a plan. A background thread fills them and sends them to the device ahead of use.
 
-What the next epoch needs is made in the background as well.
+The next epoch is also prepared in the background.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from convs2s_jax.data.plan import Plan, PlannedBatch
 E = TypeVar("E")
 
 AHEAD = 4
-"""Batches prepared before they are asked for."""
+"""Number of batches prepared in advance."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Prepared:
     Attributes:
       batch: the batch, on the device.
       index: its index in the plan.
-      waited: seconds that the caller waited for it.
+      waited: seconds for which the caller waited.
     """
 
     batch: Any
@@ -38,26 +38,26 @@ class Prepared:
 
 
 class Sentences(Protocol):
-    """Token ids of sentences, without end symbol: a list of arrays, or a TokenStore."""
+    """Token ids of sentences without end symbols: a list of arrays, or a TokenStore."""
 
     def __getitem__(self, i: int, /) -> np.ndarray: ...
 
 
 def fill(sentences: Sentences, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Sentences with their end symbol, padded on the right: [B, length] int32.
+    """Return sentences with their end symbols, padded on the right: [B, length] int32.
 
     Args:
-      sentences: token ids without end symbol.
+      sentences: token ids without end symbols.
       rows: indices of the sentences, at most B; the remaining rows are all PAD.
-      shape: (B, length); a longer sentence is cut and keeps its end symbol.
+      shape: (B, length); a longer sentence is truncated and keeps its end symbol.
     """
     return pad_rows((sentences[row][: shape[1] - 1] for row in rows), shape)
 
 
 def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> Iterator[Prepared]:
-    """Yield the plan's batches from `start` on; a background thread makes them.
+    """Yield the plan's batches from `start` on, built by a background thread.
 
-    An error in `make` is raised here. Closing the iterator early ends the thread.
+    An error in `make` is raised here. Closing the iterator early stops the thread.
 
     Args:
       plan: the plan of one epoch.
@@ -102,20 +102,20 @@ def load(plan: Plan, make: Callable[[PlannedBatch], Any], *, start: int = 0) -> 
 
 
 class Epochs(Generic[E]):
-    """What epochs are made of. While one is in use, a background thread makes the next."""
+    """The data of epochs, such as their plans. While one is in use, a background thread prepares the next."""
 
     def __init__(self, make: Callable[[int], E], *, last: int | None = None) -> None:
-        """Make nothing yet.
+        """Initialise without preparing an epoch.
 
         Args:
-          make: what an epoch needs, such as its plan; epochs are numbered from 1.
-          last: the last epoch that will be asked for; None if it is not known.
+          make: epoch -> its data, such as its plan; epochs are numbered from 1.
+          last: the last epoch that will be requested; None if unknown.
         """
         self._make, self._last = make, last
         self._next: tuple[int, Future[E]] | None = None
 
     def of(self, epoch: int) -> E:
-        """What an epoch needs; begins with the next one's. An error in `make` is raised here."""
+        """Return the data of an epoch and start to prepare the next one. An error in `make` is raised here."""
         begun, self._next = self._next, None
         plan = begun[1].result() if begun and begun[0] == epoch else self._make(epoch)
         if self._last is None or epoch < self._last:

@@ -1,4 +1,4 @@
-"""Merging neighbouring symbols, as byte-pair encoding does: all merges, or some left out at random."""
+"""Merge neighbouring symbols as in byte-pair encoding: with all merges, or with random merges left out."""
 
 import heapq
 import itertools
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Merge neighbours until no pair has a rank: each time all pairs of the lowest rank, from left to right.
+    """Merge neighbours until no pair has a rank. Each step merges all pairs of the lowest rank, from left to right.
 
-    It takes n log(n) steps for n symbols.
+    Takes O(n log n) time for n symbols.
     """
     parts, n = [*symbols], len(symbols)
-    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each part that is left
+    after, before = list(range(1, n + 1)), list(range(-1, n - 1))  # neighbours of each remaining part
     found = [(ranks[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in ranks]
     heapq.heapify(found)
     while found:
@@ -35,15 +35,15 @@ def merged(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list
 def merged_at_random(
     symbols: Sequence[str], *, rank: Callable[[str, str], float | None], rate: float, rng: random.Random
 ) -> list[str]:
-    """Merge neighbours as `merged` does, but before each step leave out every place with the probability `rate`.
+    """Merge neighbours like `merged`, but before each step drop every candidate merge with probability `rate`.
 
-    It ends where all places are left out (Provilkov et al. 2020, algorithm 1).
+    It stops when all candidates are dropped (Provilkov et al. 2020, algorithm 1).
 
     Args:
       symbols: letters.
-      rank: the rank of a pair, the lowest of which is merged first; None for a pair that is not merged.
+      rank: returns the rank of a pair, or None if it is not merged. The lowest rank is merged first.
       rate: from 0 to 1.
-      rng: where the draw comes from.
+      rng: random number generator.
     """
     parts = [*symbols]
     while True:

@@ -1,4 +1,4 @@
-"""Parallel text, or texts with labels: the lines of a split, where validation may be held out from train."""
+"""Parallel text, or labelled text: the lines of a split. Validation lines may be held out from train."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ class ParallelText:
       src: source lines; all empty in a target-only corpus.
       tgt: target lines.
       name: name of the split.
-      files: (name, number of lines) of each target file, in order; empty if the corpus has no files.
+      files: (name, number of lines) of each target file in order; empty if the corpus has no files.
       rows: positions of these lines in the concatenated files; None for all lines.
       copies: lines of train that repeat the pairs of a held-out split; they belong to no split.
     """
@@ -35,11 +35,11 @@ class ParallelText:
         return len(self.src)
 
     def without_lines(self) -> "ParallelText":
-        """The same split, whose lines are no longer needed: they may fill the memory of the host."""
+        """Return the split without its lines, to free host memory."""
         return dataclasses.replace(self, src=(), tgt=(), rows=None)
 
     def where(self, i: int) -> str:
-        """File and line of target i, for messages."""
+        """Return file and line of target i, for messages."""
         line, first = i if self.rows is None else self.rows[i], 0
         held = ", held out for validation" if self.rows is not None and self.name == "valid" else ""
         for file, count in self.files:
@@ -50,7 +50,7 @@ class ParallelText:
 
 
 Recognise = Callable[[ParallelText], bool]
-"""Tells whether a validation split may be that of a run."""
+"""Returns whether a validation split can be that of a run."""
 
 
 def _any(_: ParallelText) -> bool:
@@ -58,18 +58,18 @@ def _any(_: ParallelText) -> bool:
 
 
 def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Recognise = _any) -> ParallelText:
-    """Read a split ("train", "valid" or "test") of the corpus that `cfg` names.
+    """Read a split ("train", "valid" or "test") of the corpus that `cfg` specifies.
 
     Args:
       optional: return a missing split without lines instead of raising an error.
-      recognise: False for a held-out "valid" that is not the run's: then copies of held-out pairs stay in "train", as
-        in earlier versions, if that gives the run's.
+      recognise: returns False for a held-out "valid" that is not the run's. Then copies of held-out pairs stay in
+        "train", as in earlier versions, if that gives the run's split.
 
     Raises:
       UserError: files are missing, damaged, not UTF-8, empty, or not parallel.
     """
     if split not in SPLITS:
-        raise ValueError(f"split is {split!r}, not one of {SPLITS}")
+        raise ValueError(f"split is {split!r}: expected one of {SPLITS}")
     kind = _kind(cfg)
     if not cfg.hold_out or split == "test":
         return _text(cfg, split, kind.read(cfg, split), optional=optional)
@@ -80,10 +80,10 @@ def read(cfg: DataConfig, split: str, *, optional: bool = False, recognise: Reco
 
 
 def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
-    """A split as `read` has it, if it has lines of its own; None for a "valid" that would be held out from train.
+    """Return a split as `read` does, or None for a "valid" that would be held out from train.
 
     Raises:
-      UserError: as `read`.
+      UserError: as in `read`.
     """
     sides = _kind(cfg).read(cfg, split)
     if sides is None and split == "valid" and cfg.hold_out:
@@ -92,13 +92,13 @@ def read_own(cfg: DataConfig, split: str) -> ParallelText | None:
 
 
 def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tuple[ParallelText, ParallelText]:
-    """Both splits as `read` has them, with each file read once; without `hold_out` the second may have no lines.
+    """Return both splits as `read` does, reading each file once. With `hold_out` 0, "valid" may have no lines.
 
     Args:
-      recognise: as of `read`.
+      recognise: as in `read`.
 
     Raises:
-      UserError: as `read`.
+      UserError: as in `read`.
     """
     kind = _kind(cfg)
     whole = kind.read(cfg, "train")
@@ -107,7 +107,7 @@ def read_train_and_valid(cfg: DataConfig, *, recognise: Recognise = _any) -> tup
 
 
 def shared_pairs(train: ParallelText, *texts: ParallelText) -> list[int]:
-    """Number of pairs of each split, each copy counted, that are also in the training text; without empty ones."""
+    """Count the pairs of each split that are also in the training text, including copies but not empty pairs."""
     pairs = {pair for text in texts for pair in zip(text.src, text.tgt, strict=True)} - {("", "")}
     found = {pair for pair in zip(train.src, train.tgt, strict=True) if pair in pairs}  # one pass for all splits
     return [sum(pair in found for pair in zip(text.src, text.tgt, strict=True)) for text in texts]
@@ -118,12 +118,12 @@ def _kind(cfg: DataConfig) -> Kind:
 
 
 def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: bool = False) -> ParallelText:
-    """A split from what the corpus has of it, None for nothing. Raises UserError as `read`."""
+    """Return a split from its lines, or None for no lines. Raises UserError as `read` does."""
     if sides is None:
         if optional:
             return ParallelText((), (), split)
         way = (
-            "; data.hold_out=0.05 takes a part of train for it, data.hold_out=0 does without"
+            "; set data.hold_out=0.05 to hold out a part of train, or data.hold_out=0 to train without validation"
             if split == "valid"
             else ""
         )
@@ -137,7 +137,7 @@ def _text(cfg: DataConfig, split: str, sides: LinePairs | None, *, optional: boo
 def _held_out(
     cfg: DataConfig, whole: LinePairs | None, own: LinePairs | None, recognise: Recognise
 ) -> Mapping[str, LinePairs | None]:
-    """The splits "train" and "valid" of a corpus; without its own "valid" that is a part of train, if `hold_out`."""
+    """Return "train" and "valid" of a corpus. Without its own "valid", a part of train is held out if `hold_out`."""
     if not cfg.hold_out or own is not None or whole is None:
         return {"train": whole, "valid": own}
     for distinct in (True, False):
@@ -148,13 +148,14 @@ def _held_out(
 
 
 def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, LinePairs]:
-    """Split train into two parts at random; lines stay in their original order. UserError if one would be empty.
+    """Split train into two parts at random, keeping the original order. UserError if one would be empty.
 
     Args:
-      distinct: held-out pairs are in "valid" once and not in "train"; otherwise lines are held out, whatever they say.
+      distinct: hold out pairs, so that a held-out pair is in "valid" once and not in "train"; otherwise hold out lines,
+        regardless of copies.
     """
     count = len(whole.src)
-    check(count != 1, "data.hold_out takes validation lines from train, which has a single line: set it to 0")
+    check(count != 1, "data.hold_out takes validation lines from train, which has only one line: set it to 0")
     drawn = np.random.default_rng(0).permutation(count)[: max(1, round(share * count))]
     held, taken = _distinct(whole, drawn) if distinct else (np.sort(drawn), drawn)
     kept = np.ones(count, bool)
@@ -172,14 +173,14 @@ def _cut(whole: LinePairs, share: float, *, distinct: bool) -> Mapping[str, Line
 
 
 def _distinct(whole: LinePairs, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drawn pairs whose lines, with all copies, are no more than were drawn; one pair if each has more.
+    """Choose sampled pairs whose lines, with all copies, are no more than were sampled; one pair if each has more.
 
     Args:
       whole: the training text.
-      drawn: numbers of lines; their order decides which pairs are taken.
+      drawn: sampled line numbers; their order decides which pairs are chosen.
 
     Returns:
-      The first line of each pair that is taken, and all its lines; both ascending.
+      The first line of each chosen pair, and all lines of chosen pairs; both ascending.
     """
     numbers: dict[tuple[str, str], int] = {}
     for i in drawn.tolist():

@@ -1,7 +1,7 @@
 """Subword units as fairseq uses SentencePiece: a model splits the text, and a separate list assigns the ids.
 
-The id of a piece comes from its line in the list (dict.txt), not from the model. So a model whose special symbols have
-other ids than here can be used too.
+The id of a piece comes from its line in the list (dict.txt), not from the model. This also supports models whose
+special symbols have other ids than here.
 """
 
 import base64
@@ -31,8 +31,8 @@ _SPACE = "\u2581"
 class ListedPieces:
     """A vocabulary of listed pieces.
 
-    A piece that is not in the list is unknown. Decoding joins the pieces and writes a space for each U+2581 (fairseq's
-    --remove-bpe=sentencepiece), so it returns the normalised text. Pieces that stand for bytes (SentencePiece's
+    A piece that is not in the list is unknown. Decoding joins the pieces and replaces each U+2581 with a space
+    (fairseq's --remove-bpe=sentencepiece), so it returns the normalised text. Byte pieces (SentencePiece's
     byte_fallback) become the characters that they encode.
 
     Attributes:
@@ -56,12 +56,12 @@ class ListedPieces:
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         return self.words.size
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of model and list as they are saved."""
+        """Return the SHA-256 of the saved model and list."""
         return hashlib.sha256(self._content()).hexdigest()
 
     @functools.cached_property
@@ -74,21 +74,21 @@ class ListedPieces:
         return frozenset(model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has no tokens."""
+        """Return the token ids of each text, without EOS. An empty text has no tokens."""
         return self._numbered(self._processor.encode(text, out_type=str) for text in texts)
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Token ids of a random segmentation of each text; see `data.segmentation`."""
+        """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
         rng = random.Random(seed)
         return self._numbered(self._random_pieces.draw(text, rate=rate, rng=rng) for text in texts)
 
     def _numbered(self, segmented: Iterable[Sequence[str]]) -> list[list[int]]:
-        """The ids of the pieces of each text."""
+        """Return the ids of the pieces of each text."""
         ids = self._ids
         return [[ids.get(piece, UNK) for piece in pieces] for pieces in segmented]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
+        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
         shown = (
             unknown if i == UNK and unknown is not None else self.token(i) for i in ids if i not in (BOS, PAD, EOS)
         )
@@ -97,11 +97,11 @@ class ListedPieces:
         return "".join(parts).replace(_SPACE, " ").strip()
 
     def surfaces(self, text: str) -> list[str]:
-        """Each piece of a text, with a space for U+2581."""
+        """Return each piece of a text, with a space for U+2581."""
         return [piece.replace(_SPACE, " ") for piece in self._processor.encode(text, out_type=str)]
 
     def is_piece(self, surface: str) -> bool:
-        """Whether the model has this piece, in the list or not; else it is a run of characters unknown to the model."""
+        """Whether the model has this piece, listed or not. Otherwise it is a run of characters unknown to the model."""
         return self._processor.piece_to_id(surface.replace(" ", _SPACE)) != self._processor.unk_id()
 
     def token(self, i: int) -> str:
@@ -109,7 +109,7 @@ class ListedPieces:
         return self.words.token(int(i))
 
     def save(self, path: Path) -> None:
-        """Write model and list into one JSON file."""
+        """Write model and list to one JSON file."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -131,7 +131,7 @@ class ListedPieces:
         except (ValueError, KeyError, TypeError):
             whole = False
         if not whole:
-            raise UserError(f"{path} is damaged: it is no list of pieces with its model; restore it")
+            raise UserError(f"{path} is damaged: it is not a list of pieces with its model; restore it")
         made.check(path)
         return made
 
@@ -142,16 +142,16 @@ class ListedPieces:
         except (RuntimeError, UnicodeDecodeError):
             made = set()
         if not made:
-            raise UserError(f"{where} holds no SentencePiece model: it is damaged or another kind of file")
+            raise UserError(f"{where} contains no SentencePiece model: it is damaged or another kind of file")
         if not made & set(self._ids):
-            raise UserError(f"{where}: the SentencePiece model makes no piece of its list; give the model of that list")
+            raise UserError(f"{where}: the SentencePiece model has no piece of its list; use the model of that list")
 
 
 def of_model(path: Path) -> SentencePiece | ListedPieces:
     """Read a SentencePiece model file.
 
-    If its special symbols have other ids than here, its other pieces are numbered behind those, in their order. Its own
-    control symbols are left out: no text has them.
+    If its special symbols have other ids than here, its other pieces are numbered after our special symbols, in order.
+    Its own control symbols are left out, because they do not occur in text.
 
     Raises:
       UserError: the file is not a model.

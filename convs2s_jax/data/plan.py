@@ -1,7 +1,7 @@
-"""The batch plan: which sentence pairs make up each batch, in which of a few shapes.
+"""The batch plan: which sentence pairs are in each batch, and in which of a few shapes.
 
 The plan is a pure function of (lengths, budget, number of shapes, seed, epoch). Every process computes the same plan
-and loads its share. The numbers of processes and devices have no effect on it.
+and loads its share. It does not depend on the number of processes or devices.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ class PlannedBatch(NamedTuple):
 
     Attributes:
       shape: index into the plan's shapes.
-      rows: [n], indices of its sentence pairs in the corpus, at most `rows` of the shape.
+      rows: [n], indices of its sentence pairs in the corpus; n is at most the number of rows of the shape.
     """
 
     shape: int
@@ -26,7 +26,7 @@ class PlannedBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """Numbers of training pairs that are skipped.
+    """Numbers of skipped training pairs.
 
     Attributes:
       empty: pairs with an empty side.
@@ -44,7 +44,7 @@ class Plan:
     Attributes:
       shapes: the shapes of all batches.
       batches: the batches, in order of use.
-      padding: share of the batches' cells that are padding, in [0, 1].
+      padding: fraction of padding in the batches, in [0, 1].
     """
 
     shapes: tuple[Shape, ...]
@@ -52,18 +52,18 @@ class Plan:
     padding: float
 
     def first_uses(self, start: int = 0) -> tuple[Shape, ...]:
-        """The shapes of the batches from `start` on, in the order of their first use."""
+        """Return the shapes of the batches from `start` on, in order of first use."""
         return tuple(dict.fromkeys(self.shapes[batch.shape] for batch in self.batches[start:]))
 
 
 def usable(
     src: np.ndarray, tgt: np.ndarray, *, max_source: int, max_target: int, one_sided: bool = False
 ) -> tuple[np.ndarray, Skipped]:
-    """Indices of the pairs to train on, and the numbers of skipped ones.
+    """Return the indices of the pairs to train on, and the numbers of skipped pairs.
 
     Args:
-      src, tgt: lengths [n] in tokens, end symbol included (1 is an empty side).
-      max_source, max_target: largest allowed lengths.
+      src, tgt: lengths [n] in tokens, including the end symbol (1 is an empty side).
+      max_source, max_target: maximum lengths.
       one_sided: sources are empty in this corpus.
     """
     empty = ((src <= 1) & (not one_sided)) | (tgt <= 1)
@@ -75,15 +75,15 @@ def usable(
 def plan_epoch(
     src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...], *, seed: int, epoch: int
 ) -> Plan:
-    """Shuffle the rows and cut them into batches.
+    """Shuffle the rows and split them into batches.
 
-    Each pair goes to the smallest shape that holds it. Pairs that do not fill a batch move to the next larger shape, so
+    Each pair goes to the smallest shape that fits it. Pairs that do not fill a batch move to the next larger shape, so
     that few batches are incomplete.
 
     Args:
-      src, tgt: lengths [n] of the whole corpus, end symbol included.
+      src, tgt: lengths [n] of the whole corpus, including the end symbol.
       rows: indices of the pairs to use.
-      shapes: as `choose_shapes` returns them, smallest first.
+      shapes: as returned by `choose_shapes`, smallest first.
       seed, epoch: determine the order.
     """
     rng = np.random.default_rng([seed, epoch])
@@ -93,18 +93,18 @@ def plan_epoch(
 
 
 def plan_all(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> Plan:
-    """A plan over every row in a fixed order, for validation: nothing is skipped or shuffled.
+    """Return a plan over all rows in a fixed order, for validation. Nothing is skipped or shuffled.
 
     Args:
-      src, tgt: lengths [n] in tokens, end symbol included.
-      shapes: that hold them all.
+      src, tgt: lengths [n] in tokens, including the end symbol.
+      shapes: shapes that fit all pairs.
     """
     batches = _fill(src, tgt, np.arange(len(src)), shapes)
     return Plan(shapes=shapes, batches=tuple(batches), padding=_padding(src, tgt, shapes, batches))
 
 
 def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shape, ...]) -> list[PlannedBatch]:
-    """Cut rows, in their order, into batches; leftovers move to larger shapes."""
+    """Split rows into batches in order. Leftovers move to larger shapes."""
     if not shapes:
         return []
     home = fitting(src[rows], tgt[rows], shapes).astype(np.uint16)  # numpy sorts these by radix
@@ -127,6 +127,6 @@ def _fill(src: np.ndarray, tgt: np.ndarray, rows: np.ndarray, shapes: tuple[Shap
 
 
 def _padding(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...], batches: list[PlannedBatch]) -> float:
-    """Share of padding, from the lengths of the pairs that the batches hold."""
+    """Return the fraction of padding, from the lengths of the pairs in the batches."""
     cells = sum(shapes[b.shape].rows * (shapes[b.shape].src + shapes[b.shape].tgt) for b in batches)
     return 1.0 - int(src.sum() + tgt.sum()) / cells if cells else 0.0

@@ -1,7 +1,7 @@
-"""Random segmentations of a text into the pieces of a SentencePiece model, drawn here and not by SentencePiece.
+"""Random segmentations of text into the pieces of a SentencePiece model, sampled here and not by SentencePiece.
 
-SentencePiece's own generator is seeded anew in every process, whatever its seed (0.2.3), so that neither a run that
-continues nor the processes of a training would see the same text.
+SentencePiece 0.2.3 seeds its own generator differently in every process, whatever the given seed. With it, neither a
+continued run nor the processes of a training run would see the same text.
 """
 
 import functools
@@ -16,25 +16,25 @@ from convs2s_jax.data.merges import merged_at_random
 
 _SPACE = "\u2581"
 _UNKNOWN_PENALTY = 10.0
-"""How much less than the least likely piece an unknown character weighs, as in SentencePiece's unigram models."""
+"""Score penalty of an unknown character relative to the least likely piece, as in SentencePiece's unigram models."""
 _WORDS = 2**16
-"""Words whose possible pieces are kept."""
+"""Number of words whose possible pieces are cached."""
 _LONG = 32
-"""Most characters of such a word: text without spaces is one word, and seldom comes again."""
+"""Maximum length of a cached word in characters. Text without spaces is one long word that rarely recurs."""
 
 
 class _Edge(NamedTuple):
-    """A piece of a word: where it ends, and its logarithmic weight."""
+    """A piece of a word: its end, and its log weight."""
 
     end: int
     weight: float
 
 
 class RandomPieces:
-    """Draws segmentations under one model."""
+    """Samples segmentations under one model."""
 
     def __init__(self, processor: Any) -> None:
-        """Read the pieces of SentencePiece's processor; `ids` has those that a text can have."""
+        """Read the pieces of SentencePiece's processor. `ids` contains those that can occur in text."""
         self._processor = processor
         special = processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte
         ids = [i for i in range(processor.get_piece_size()) if not any(one(i) for one in special)]
@@ -44,7 +44,7 @@ class RandomPieces:
         self._longest = max(map(len, self._scores), default=1)
         self._unknown = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
         self._bytes = bool(bytes_)
-        # symbols of the user's are never cut; their score is 0, that of a piece is a rank from -0 on, or below 0
+        # user-defined symbols are never split; their score is 0, that of a piece is a rank from -0 down, or below 0
         own = sorted((piece for piece, score in self._scores.items() if str(score) == "0.0"), key=len, reverse=True)
         self._own = re.compile("|".join(map(re.escape, own))) if own else None
         self._has_letters = any(len(piece) == 1 and piece != _SPACE for piece in self._scores)
@@ -53,16 +53,16 @@ class RandomPieces:
 
     @functools.cached_property
     def merges(self) -> bool:
-        """Whether the model merges letters (byte-pair encoding): then its scores are the ranks of the pieces."""
+        """Whether the model merges letters (byte-pair encoding). Then its scores are the ranks of the pieces."""
         return all(score <= 0 and score == int(score) for score in self._scores.values())
 
     def draw(self, text: str, *, rate: float, rng: random.Random) -> list[str]:
-        """The pieces of a random segmentation of a text; unknown characters in a row are one piece.
+        """Return the pieces of a random segmentation of a text. A run of unknown characters is one piece.
 
         Args:
           text: as SentencePiece reads it.
-          rate: of merges, the probability that one is left out; else the power to which probabilities are raised.
-          rng: where the draw comes from.
+          rate: for BPE, the probability of leaving out a merge; otherwise the power to which probabilities are raised.
+          rng: random number generator.
         """
         if not self._has_letters:  # a model of whole words
             return list(self._processor.encode(text, out_type=str))
@@ -73,7 +73,7 @@ class RandomPieces:
         return self._with_unknown(pieces)
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The parts of a text, and whether each is a symbol of the user's."""
+        """Yield the parts of a text, and whether each is a user-defined symbol."""
         begin = 0
         for found in self._own.finditer(text) if self._own else ():
             yield text[begin : found.start()], False
@@ -82,7 +82,7 @@ class RandomPieces:
         yield text[begin:], False
 
     def _merged(self, word: str, rate: float, rng: random.Random) -> list[str]:
-        """Letters merged at random; a pair ranks as the piece that it makes."""
+        """Merge letters at random. A pair has the rank of the piece that it forms."""
         return merged_at_random([*word], rank=self._rank, rate=rate, rng=rng)
 
     def _rank(self, left: str, right: str) -> float | None:
@@ -90,7 +90,7 @@ class RandomPieces:
         return None if score is None else -score
 
     def _path(self, word: str, rate: float, rng: random.Random) -> list[str]:
-        """A path through the pieces of a word, from its begin to its end, by the weights of what follows."""
+        """Sample a path through the pieces of a word from start to end, by the total weight of its continuations."""
         edges, after = (self._weights if len(word) <= _LONG else self._weights_of)(word, rate)
         parts, i = [], 0
         while i < len(word):
@@ -108,7 +108,7 @@ class RandomPieces:
         return functools.lru_cache(maxsize=_WORDS)(self._weights_of)
 
     def _weights_of(self, word: str, rate: float) -> tuple[list[list[_Edge]], list[float]]:
-        """The pieces that begin at each place, and the logarithm of the total weight of all paths from there on."""
+        """Return the pieces that begin at each position, and the log of the total weight of all paths from there."""
         n = len(word)
         edges: list[list[_Edge]] = []
         for i in range(n):
@@ -124,7 +124,7 @@ class RandomPieces:
         return edges, after
 
     def _with_unknown(self, pieces: Sequence[str]) -> list[str]:
-        """The pieces, with the bytes of unknown characters where the model has them, and unknown runs joined."""
+        """Replace unknown characters by their bytes if the model has byte pieces, and otherwise join unknown runs."""
         found: list[str] = []
         for known, run in itertools.groupby(pieces, self._scores.__contains__):
             if known:

@@ -1,4 +1,4 @@
-"""Checksums of the files in a folder, kept beside them in checksums.json."""
+"""Checksums of the files in a folder, stored next to them in checksums.json."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ def write(folder: Path) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Compare the files of a folder with its checksums, if it has any.
+    """Verify the files in a folder by its checksums, if there are any.
 
     Raises:
-      UserError: a file, or the list of checksums, is not what was written.
+      UserError: a file or the list of checksums differs from what was written.
     """
     path = folder / NAME
     if not path.exists():
@@ -29,7 +29,7 @@ def verify(folder: Path) -> None:
         sums = unseal(parsed(files.content(path)))
     except (DamagedError, OSError) as error:
         raise UserError(
-            f"{path} is damaged ({error}): restore it, or delete it if the files beside it are right"
+            f"{path} is damaged ({error}): restore it, or delete it if the files next to it are correct"
         ) from error
     for name, expected in sums.items():
         file = folder / name
@@ -39,6 +39,6 @@ def verify(folder: Path) -> None:
             raise UserError(f"{file} cannot be read ({error.strerror}): restore it") from error
         if found != expected:
             raise UserError(
-                f"{file} is damaged or was edited (its checksum is that of another content): restore it, or delete "
-                f"{path} to keep what was edited on purpose"
+                f"{file} is damaged or was edited (its checksum does not match its content): restore it, or delete "
+                f"{path} to keep deliberate edits"
             )

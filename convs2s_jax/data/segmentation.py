@@ -1,8 +1,8 @@
-"""Sub-word regularisation: a new segmentation of the training text into sub-words for each epoch.
+"""Subword regularisation: a new segmentation of the training text into subwords in each epoch.
 
-Kudo 2018, "Subword Regularization", draws a segmentation in proportion to the power `rate` of its probability under the
-unigram model (section 3.2). Provilkov et al. 2020, "BPE-Dropout", leaves each merge out with the probability `rate`
-(section 3).
+Kudo 2018, "Subword Regularization", samples a segmentation in proportion to its probability under the unigram model,
+raised to the power `rate` (section 3.2). Provilkov et al. 2020, "BPE-Dropout", leaves out each merge with probability
+`rate` (section 3).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,35 +12,35 @@ import numpy as np
 
 from convs2s_jax.data.store import TokenStore, in_memory
 
-_CHUNK = 4096  # lines drawn with one seed
+_CHUNK = 4096  # number of lines sampled with one seed
 
 
 @runtime_checkable
 class Segmenter(Protocol):
-    """A vocabulary whose tokens are parts of words, so that a text has many segmentations."""
+    """A vocabulary of subwords, in which a text has many segmentations."""
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Token ids of a random segmentation of each text, without EOS; the same arguments give the same.
+        """Return token ids of a random segmentation of each text, without EOS; the same arguments give the same ids.
 
         Args:
           texts: the lines.
-          rate: see the module; more random the lower it is for a unigram model, and the higher for merges.
+          rate: see the module. Lower is more random for a unigram model, higher is more random for BPE.
           seed: from 0 to 2^32 - 2.
         """
 
 
 def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequence[int]) -> TokenStore:
-    """A random segmentation of every text, in memory.
+    """Return a random segmentation of every text, in memory.
 
     Args:
       texts: the lines.
       vocabulary: of their side.
-      rate: as of `Segmenter.sample`.
-      seed: numbers that determine the draw.
+      rate: as in `Segmenter.sample`.
+      seed: numbers that determine the sample.
     """
 
     def drawn() -> Iterator[list[int]]:
@@ -52,12 +52,12 @@ def draw(texts: Sequence[str], vocabulary: Segmenter, *, rate: float, seed: Sequ
 
 
 def within(drawn: TokenStore, best: TokenStore, longest: int) -> TokenStore:
-    """The drawn sentences, but the best segmentation of those that are longer than `longest` tokens with their EOS.
+    """Return the sampled sentences, with the best segmentation in place of those longer than `longest` tokens.
 
     Args:
-      drawn: token ids of sentences.
-      best: those of the same sentences as the vocabulary encodes them.
-      longest: most tokens, end symbol included.
+      drawn: sampled token ids of sentences.
+      best: token ids of the same sentences as the vocabulary encodes them.
+      longest: maximum number of tokens, including the end symbol.
     """
     long = drawn.lengths >= longest
     if not long.any():

@@ -1,4 +1,4 @@
-"""Subword units: byte-pair encoding and unigram language models, by SentencePiece."""
+"""Subword units by SentencePiece: byte-pair encoding and unigram language models."""
 
 import dataclasses
 import functools
@@ -18,12 +18,12 @@ from convs2s_jax.core.tokens import BOS, EOS, PAD, UNK
 from convs2s_jax.data.config import VocabularyConfig
 from convs2s_jax.data.random_pieces import RandomPieces
 
-# SentencePiece reserves these two characters: it reads the first as a space and skips training lines that contain the
+# SentencePiece reserves these two characters. It reads the first as a space and skips training lines that contain the
 # second. Both are replaced by code points that Unicode reserves for internal use.
 _OWN = (("\u2581", "\ufdd0"), ("\u2585", "\ufdd1"))
 
 FEW = 64
-"""Texts that are encoded one by one: SentencePiece starts threads for a list, which takes longer than the texts."""
+"""Up to this number, texts are encoded one by one. For a list, SentencePiece starts threads, which takes longer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +32,8 @@ class SentencePiece:
 
     decode(encode([text])[0]) == text if no character is unknown and the normalisation is "identity", except that
     SentencePiece collapses runs of spaces (U+0020, no other space) into one and strips leading and trailing spaces.
-    Unknown characters come back as "<unk>", and the characters U+FDD0 and U+FDD1, which Unicode reserves for internal
-    use, as U+2581 and U+2585.
+    Unknown characters decode to "<unk>". The characters U+FDD0 and U+FDD1, which Unicode reserves for internal use,
+    decode to U+2581 and U+2585.
 
     Attributes:
       model: content of SentencePiece's model file.
@@ -54,49 +54,49 @@ class SentencePiece:
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         return int(self._processor.get_piece_size())
 
     @property
     def special_ids(self) -> tuple[int, int, int, int]:
-        """Ids of <s>, <pad>, </s> and <unk>, -1 for one that is not there; `pieces.of_model` takes care of others."""
+        """Ids of <s>, <pad>, </s> and <unk>, -1 for a missing one. `pieces.of_model` handles models with other ids."""
         model = self._processor
         return model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()
 
     @property
     def ordinary(self) -> tuple[str, ...]:
-        """The units that are no control symbols and not <unk>, in the order of their ids."""
+        """The units except control symbols and <unk>, in the order of their ids."""
         model, ids = self._processor, range(self.size)
         return tuple(self.token(i) for i in ids if not (model.is_control(i) or model.is_unknown(i)))
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of the model."""
+        """Return the SHA-256 of the model."""
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has no tokens."""
+        """Return the token ids of each text, without EOS. An empty text has no tokens."""
         if len(texts) <= FEW:
             return [self._processor.encode(_escape(text)) for text in texts]
         return self._processor.encode([_escape(text) for text in texts])
 
     def sample(self, texts: Sequence[str], *, rate: float, seed: int) -> list[list[int]]:
-        """Token ids of a random segmentation of each text; see `data.segmentation`."""
-        rng, ids = random.Random(seed), self._random_pieces.ids  # not all ids: a text may have the name of a symbol
+        """Return the token ids of a random segmentation of each text; see `data.segmentation`."""
+        rng, ids = random.Random(seed), self._random_pieces.ids  # not all ids: a text may contain a symbol's name
         drawn = (self._random_pieces.draw(_escape(text), rate=rate, rng=rng) for text in texts)
         return [[ids.get(piece, UNK) for piece in pieces] for pieces in drawn]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped (SentencePiece knows them as control symbols).
+        """Return the text of token ids. BOS, PAD and EOS are skipped (they are SentencePiece control symbols).
 
-        UNK becomes `unknown`; by default, the model's own text: "<unk>", or " \u2047 " in models not trained here.
+        UNK becomes `unknown`. The default is the model's own text, "<unk>", or " \u2047 " in models not trained here.
         """
         if unknown is None or UNK not in ids:
             return _restore(self._processor.decode([int(i) for i in ids]))
         return _restore(self._processor.decode([unknown if i == UNK else self.token(i) for i in ids]))
 
     def surfaces(self, text: str) -> list[str]:
-        """Each unit of a text after the model's normalisation, with a space for U+2581."""
+        """Return each unit of a text after the model's normalisation, with a space for U+2581."""
         pieces = self._processor.encode(_escape(text), out_type=str)
         return [_restore(piece.replace("\u2581", " ")) for piece in pieces]
 
@@ -115,10 +115,10 @@ class SentencePiece:
         Raises:
           UserError: the file is not a model.
         """
-        vocabulary = cls(read_bytes(path, remedy="give the SentencePiece model of the vocabulary"))
+        vocabulary = cls(read_bytes(path, remedy="use the SentencePiece model of the vocabulary"))
         try:
             whole = len(vocabulary.ordinary) > 0
-        except (RuntimeError, UnicodeDecodeError):  # the second of pieces, and of messages with parts of the file
+        except (RuntimeError, UnicodeDecodeError):  # the second from pieces, or from messages that quote the file
             whole = False
         if not whole:
             raise UserError(f"{path} is not a SentencePiece model: it is damaged or another kind of file")
@@ -126,13 +126,13 @@ class SentencePiece:
 
 
 def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> SentencePiece:
-    """Learn subword units; the same lines give the same model.
+    """Learn subword units. The same lines give the same model.
 
     A unigram vocabulary is smaller than `size` if the text has too few units.
 
     Args:
-      size: entries, the special ones included.
-      field: name of the setting that gave `size`, for messages.
+      size: number of entries, including the special ones.
+      field: name of the configuration field of `size`, for messages.
 
     Raises:
       UserError: `size` is larger than the text's pairs allow, or smaller than its number of characters.
@@ -175,14 +175,14 @@ def _restore(text: str) -> str:
 
 
 def _explain(message: str, size: int, field: str) -> str:
-    """Translate SentencePiece's error message into one about the setting."""
+    """Translate SentencePiece's error message into one about the configuration field."""
     if found := re.search(r"Vocabulary size too high .* <= (\d+)", message):
-        return f"{field} is {size}: the training text has units for at most {found[1]}; use {found[1]} or less"
+        return f"{field} is {size}: the training text has at most {found[1]} units; use {found[1]} or less"
     if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
-            f"{field} is {size}: the special symbols and the characters of the training text are {found[1]}; "
+            f"{field} is {size}: the special symbols and the characters of the training text need {found[1]} entries; "
             f"use {found[1]} or more, or lower data.vocabulary.character_coverage"
         )
     if "all_chars_count" in message or "sentences_.empty()" in message:
-        return f"{field} is {size}: the training text has nothing but empty lines; give a text to learn from"
+        return f"{field} is {size}: the training text has only empty lines; use a text with words to learn from"
     return f"{field} is {size}: SentencePiece cannot learn it from the training text: {message}"

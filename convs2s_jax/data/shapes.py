@@ -1,4 +1,4 @@
-"""Choosing a few (S, T) shapes that hold all sentence pairs with little padding."""
+"""Choose a few (S, T) shapes that fit all sentence pairs with little padding."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,15 @@ import numpy as np
 from convs2s_jax.core.rows import round_up
 
 LEVELS = 48
-"""Most distinct lengths per side while shapes are chosen; lengths are rounded up to them. This bounds the work."""
+"""Maximum number of distinct lengths per side when choosing shapes; rounding lengths up to them bounds the work."""
 
 
 class Shape(NamedTuple):
     """The shape of a batch.
 
     Attributes:
-      src: tokens to which sources are padded.
-      tgt: tokens to which targets are padded.
+      src: length in tokens to which sources are padded.
+      tgt: length in tokens to which targets are padded.
       rows: number of pairs.
     """
 
@@ -29,9 +29,9 @@ class Shape(NamedTuple):
 
 
 def rows_within(tokens: int, longest: int, *, pairs: int | None = None) -> int:
-    """Number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit.
+    """Return the number of rows of this length within the budget: at least 1, and a multiple of 8 if more than 8 fit.
 
-    Where there are only so many `pairs`, there are no more rows than they fill.
+    With only this number of `pairs`, there are no more rows than needed.
     """
     rows = max(1, tokens // longest)
     if pairs is not None:
@@ -40,9 +40,9 @@ def rows_within(tokens: int, longest: int, *, pairs: int | None = None) -> int:
 
 
 def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.ndarray:
-    """Index of the smallest shape (by S + T) that holds each pair: [n]. Raises ValueError if a pair fits into none.
+    """Return the index of the smallest shape (by S + T) that fits each pair: [n]. ValueError if none fits a pair.
 
-    Pairs between the same lengths of shapes fit the same shapes, so a table of these lengths has the answers.
+    Pairs between the same shape lengths fit the same shapes, so a table of these lengths contains the answers.
     """
     if len(src) == 0:
         return np.zeros(0, np.intp)
@@ -52,23 +52,23 @@ def fitting(src: np.ndarray, tgt: np.ndarray, shapes: tuple[Shape, ...]) -> np.n
         table[tuple(slice(np.searchsorted(side, n) + 1) for side, n in zip(levels, shapes[i][:2], strict=True))] = i
     found = table[np.searchsorted(levels[0], src), np.searchsorted(levels[1], tgt)]
     if (found < 0).any():
-        raise ValueError("there are pairs that no shape holds; choose the shapes from the same rows")
+        raise ValueError("some pairs do not fit into any shape; choose the shapes from the same rows")
     return found
 
 
 def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) -> tuple[Shape, ...]:
-    """Choose at most `count` rectangles that together hold all pairs, greedily, then improve each in turn.
+    """Greedily choose at most `count` rectangles that together fit all pairs, then improve each in turn.
 
-    The cost of a pair is S + T of the smallest rectangle that holds it. The first rectangle holds all pairs, and each
-    further one is the one that saves most. Then each but the largest is replaced by a better one, until there is none.
+    The cost of a pair is S + T of the smallest rectangle that fits it. The first rectangle fits all pairs, and each
+    further one is the one that saves most. Then all but the largest are replaced by better ones as long as possible.
 
     Args:
-      src, tgt: lengths [n] in tokens, end symbol included.
-      tokens: budget, rows * max(S, T) <= tokens; a shape longer than that has one row, and none more than n needs.
-      count: at most this many rectangles.
+      src, tgt: lengths [n] in tokens, including the end symbol.
+      tokens: budget, rows * max(S, T) <= tokens. A shape longer than that has one row; none has more than n needs.
+      count: maximum number of rectangles.
 
     Returns:
-      Shapes, smallest S + T first.
+      Shapes in ascending order of S + T.
     """
     if len(src) == 0:
         return ()
@@ -99,29 +99,29 @@ def choose_shapes(src: np.ndarray, tgt: np.ndarray, *, tokens: int, count: int) 
 def rounded(
     shapes: tuple[Shape, ...], *, tokens: int, rows: int, length: int, most: tuple[int, int]
 ) -> tuple[Shape, ...]:
-    """Shapes whose rows and lengths are multiples, such as a TPU's tiles have; those that become equal are one.
+    """Round rows and lengths of shapes to multiples, such as a TPU's tile sizes; shapes that become equal are merged.
 
     Args:
-      shapes: as `choose_shapes` returns them.
-      tokens: budget, as there; a shape has at least `rows` rows even where these are more.
-      rows: rows are the largest multiple of it within the budget.
-      length: lengths are the next multiple of it, but not more than `most`.
-      most: longest sources and targets that the model takes.
+      shapes: as returned by `choose_shapes`.
+      tokens: budget, as there. A shape has at least `rows` rows, even if that exceeds the budget.
+      rows: round rows down to a multiple of this within the budget.
+      length: round lengths up to a multiple of this, but not above `most`.
+      most: maximum source and target lengths of the model.
 
     Returns:
-      Shapes, smallest S + T first; with multiples of 1 those that were given.
+      Shapes in ascending order of S + T; unchanged if both multiples are 1.
     """
     if rows == length == 1:
         return shapes
     raised = {tuple(min(round_up(n, length), m) for n, m in zip(shape[:2], most, strict=True)) for shape in shapes}
     pairs = sorted(raised, key=lambda p: (sum(p), p))
-    most_rows = round_up(max(shape.rows for shape in shapes), rows)  # where there are few pairs, what they fill
+    most_rows = round_up(max(shape.rows for shape in shapes), rows)  # with few pairs, the rows that they fill
     within = [min(most_rows, rows_within(tokens, max(pair))) for pair in pairs]
     return tuple(Shape(s, t, max(rows, n // rows * rows)) for (s, t), n in zip(pairs, within, strict=True))
 
 
 def _levels(lengths: np.ndarray) -> np.ndarray:
-    """Sorted lengths to round up to: all lengths that occur, or quantiles if there are more than `LEVELS`."""
+    """Return the sorted lengths to round up to: all that occur, or quantiles if there are more than `LEVELS`."""
     values = np.unique(lengths)
     if len(values) <= LEVELS:
         return values
@@ -129,7 +129,7 @@ def _levels(lengths: np.ndarray) -> np.ndarray:
 
 
 def _best(counts: np.ndarray, size: np.ndarray, chosen: list[tuple[int, int]]) -> tuple[tuple[int, int], float]:
-    """The rectangle (i, j) that saves most when added to those chosen, and the number of cells it saves."""
+    """Return the rectangle (i, j) that saves most when added to the chosen ones, and the number of cells saved."""
     cost = np.full(counts.shape, np.inf)
     for i, j in chosen:
         cost[: i + 1, : j + 1] = np.minimum(cost[: i + 1, : j + 1], size[i, j])

@@ -1,4 +1,4 @@
-"""Tokenised text on disk: encoded once, then read through a memory map and compared with its checksum."""
+"""Tokenised text on disk: encoded once, then verified by its checksum and read through a memory map."""
 
 import array
 import dataclasses
@@ -20,13 +20,13 @@ from convs2s_jax.core.files import open_regular, replacing_locked
 from convs2s_jax.data.vocabulary import Vocabulary
 
 # A file is: header, token ids, zeros up to a multiple of 8 bytes, int64 offsets.
-# Header: magic with the format's version, sha256 of what is stored, sentences, tokens, bytes per token; then the
-# checksum of the whole file without itself.
+# Header: magic with the format's version, SHA-256 of the stored text, sentences, tokens, bytes per token; then the
+# checksum of the whole file except itself.
 _HEADER = struct.Struct("<8s32sQQQ16s")
 _UNSUMMED = struct.Struct("<8s32sQQQ")
 _MAGIC = b"tokens\x00\x02"
-_FIRST = b"tokens\x00\x01"  # the format without a checksum: its files are written again
-_CHUNK = 4096  # sentences encoded at once
+_FIRST = b"tokens\x00\x01"  # the format without a checksum; such files are written again
+_CHUNK = 4096  # number of sentences encoded at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ class TokenStore:
     """Token ids of sentences, without EOS: sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
 
     Attributes:
-      tokens: [tokens], ids of all sentences one after another.
-      offsets: [sentences + 1], where each sentence begins.
-      key: of the file (`find`); "" for what is not on disk.
+      tokens: [tokens], concatenated ids of all sentences.
+      offsets: [sentences + 1], start of each sentence.
+      key: of the file (`find`); "" if not on disk.
     """
 
     tokens: np.ndarray
@@ -52,7 +52,7 @@ class TokenStore:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sentence, without EOS: int32 [sentences]."""
+        """Number of tokens of each sentence, without EOS: int32 [sentences]."""
         return np.diff(self.offsets).astype(np.int32)
 
 
@@ -67,15 +67,15 @@ def tokenize(
 ) -> TokenStore:
     """Encode `texts`, or open the file of an earlier call.
 
-    The file name contains a hash of the texts and the vocabulary. A file is compared with its checksum before it is
-    used; a damaged one is written again. Several processes may write the same file at the same time: each replaces it
+    The file name contains a hash of the texts and the vocabulary. A file is verified by its checksum before use, and
+    rewritten if it is damaged. Several processes may write the same file at the same time, because each replaces it
     atomically.
 
     Args:
       folder: folder of the files; created if missing.
-      name: readable beginning of the file's name, such as "train.de".
-      progress: show a bar on standard error, if that is a terminal.
-      tell: receives a sentence for a damaged file.
+      name: readable prefix of the file name, such as "train.de".
+      progress: show a progress bar if standard error is a terminal.
+      tell: called with a message about a damaged file.
 
     Raises:
       UnwritableError: the folder cannot be written.
@@ -87,19 +87,19 @@ def tokenize(
     except DamagedError as error:
         tell(f"{path} is damaged ({error}): the text is tokenised again")
     except (_OlderError, OSError):
-        pass  # missing, not readable, or of a version without checksums
+        pass  # missing, unreadable, or from a version without checksums
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, key, texts, vocabulary, progress)
     except OSError as error:
         raise UnwritableError(
-            f"{path} cannot be written: {error.strerror}; make room for it or give another data.cache_dir"
+            f"{path} cannot be written: {error.strerror}; free disk space, or choose another data.cache_dir"
         ) from error
     return _open(path, key)
 
 
 def find(folder: str | Path, name: str, key: str) -> TokenStore | None:
-    """The file that `tokenize` wrote for a text whose store has this `key`; None if it is not there, or not intact."""
+    """Open the file that `tokenize` wrote for the text with this `key`. None if it is missing or damaged."""
     try:
         wanted = bytes.fromhex(key)
         return _open(_place(folder, name, wanted), wanted)
@@ -108,11 +108,11 @@ def find(folder: str | Path, name: str, key: str) -> TokenStore | None:
 
 
 def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
-    """Token ids of sentences, not on disk.
+    """Return a store of token ids in memory.
 
     Args:
       sentences: token ids without EOS.
-      size: entries of the vocabulary.
+      size: size of the vocabulary.
     """
     ids, lengths = array.array(_width(size).char), array.array("q", [0])
     for sentence in sentences:
@@ -122,9 +122,9 @@ def in_memory(sentences: Iterable[Sequence[int]], *, size: int) -> TokenStore:
 
 
 def peek(path: Path) -> TokenStore | None:
-    """A file that `tokenize` wrote; None if it cannot be read.
+    """Open a file that `tokenize` wrote. None if it cannot be read.
 
-    It is compared with its checksum and not with any text: this is for a look at a run, not for training.
+    The file is verified by its checksum only, not compared with a text. Use it to inspect a run, not for training.
     """
     try:
         return _open(path, None)
@@ -133,7 +133,7 @@ def peek(path: Path) -> TokenStore | None:
 
 
 def _replace(path: Path, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, progress: bool) -> None:
-    """Write a file atomically, with a progress bar; what killed writers of it left is removed first."""
+    """Write a file atomically, with a progress bar. Leftovers of killed writers are removed first."""
     bar = tqdm.tqdm(desc=path.stem, total=len(texts), unit=" lines", disable=None if progress else True)
     with replacing_locked(path) as file, bar:
         _write(file, key, texts, vocabulary, bar)
@@ -144,7 +144,7 @@ class UnwritableError(UserError):
 
 
 class _OlderError(Exception):
-    """A file is of the format without a checksum."""
+    """A file has the format without a checksum."""
 
 
 def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
@@ -156,10 +156,10 @@ def _key(texts: Sequence[str], vocabulary: Vocabulary) -> bytes:
 
 
 def _open(path: Path, key: bytes | None) -> TokenStore:
-    """Map a file that is what was written for this key; for None, of any text.
+    """Memory-map an intact file with this key, or with any key if it is None.
 
     Raises:
-      DamagedError: it is not.
+      DamagedError: it is damaged, or has another key.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -169,19 +169,19 @@ def _open(path: Path, key: bytes | None) -> TokenStore:
     if first == _FIRST and stored == (key or stored):
         raise _OlderError
     if size < _HEADER.size:
-        raise DamagedError("it is not complete")
+        raise DamagedError("it is incomplete")
     magic, stored, sentences, total, width, written = _HEADER.unpack(bytes(data[: _HEADER.size]))
     if written != checksum(data[_HEADER.size :], data[: _UNSUMMED.size]).encode():
-        raise DamagedError("its checksum is that of another content")
+        raise DamagedError("its checksum does not match its content")
     start = _offsets_start(total, width)
     if (magic, stored, len(data)) != (_MAGIC, key or stored, start + 8 * (sentences + 1)):
-        raise DamagedError("it holds another text")
+        raise DamagedError("it contains another text")
     tokens = data[_HEADER.size : _HEADER.size + total * width].view(f"<u{width}")
     return TokenStore(tokens, data[start:].view("<i8"), stored.hex())
 
 
 def _width(size: int) -> np.dtype[Any]:
-    """The type of the ids of a vocabulary of this size."""
+    """Return the dtype of the ids of a vocabulary of this size."""
     return np.dtype("<u2" if size <= 1 << 16 else "<u4")
 
 
@@ -194,7 +194,7 @@ def _offsets_start(total: int, width: int) -> int:
 
 
 def _write(file: BinaryIO, key: bytes, texts: Sequence[str], vocabulary: Vocabulary, bar: Any) -> None:
-    """Write the content and then, at its front, the header that makes it valid."""
+    """Write the content, and then the header at its front that makes it valid."""
     dtype = _width(vocabulary.size)
     lengths = []
     content = stream()

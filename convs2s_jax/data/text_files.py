@@ -1,4 +1,4 @@
-"""Text files, plain or gzipped, as lines."""
+"""Read text files, plain or gzipped, as lines."""
 
 import codecs
 import errno
@@ -21,7 +21,7 @@ from convs2s_jax.core.files import open_regular
 from convs2s_jax.core.places import scheme_of
 
 LONGEST = 1 << 22
-"""Most characters of a line. Devices and files of zero bytes have no newline, and would otherwise fill the memory."""
+"""Maximum line length in characters. Devices and files of zeros have no newline and would otherwise fill the memory."""
 _CHUNK = 1 << 22
 _GZIP = b"\x1f\x8b"
 _OTHERS = MappingProxyType(
@@ -31,28 +31,27 @@ _OTHERS = MappingProxyType(
         "zstandard": re.compile(rb"\x28\xb5\x2f\xfd"),
     }
 )
-"""How files of other compressions begin, which are not read."""
+"""First bytes of files in unsupported compressions."""
 ENDINGS: Mapping[str, str] = MappingProxyType({".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"})
-"""How their names end."""
+"""File name extensions of unsupported compressions."""
 _RATIO = 200
-"""A gzip file that unpacks to more than `_BOMB` bytes may be larger by this factor than it is on disk; texts are by 3
-to 5."""
+"""Maximum compression ratio of a gzip file that unpacks to more than `_BOMB` bytes; that of text is 3 to 5."""
 _BOMB = 1 << 28
 
 
 def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
-    r"""Lines of a UTF-8 text file, plain or gzipped, also in an object store; "-" reads standard input.
+    r"""Return the lines of a UTF-8 text file, plain or gzipped, also in an object store; "-" reads standard input.
 
     Only \n and \r\n end a line. Other Unicode line separators (U+2028, U+0085, form feed) are text, so line numbers
     agree with those of other programs. A byte order mark is dropped.
 
     Args:
       path: of the file.
-      again: the file will be read again, so that it may be neither a pipe nor a device.
+      again: whether the file will be read again, in which case it must not be a pipe or a device.
 
     Raises:
-      UserError: no such file, a folder, no permission, damaged gzip, another compression, bytes that are not UTF-8, or
-        a line of more than `LONGEST` characters.
+      UserError: the file is missing, a folder, unreadable, damaged gzip, in another compression, or not
+        UTF-8; or a line has more than `LONGEST` characters.
     """
     try:
         if str(path) == "-":
@@ -61,26 +60,26 @@ def read_lines(path: str | Path, *, again: bool = False) -> list[str]:
             return _lines(_pieces(io.BytesIO(stores.read(str(path))), path), path)
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            raise UserError(f"{path} is a folder: give the name of a text file")
+            raise UserError(f"{path} is a folder: choose a text file")
         if stat.S_ISBLK(mode) or (again and not stat.S_ISREG(mode)):
-            raise UserError(f"{path} is a device or a pipe: give the name of a text file, which can be read again")
+            raise UserError(f"{path} is a device or a pipe: choose a text file, which can be read again")
         with open(path, "rb") as file:
             return _lines(_pieces(file, path), path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"{name_of(path)} cannot be read: {why}; give the name of a text file") from error
+        raise UserError(f"{name_of(path)} cannot be read: {why}; choose a text file") from error
 
 
 def without_end(line: str) -> str:
-    r"""A line without the \n, \r\n or \r at its end, as `read_lines` returns it."""
+    r"""Return a line without \n, \r\n or \r at its end, as `read_lines` does."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
 def checksum_of(path: str | Path) -> str:
-    """The checksum of a file's bytes as they are stored, packed or not.
+    """Return the checksum of a file's bytes on disk, compressed or not.
 
     Raises:
-      OSError: it cannot be read, or has a line that `read_lines` refuses: a file of zeros may have terabytes.
+      OSError: it cannot be read, or has a line that is too long for `read_lines`, since files of zeros can be huge.
     """
     found, line, packed = stream(), 0, False
     with open_regular(path) as file:
@@ -95,17 +94,17 @@ def checksum_of(path: str | Path) -> str:
 
 
 def compressed(name: str, how: str) -> str:
-    """The sentence for a file of a compression that is not read; `how` is one of `ENDINGS`."""
-    return f"{name} is compressed with {how}: unpack it, or compress it with gzip"
+    """Return the message for a file in an unsupported compression; `how` is one of `ENDINGS`."""
+    return f"{name} is compressed with {how}: decompress it, or use gzip"
 
 
 def encoded(text: str) -> bytes:
-    """A text as `read_lines` reads it back: before a first character U+FEFF goes a byte order mark."""
+    """Encode a text so that `read_lines` restores it: before a first character U+FEFF, add a byte order mark."""
     return (f"\ufeff{text}" if text.startswith("\ufeff") else text).encode("utf-8")
 
 
 def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
-    """The lines of a text in pieces."""
+    """Return the lines of a text that arrives in pieces."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     lines: list[str] = []
     rest = ""
@@ -121,8 +120,8 @@ def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
         first, *others = (rest + text if lines or rest else text.removeprefix("\ufeff")).split("\n")
         if len(first) > LONGEST:
             raise UserError(
-                f"{name_of(path)}, line {len(lines) + 1} has more than {LONGEST:,} characters: give a text file, with "
-                "a sentence on each line"
+                f"{name_of(path)}, line {len(lines) + 1} has more than {LONGEST:,} characters: use a text file with "
+                "one sentence per line"
             )
         lines += [first, *others][:-1]
         rest = others[-1] if others else first
@@ -132,12 +131,12 @@ def _lines(pieces: Iterator[bytes], path: str | Path) -> list[str]:
 
 
 def name_of(path: str | Path) -> str:
-    """The name of a file, for messages."""
+    """Return the name of a file, for messages."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
-    """The content of a file, unpacked if it is gzipped, in pieces; the last one is empty."""
+    """Yield the content of a file in pieces, decompressed if it is gzipped. The last piece is empty."""
     packed = _Counted(file)
     packed.first = first = file.read(_CHUNK)
     for how, beginning in _OTHERS.items():
@@ -151,33 +150,34 @@ def _pieces(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
         return
     try:
         if not first.startswith(_GZIP):
-            raise gzip.BadGzipFile("it does not start like one")
+            raise gzip.BadGzipFile("it does not begin like one")
         unpacked = 0
         with gzip.GzipFile(fileobj=packed, mode="rb") as text:
             while data := text.read(_CHUNK):
                 unpacked += len(data)
                 if unpacked > max(_BOMB, _RATIO * packed.count):
                     raise UserError(
-                        f"{name_of(path)} unpacks to more than {_RATIO} times its size, as no text does: if it is one, "
-                        "unpack it yourself"
+                        f"{name_of(path)} unpacks to more than {_RATIO} times its size, which is unlikely for text; if "
+                        "it is text, decompress it yourself"
                     )
                 yield data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
-            f"{name_of(path)} is not a whole gzip file ({error}): copy it again, or drop .gz from a plain text's name"
+            f"{name_of(path)} is not a complete gzip file ({error}): copy it again, or rename it without .gz if it is "
+            "plain text"
         ) from error
     yield b""
 
 
 class _Counted(io.BufferedIOBase):
-    """A file whose first bytes were read already, for `gzip`, and which counts the bytes it gives."""
+    """Wraps, for `gzip`, a file whose first bytes were already read, and counts the bytes returned."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
         self.first, self.count, self._file = b"", 0, file
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """At most `size` bytes."""
+        """Return at most `size` bytes."""
         if self.first:
             data, self.first = (self.first, b"") if size is None or size < 0 else (self.first[:size], self.first[size:])
         else:

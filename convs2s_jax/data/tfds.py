@@ -1,6 +1,6 @@
 """TensorFlow Datasets as parallel text, read without TensorFlow.
 
-Data sets must be stored in the array_record format. A data set that is not on disk yet is prepared in that format.
+Data sets must be stored in the array_record format. A data set that is not on disk is prepared in that format.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import tensorflow_datasets.translate  # these two imports register their data se
 from convs2s_jax.core.errors import UserError, did_you_mean, first_line
 
 _SPLITS = {"train": ("train",), "valid": ("validation", "valid"), "test": ("test",)}
-_PIECE = 1000  # examples that are read at once
+_PIECE = 1000  # number of examples read at once
 
 
 def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tuple[Sequence[str], Sequence[str]] | None:
@@ -23,23 +23,22 @@ def read(name: str, split: str, *, src: str, tgt: str, folder: str = "") -> tupl
 
     Args:
       name: "NAME", "NAME/CONFIG" or "NAME/CONFIG:VERSION".
-      split: "train", "valid" ("validation" is read too) or "test".
+      split: "train", "valid" (or the data set's "validation") or "test".
       src, tgt: names of the features.
-      folder: where data sets are kept; empty: the library's default.
+      folder: data folder; empty: the library's default.
 
     Returns:
-      The two sides, each text as one line (line ends inside it become spaces); None if there is no such split.
+      The two sides, one line per text (line ends inside a text become spaces), or None if the split does not exist.
 
     Raises:
-      UserError: no such data set, split without examples, no such feature, features that are not text, or a damaged
-        file.
+      UserError: unknown data set or feature, features that are not text, or a damaged file.
     """
     with _intact(name):
         return _read(name, split, src, tgt, folder)
 
 
 def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
-    """The files of a split, empty if there is none. Arguments and errors as of `read`."""
+    """Return the files of a split, or () if it does not exist. Arguments and errors as in `read`."""
     with _intact(name):
         builder = _prepared(name, folder)
         name_there = _split_of(builder, split)
@@ -48,14 +47,14 @@ def files(name: str, split: str, *, folder: str = "") -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _intact(name: str) -> Iterator[None]:
-    """Turn whatever the library raises for damaged files into a UserError. Its record files carry checksums."""
+    """Convert any error of the library for damaged files to UserError. Its record files contain checksums."""
     try:
         yield
     except (UserError, ImportError, MemoryError):
         raise
     except Exception as error:
         raise UserError(
-            f"data.corpus 'tfds:{name}' cannot be read ({first_line(error)}): a file of it is missing or damaged; "
+            f"data.corpus 'tfds:{name}' cannot be read ({first_line(error)}): one of its files is missing or damaged; "
             "copy the data set again, or delete its folder in data.tfds_dir and prepare it again"
         ) from error
 
@@ -71,7 +70,7 @@ def _read(name: str, split: str, src: str, tgt: str, folder: str) -> tuple[Seque
     except NotImplementedError as error:
         raise UserError(
             f"data.corpus 'tfds:{name}' is stored as {builder.info.file_format.value}: only array_record can be read; "
-            "prepare it again in that format or give another data.tfds_dir"
+            "prepare it again in that format, or choose another data.tfds_dir"
         ) from error
     src_lines, tgt_lines = [], []
     for i, example in enumerate(_in_order(examples)):
@@ -81,24 +80,24 @@ def _read(name: str, split: str, src: str, tgt: str, folder: str) -> tuple[Seque
 
 
 def _split_of(builder: Any, split: str) -> str | None:
-    """What the data set calls a split; None if it has none."""
+    """Return the data set's name for a split, or None if it does not have the split."""
     return next((candidate for candidate in _SPLITS[split] if candidate in builder.info.splits), None)
 
 
 def _in_order(examples: Any) -> Iterator[Any]:
-    """All examples, read in pieces: one by one they take twice the time."""
+    """Yield all examples, read in blocks, because one by one takes twice the time."""
     for first in range(0, len(examples), _PIECE):
         yield from examples.__getitems__(range(first, min(first + _PIECE, len(examples))))
 
 
 def _prepared(name: str, folder: str) -> Any:
-    """The data set's builder, with its files on disk."""
+    """Return the data set's builder, with its files on disk."""
     try:
         builder = tensorflow_datasets.builder(name, data_dir=os.path.expanduser(folder) or None)
     except (tensorflow_datasets.core.registered.DatasetNotFoundError, ValueError) as error:
         raise UserError(
-            f"data.corpus is 'tfds:{name}': there is no such data set, neither known to TensorFlow Datasets "
-            f"nor prepared in data.tfds_dir '{folder}'; its catalogue is at tensorflow.org/datasets/catalog"
+            f"data.corpus is 'tfds:{name}': this data set is neither known to TensorFlow Datasets nor prepared in "
+            f"data.tfds_dir '{folder}'; see the catalogue at tensorflow.org/datasets/catalog"
         ) from error
     if builder.is_prepared():
         return builder
@@ -108,7 +107,7 @@ def _prepared(name: str, folder: str) -> Any:
     except Exception as error:  # downloads and third-party parsers can raise anything
         raise UserError(
             f"data.corpus 'tfds:{name}' could not be prepared ({first_line(error)}): "
-            "prepare it elsewhere as array_record and give its folder as data.tfds_dir"
+            "prepare it elsewhere as array_record and set data.tfds_dir to its folder"
         ) from error
     return builder
 
@@ -122,7 +121,7 @@ def _check_features(name: str, builder: Any, wanted: tuple[str, ...]) -> None:
 
 def _line(value: Any, name: str, feature: str, i: int) -> str:
     if not isinstance(value, bytes):
-        raise UserError(f"data.corpus 'tfds:{name}': feature '{feature}' is not a text; name one that is")
+        raise UserError(f"data.corpus 'tfds:{name}': feature '{feature}' is not text; choose a text feature")
     try:
         return value.decode("utf-8").replace("\r\n", " ").replace("\n", " ")
     except UnicodeDecodeError as error:

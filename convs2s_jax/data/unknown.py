@@ -1,4 +1,4 @@
-"""Tokens that a vocabulary does not know: how many there are, and which are the commonest."""
+"""Statistics of unknown tokens: how many there are, and which are the most frequent."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,26 +12,26 @@ from convs2s_jax.data.store import TokenStore
 from convs2s_jax.data.vocabulary import Vocabulary
 
 MANY = 0.01
-"""Share of a side's tokens above which the commonest unknown characters or words are named."""
+"""Fraction of a side's tokens above which the most frequent unknown characters or words are listed."""
 _SAMPLE = 2000  # lines, evenly spaced
 _CHUNK = 1 << 24  # tokens compared at once: the store is a memory map
 
 
 def share(store: TokenStore) -> float:
-    """Share of the tokens that are unknown, from 0 to 1."""
+    """Return the fraction of unknown tokens, from 0 to 1."""
     total = len(store.tokens)
     parts = (store.tokens[first : first + _CHUNK] for first in range(0, total, _CHUNK))
     return sum(np.count_nonzero(part == UNK) for part in parts) / max(1, total)
 
 
 def commonest(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, *, count: int = 5) -> list[str]:
-    """The commonest unknown words in a sample of lines, or pieces of codes; with SentencePiece, unknown characters.
+    """Return the most frequent unknown words or BPE pieces in a sample of lines; with SentencePiece, characters.
 
     Args:
       store: token ids of `texts`.
       texts: the lines.
       vocabulary: of the side.
-      count: most words or characters to name.
+      count: maximum number of words or characters to return.
     """
     found = Counter[str]()
     for i in range(0, len(store), max(1, -(-len(store) // _SAMPLE))):
@@ -41,9 +41,9 @@ def commonest(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, *
 
 
 def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, side: str) -> str:
-    """The share of unknown tokens of a side, "source" or "target", for the user; with the commonest if there are many.
+    """Describe the fraction of unknown tokens of a side, "source" or "target", with the most frequent if it is large.
 
-    Other arguments as of `commonest`.
+    Other arguments as in `commonest`.
     """
     unknown = share(store)
     named = " ".join(commonest(store, texts, vocabulary)) if unknown > MANY else ""
@@ -51,9 +51,9 @@ def describe(store: TokenStore, texts: Sequence[str], vocabulary: Vocabulary, si
 
 
 def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> bool:
-    """Whether more than half of a line's words, or pieces of codes, and at least 3 are unknown; or of its characters.
+    """Whether at least 3 and more than half of a line's words, BPE pieces or characters are unknown.
 
-    With SentencePiece characters count, since it makes one token of any number of unknown ones.
+    Characters count with SentencePiece, because it maps any run of unknown characters to one token.
 
     Args:
       text: the line.
@@ -67,9 +67,9 @@ def is_mostly_unknown(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vo
 
 
 def _units(text: str, ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> tuple[Sequence[str], int]:
-    """The unknown words or pieces of a line, and the number of all; of SentencePiece the characters.
+    """Return the unknown words or pieces of a line and the total number; with SentencePiece, of characters.
 
-    A piece of a model that is not in its list has known characters: it counts as one.
+    A model's piece that is missing from the list has known characters, so it counts as one.
     """
     surfaces = vocabulary.surfaces(text)
     unknown = [surface for surface, token in zip(surfaces, ids, strict=True) if token == UNK]

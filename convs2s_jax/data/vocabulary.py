@@ -1,4 +1,4 @@
-"""Vocabularies: text to token ids and back, learned from the training text of a corpus."""
+"""Vocabularies convert text to token ids and back. They are learned from the training text of a corpus."""
 
 import dataclasses
 import errno
@@ -23,28 +23,28 @@ from convs2s_jax.data.parallel_text import ParallelText
 
 
 class Vocabulary(Protocol):
-    """Text to token ids and back; the special ids are those of core.tokens."""
+    """Convert text to token ids and back. The special ids are those of `core.tokens`."""
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
 
     @property
     def fingerprint(self) -> str:
-        """Return the sha256 of the content: equal vocabularies have equal fingerprints."""
+        """Return the SHA-256 of the content. Equal vocabularies have equal fingerprints."""
 
     @property
     def suffix(self) -> str:
         """File name suffix of this kind."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS."""
+        """Return the token ids of each text, without EOS."""
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Text of token ids; BOS, PAD and EOS are skipped, UNK becomes `unknown`, by default "<unk>"."""
+        """Return the text of token ids. BOS, PAD and EOS are skipped; UNK becomes `unknown` (default: "<unk>")."""
 
     def surfaces(self, text: str) -> list[str]:
-        """The text of each token, unknown ones as in the input; each word begins with a space."""
+        """Return the text of each token, unknown ones as in the input. Each word begins with a space."""
 
     def token(self, i: int) -> str:
         """Return the token of an id."""
@@ -74,10 +74,10 @@ class Vocabularies:
 def build(
     cfg: VocabularyConfig, text: ParallelText, seed: int, *, one_sided: bool = False, progress: bool = True
 ) -> Vocabularies:
-    """Learn the vocabularies of both sides; the same text and seed give the same.
+    """Learn the vocabularies of both sides. The same text and seed give the same vocabularies.
 
     Args:
-      seed: of the random sample of lines, for a side with more than `cfg.sample` lines.
+      seed: for the random sample of lines, if a side has more than `cfg.sample` lines.
       one_sided: the sources of this corpus are empty, and both sides use the target vocabulary.
       progress: show a progress bar if standard error is a terminal.
 
@@ -98,18 +98,18 @@ def build(
 
 
 def build_labelled(cfg: VocabularyConfig, text: ParallelText, seed: int, *, progress: bool = True) -> Vocabularies:
-    """Learn the vocabulary of the texts and list the labels on the target side. Arguments as in `build`.
+    """Learn the vocabulary of the texts, and list the labels on the target side. Arguments as in `build`.
 
     Raises:
       UserError: a joint vocabulary was requested, or there are fewer than two labels.
     """
-    check(not cfg.joint, "data.vocabulary.joint is True: labels have a list of their own; leave it out")
+    check(not cfg.joint, "data.vocabulary.joint is True: labels always have a separate list; remove it")
     src = _train(cfg, _sample(text.src, cfg.sample, seed), "src", cfg.src_size, progress)
     return Vocabularies(src, labels.learn(text.tgt))
 
 
 def save(vocabularies: Vocabularies, folder: Path) -> None:
-    """Write src.* and tgt.*, or joint.*, and their checksums into `folder`, all files or none.
+    """Write src.* and tgt.*, or joint.*, and their checksums to `folder` atomically.
 
     The previous content of the folder is replaced.
 
@@ -123,13 +123,13 @@ def save(vocabularies: Vocabularies, folder: Path) -> None:
             sealed_folder.write(new)
             _move(new, folder)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}; give another folder") from error
+        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
 
 
 def load(folder: Path) -> Vocabularies:
     """Read what `save` wrote, or a folder with SentencePiece models or dict.txt lists under the same names.
 
-    Beside a list NAME.txt of pieces may lie the codes of subword-nmt, NAME.codes, that cut words into them.
+    A list of pieces, NAME.txt, may come with subword-nmt codes, NAME.codes, which split words into these pieces.
 
     Raises:
       UserError: a file is missing or damaged, or a side has several files.
@@ -142,16 +142,16 @@ def load(folder: Path) -> Vocabularies:
         return Vocabularies(src, tgt)
     sides = "a target" if src else "a source" if tgt else "any"
     raise UserError(
-        f"{folder} holds no vocabulary of {sides} side: train first, or put src.model and tgt.model (of SentencePiece) "
-        "or src.txt and tgt.txt (word lists) there"
+        f"{folder} contains no vocabulary for {sides} side: train first, or put src.model and tgt.model (SentencePiece "
+        "models) or src.txt and tgt.txt (word lists) there"
     )
 
 
 def load_from(place: str) -> Vocabularies:
-    """`load` of a folder, or of one in an object store.
+    """Call `load` for a local folder or a folder in an object store.
 
     Raises:
-      UserError: as `load`, or the store cannot be used.
+      UserError: as in `load`, or the store cannot be used.
     """
     if not scheme_of(place):
         return load(Path(place))
@@ -169,7 +169,7 @@ def load_from(place: str) -> Vocabularies:
 
 
 def _sample(lines: Sequence[str], most: int, seed: int) -> Sequence[str]:
-    """A random sample of at most `most` lines, in their original order."""
+    """Return a random sample of at most `most` lines in their original order."""
     if len(lines) <= most:
         return lines
     drawn = np.random.default_rng(seed).choice(len(lines), most, replace=False, shuffle=False)
@@ -189,7 +189,7 @@ def _named(vocabularies: Vocabularies) -> dict[str, Vocabulary]:
 
 
 def _move(new: Path, folder: Path) -> None:
-    """Replace `folder` by `new`; if another process already wrote the same content, keep that."""
+    """Replace `folder` with `new`. If another process already wrote the same content, keep that."""
     try:
         new.rename(folder)
     except OSError as error:
@@ -214,7 +214,7 @@ def _load(folder: Path, name: str) -> Vocabulary | None:
     """Read NAME.model, NAME.txt, NAME.bpe.json, NAME.pieces.json or NAME.labels; None if no such file exists."""
     found = [suffix for suffix in _LOADERS if (folder / f"{name}{suffix}").exists()]
     if len(found) > 1:
-        raise UserError(f"{folder} holds {name}{found[0]} and {name}{found[1]}: drop one of them")
+        raise UserError(f"{folder} contains both {name}{found[0]} and {name}{found[1]}: delete one of them")
     return _LOADERS[found[0]](folder / f"{name}{found[0]}") if found else None
 
 

@@ -1,4 +1,4 @@
-"""Word lists: tokens are separated by white space, as in fairseq's dictionaries."""
+"""Word lists. Tokens are separated by white space, as with fairseq's dictionaries."""
 
 import collections
 import dataclasses
@@ -15,18 +15,18 @@ from convs2s_jax.data.text_files import encoded, read_lines
 
 _OVERWRITE = " #fairseq:overwrite"
 _DIGITS = 18
-"""Most digits of a count."""
+"""Maximum number of digits of a count."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WordList:
     """A vocabulary of words.
 
-    Decoding joins words with one space, so any other white space is lost; unknown words come back as "<unk>".
+    Decoding joins words with one space, so other white space is lost. Unknown words decode to "<unk>".
 
     Attributes:
       words: `words[i]` has id i + 4.
-      counts: how often each word occurred.
+      counts: number of occurrences of each word.
       suffix: file name suffix of this kind.
     """
 
@@ -37,32 +37,32 @@ class WordList:
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         return len(SPECIAL) + len(self.words)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of the list as it is saved."""
+        """Return the SHA-256 of the saved list."""
         return hashlib.sha256(self._content()).hexdigest()
 
     @functools.cached_property
     def _ids(self) -> Mapping[str, int]:
-        # A word that is listed twice gets the later id, as in fairseq. Special symbols written in a text are not
-        # recognised, except <unk>.
+        # A word that is listed twice gets the later id, as in fairseq. Special symbols in a text are not recognised,
+        # except <unk>.
         return {word: i for i, word in enumerate(self.words, len(SPECIAL)) if word not in SPECIAL}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without EOS; an empty text has no tokens."""
+        """Return the token ids of each text, without EOS. An empty text has no tokens."""
         ids = self._ids
         return [[ids.get(word, UNK) for word in text.split()] for text in texts]
 
     def decode(self, ids: Sequence[int], unknown: str | None = None) -> str:
-        """Words of token ids, joined with one space; BOS, PAD and EOS are skipped, UNK becomes `unknown`."""
+        """Return the words of token ids, joined with one space. BOS, PAD and EOS are skipped, UNK becomes `unknown`."""
         unknown = SPECIAL[UNK] if unknown is None else unknown
         return " ".join(unknown if i == UNK else self.token(i) for i in ids if i not in (BOS, PAD, EOS))
 
     def surfaces(self, text: str) -> list[str]:
-        """Each word of a text, with a leading space."""
+        """Return each word of a text with a leading space."""
         return [f" {word}" for word in text.split()]
 
     def token(self, i: int) -> str:
@@ -70,19 +70,19 @@ class WordList:
         return SPECIAL[i] if i < len(SPECIAL) else self.words[i - len(SPECIAL)]
 
     def entries(self) -> list[tuple[str, int]]:
-        """Each word with its count, for a file in JSON."""
+        """Return each word with its count, for a JSON file."""
         return list(zip(self.words, self.counts, strict=True))
 
     @classmethod
     def of_entries(cls, values: Any) -> "WordList":
-        """From `entries` as JSON has them. ValueError or TypeError where they are no pairs of a word and a count."""
+        """Build from `entries` read from JSON. ValueError or TypeError unless they are pairs of a word and a count."""
         lines = [(word, count) for word, count in values]
         if not all(type(word) is str and type(count) is int and 0 <= count < 2**63 for word, count in lines):
-            raise ValueError("an entry is no word with its count")
+            raise ValueError("an entry is not a word with its count")
         return cls(tuple(word for word, _ in lines), tuple(count for _, count in lines))
 
     def save(self, path: Path) -> None:
-        """Write fairseq's dict.txt: a word and its count on each line, without the special symbols."""
+        """Write a fairseq dict.txt: a word and its count on each line, without the special symbols."""
         path.write_bytes(self._content())
 
     def _content(self) -> bytes:
@@ -107,19 +107,19 @@ class WordList:
             if not (word and space and count.isdecimal() and len(count) <= _DIGITS):
                 raise UserError(f"{path}, line {number}: {shown(line)} is not a word and its count, as in 'house 12'")
             if (word in counts or word in SPECIAL) and not line.endswith(_OVERWRITE):
-                raise UserError(f"{path}, line {number}: {shown(word)} is in the list already; drop the line")
+                raise UserError(f"{path}, line {number}: {shown(word)} is already in the list; delete the line")
             counts[word] = int(count)
             words.append((word, int(count)))
         return cls(tuple(word for word, _ in words), tuple(count for _, count in words))
 
 
 def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str) -> WordList:
-    """List the words of a text, the most frequent first, equal counts in order of their code points.
+    """List the words of a text, most frequent first; ties are in code point order.
 
     Args:
       cfg: words that occur fewer than `min_count` times are left out.
-      size: at most this many entries, the special ones included.
-      field: name of the setting that gave `size`, for messages.
+      size: maximum number of entries, including the special ones.
+      field: name of the configuration field of `size`, for messages.
 
     Raises:
       UserError: no word is frequent enough.
@@ -130,7 +130,7 @@ def train(cfg: VocabularyConfig, lines: Iterable[str], *, size: int, field: str)
         most = max(counts.values(), default=0)
         raise UserError(
             f"{field} is {size}: no word of the training text occurs data.vocabulary.min_count = {cfg.min_count} times "
-            f"(the most frequent {most} times); lower min_count"
+            f"(the most frequent word occurs {most} times); lower min_count"
         )
     kept.sort(key=lambda item: (-item[1], item[0]))
     kept = kept[: size - len(SPECIAL)]

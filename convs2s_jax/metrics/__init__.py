@@ -1,1 +1,1 @@
-"""Scores of texts and labels."""
+"""Metrics for translations and labels."""

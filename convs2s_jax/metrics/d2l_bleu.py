@@ -2,9 +2,9 @@
 
     BLEU = exp(min(0, 1 - len_ref / len_hyp)) * prod_{n=1}^{k} p_n^(1 / 2^n)
 
-p_n is the clipped precision of n-grams: an n-gram counts at most as often as it occurs in the reference. The exponent
-halves from n to n + 1, which gives longer n-grams more weight. For publication use sacrebleu's BLEU, which is computed
-on the whole corpus and weighs all n equally.
+p_n is the clipped n-gram precision, where an n-gram counts at most as often as it occurs in the reference. The exponent
+halves from n to n + 1, which gives longer n-grams more weight. For publication use sacreBLEU's BLEU, which is computed
+on the whole corpus and weights all n equally.
 """
 
 import math
@@ -15,14 +15,14 @@ from convs2s_jax.metrics.record import Metric, Score
 
 
 def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) -> float:
-    """BLEU of one hypothesis, from 0 to 1.
+    """Return the BLEU of one hypothesis, from 0 to 1.
 
     A hypothesis of fewer than k words has no n-grams of some orders. These orders are skipped, so that a sentence equal
     to its reference always scores 1. (The formula does not define this case.) A hypothesis without words scores 0.
 
     Args:
       hypothesis, reference: words.
-      k: longest n-gram.
+      k: maximum n-gram order.
     """
     if not hypothesis:
         return 0.0
@@ -34,7 +34,7 @@ def sentence(hypothesis: Sequence[str], reference: Sequence[str], k: int = 4) ->
 
 
 def corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """The mean over all sentences, in percent: words are split at white space, k = 4, and the best reference counts."""
+    """Return the mean over all sentences in percent, with words split at white space, k = 4, and the best reference."""
     total = 0.0
     for hypothesis, *given in zip(hypotheses, *references, strict=True):
         total += max(sentence(hypothesis.split(), reference.split()) for reference in given)

@@ -1,4 +1,4 @@
-"""Exact match: the share of hypotheses that equal a reference, as SCAN is scored (Lake and Baroni 2018)."""
+"""Exact match: the fraction of hypotheses that equal a reference, as in SCAN (Lake and Baroni 2018)."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from convs2s_jax.metrics.record import Metric, Score
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """Percent of the hypotheses that equal a reference.
+    """Return the percentage of hypotheses that equal a reference.
 
-    Spaces (U+0020) at the ends of a line and several in a row do not count: no vocabulary keeps them, so that no
-    hypothesis could equal a reference that has them.
+    Leading, trailing and repeated spaces (U+0020) are ignored. No vocabulary keeps them, so no hypothesis could equal a
+    reference that has them.
     """
     words = ([[word for word in text.split(" ") if word] for text in texts] for texts in (hypotheses, *references))
     hits = sum(hypothesis in given for hypothesis, *given in zip(*words, strict=True))

@@ -4,23 +4,23 @@ from collections import Counter
 from collections.abc import Sequence
 
 KEYS = ("accuracy", "macro_f1")
-"""Names of the scores of a validation."""
+"""Names of the validation scores."""
 
 
 def accuracy(found: Sequence[str], right: Sequence[str]) -> float:
-    """Share of texts with the right label."""
+    """Return the percentage of texts with the correct label."""
     return 100 * sum(a == b for a, b in zip(found, right, strict=True)) / len(right)
 
 
 def f1(found: Sequence[str], right: Sequence[str]) -> dict[str, float]:
-    """F1 of each predicted or true label:  2 TP / (2 TP + FP + FN), the harmonic mean of precision and recall.
+    """Return F1 of each predicted or true label, 2 TP / (2 TP + FP + FN), the harmonic mean of precision and recall.
 
     Args:
       found: predicted labels.
-      right: true labels, as many.
+      right: true labels, the same number.
 
     Returns:
-      F1 by label, sorted by code points; 0 for a label that was never predicted correctly.
+      F1 by label, in code point order; 0 for a label that was never predicted correctly.
     """
     hits = Counter(a for a, b in zip(found, right, strict=True) if a == b)
     given, true = Counter(found), Counter(right)
@@ -28,6 +28,6 @@ def f1(found: Sequence[str], right: Sequence[str]) -> dict[str, float]:
 
 
 def macro_f1(found: Sequence[str], right: Sequence[str]) -> float:
-    """The mean of all labels' F1: each label has the same weight, however many texts have it."""
+    """Return the mean F1 of all labels. Each label has the same weight, however many texts have it."""
     values = f1(found, right).values()
     return sum(values) / len(values)

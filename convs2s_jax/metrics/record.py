@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 
 class Score(NamedTuple):
-    """One number of a corpus.
+    """One score of a corpus.
 
     Attributes:
       key: name in metrics.jsonl.
       title: name in reports.
-      value: from 0 to 100; an error rate may be higher.
+      value: between 0 and 100; an error rate may be higher.
       note: how it was computed.
     """
 
@@ -24,8 +24,8 @@ class Metric(NamedTuple):
     """A way to compare hypotheses with references.
 
     Attributes:
-      keys: of its scores.
-      score: (hypotheses, references, tokenize) -> scores. `references` are one list or several, each with a text for
+      keys: keys of its scores.
+      score: (hypotheses, references, tokenize) -> scores. `references` contains one or more lists, each with a text for
         every hypothesis. `tokenize` is BLEU's tokeniser; other metrics ignore it.
       check: (tokenize) raises UserError if the metric cannot be computed, for example because a package is missing.
       less_is_better: whether its scores are error rates.

@@ -11,10 +11,10 @@ KINDS = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """F1 of each kind, the mean over all sentences.
+    """Return F1 of each kind, averaged over all sentences.
 
-    Words are lowercased, stemmed with the Porter stemmer and consist of Latin letters and digits: a metric for English.
-    Of several references the one with the best F1 counts, for each sentence and kind (the package's `score_multi`).
+    Words are lowercased, stemmed with the Porter stemmer and consist of Latin letters and digits, so the metric is for
+    English. With several references, the best F1 counts for each sentence and kind (the package's `score_multi`).
 
     Raises:
       UserError: the package is missing.

@@ -1,8 +1,8 @@
-"""BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) of a whole corpus, by sacrebleu.
+"""BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) of a whole corpus, by sacreBLEU.
 
-The numbers are sacrebleu's and come with its signatures, so that they can be compared with published ones. With several
-references, BLEU clips the count of an n-gram at its largest count in any of them and takes the length closest to the
-hypothesis; chrF takes the best reference of each sentence; TER takes the fewest edits to any and their mean length.
+The scores are sacreBLEU's and come with its signatures, so they are comparable with published scores. With several
+references, BLEU clips an n-gram's count at its largest count in any of them and uses the closest reference length. chrF
+uses the best reference of each sentence. TER uses the fewest edits to any reference and the mean reference length.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from convs2s_jax.core.errors import UserError, did_you_mean
 from convs2s_jax.metrics.record import Metric, Score
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics import BLEU  # imported where a score is computed, so that decoding starts without it
+    from sacrebleu.metrics import BLEU  # imported only to compute a score, so that decoding starts without it
 
 TOKENIZERS = ("13a", "char", "intl", "none", "zh", "ja-mecab", "ko-mecab")
-"""sacrebleu's tokenisers that need no download."""
+"""sacreBLEU's tokenisers that need no download."""
 
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
-"""Packages that some of them need."""
+"""Packages that some tokenisers need."""
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str) -> list[Score]:
-    """BLEU of words, as the tokeniser splits them.
+    """Return BLEU over the words of the tokeniser.
 
     Raises:
       UserError: an unknown tokeniser, or one whose package is missing.
@@ -35,7 +35,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """chrF2 of the text as it is."""
+    """Return chrF2 of the text without tokenisation."""
     from sacrebleu.metrics import CHRF
 
     metric = CHRF()
@@ -44,9 +44,9 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokeni
 
 
 def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], _tokenize: str) -> list[Score]:
-    """Translation edit rate: edits (words inserted, deleted or replaced, runs of words moved) per 100 reference words.
+    """Return the translation edit rate: insertions, deletions, substitutions and phrase shifts per 100 reference words.
 
-    Words are what stands between spaces, in lower case.
+    Words are split at white space and lowercased.
     """
     from sacrebleu.metrics import TER
 
@@ -59,7 +59,7 @@ def _bleu(tokenize: str) -> "BLEU":
     from sacrebleu.metrics import BLEU
 
     try:
-        return BLEU(tokenize=tokenize, force=tokenize == "none")  # whoever asks for none knows that words are tokens
+        return BLEU(tokenize=tokenize, force=tokenize == "none")  # force: with "none", words are tokens on purpose
     except (ImportError, RuntimeError) as error:
         if tokenize not in PACKAGES:
             raise
@@ -69,7 +69,7 @@ def _bleu(tokenize: str) -> "BLEU":
 
 
 def _check(tokenize: str) -> None:
-    """Raise UserError where `_bleu` would; it needs no package for most tokenisers."""
+    """Raise UserError if `_bleu` would. Most tokenisers need no package."""
     check(tokenize in TOKENIZERS, f"bleu_tokenize is '{tokenize}'{did_you_mean(tokenize, TOKENIZERS)}")
     if tokenize in PACKAGES:
         _bleu(tokenize)

@@ -1,4 +1,4 @@
-"""Scores of translations: the table of metrics, and one function that computes several of them."""
+"""Score translations: the table of metrics, and a function that computes several of them."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,27 +28,27 @@ def score(
     metrics: Sequence[str] = DEFAULT,
     bleu_tokenize: str = "13a",
 ) -> dict[str, Score]:
-    """Compare texts with one reference each, or several.
+    """Score hypotheses against one or more references.
 
     Args:
       hypotheses: detokenised sentences, without line ends.
-      references: one list or several, each with a text for every hypothesis.
-      metrics: which of `METRICS`.
+      references: one or more lists, each with a text for every hypothesis.
+      metrics: names from `METRICS`.
       bleu_tokenize: BLEU's tokeniser, one of `sacre.TOKENIZERS`.
 
     Returns:
-      Scores by their key, in the order of `metrics`.
+      Scores by key, in the order of `metrics`.
 
     Raises:
-      UserError: an unknown metric or tokeniser, one whose package is missing, different numbers of lines, no
-        references, or no lines.
+      UserError: an unknown metric or tokeniser, a missing package, different numbers of lines, no references, or no
+        lines.
     """
     check_metrics(metrics, bleu_tokenize)
-    check(len(references) > 0, "there are no references: give one list or more, each with a text for every hypothesis")
+    check(len(references) > 0, "there are no references: expected one or more lists with a text for every hypothesis")
     for lines in references:
         check(
             len(hypotheses) == len(lines),
-            f"there are {len(hypotheses)} hypotheses for {len(lines)} references: each line needs its line",
+            f"there are {len(hypotheses)} hypotheses for {len(lines)} references: their numbers must be equal",
         )
     check(len(hypotheses) > 0, "there are no sentences to score: hypotheses and references need at least one line")
     found = (s for name in metrics for s in METRICS[name].score(hypotheses, references, bleu_tokenize))
@@ -56,13 +56,13 @@ def score(
 
 
 def check_metrics(metrics: Sequence[str], bleu_tokenize: str) -> None:
-    """Raise UserError before training begins if one of the metrics cannot be computed."""
+    """Raise UserError before training if one of the metrics cannot be computed."""
     for name in metrics:
         if name not in METRICS:
-            raise UserError(f"metrics has '{name}'{did_you_mean(name, METRICS)}")
+            raise UserError(f"metrics contains '{name}'{did_you_mean(name, METRICS)}")
         METRICS[name].check(bleu_tokenize)
 
 
 def report(scores: Mapping[str, Score]) -> str:
-    """One line per score, with how it was computed."""
+    """Return one line per score, with a note on how it was computed."""
     return "\n".join(f"{s.title:<11} {s.value:6.2f}  {s.note}" for s in scores.values())

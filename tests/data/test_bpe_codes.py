@@ -123,14 +123,14 @@ def test_codes_beside_a_word_list_belong_to_it(coded, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"codes holds no codes: give the file that subword-nmt learn-bpe wrote"),
-        ("#version: 0.2\n", r"codes holds no codes"),
-        ("#version: 0.3\na b\n", r"codes: its codes are of version '0.3': use those of version 0.1 or 0.2"),
-        ("a b\na b 12\n", r"codes, line 2: 'a b 12' is not a pair of symbols, as in 'th e</w>'; give the codes that"),
+        ("", r"codes contains no codes: use the file that subword-nmt learn-bpe wrote"),
+        ("#version: 0.2\n", r"codes contains no codes"),
+        ("#version: 0.3\na b\n", r"codes: its codes have version '0.3'; use codes of version 0.1 or 0.2"),
+        ("a b\na b 12\n", r"codes, line 2: 'a b 12' is not a pair of symbols, as in 'th e</w>'; use the codes that"),
         ("#version: 0.2.0\na b\n\nc d\n", r"codes, line 3: '' is not a pair of symbols"),
         (
             "x y\nz w</w>\n",
-            r"codes: the codes make 0 of the \d+ pieces of several letters in the word list: give the codes",
+            r"codes: the codes produce 0 of the \d+ pieces of several letters in the word list; use the codes",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_damaged_file_is_named(coded, tmp_path):
     values = json.loads(path.read_text(encoding="utf-8"))
     for name, value in (("version", "0.3"), ("merges", [["a"]]), ("merges", [["a", 1]]), ("pieces", [["a", -1]])):
         path.write_text(json.dumps({**values, name: value}))
-        with pytest.raises(UserError, match=r"src.bpe.json is damaged: it is no list of pieces with its codes"):
+        with pytest.raises(UserError, match=r"src.bpe.json is damaged: it is not a list of pieces with its codes"):
             CodedWords.load(path)
     path.write_text(json.dumps({**values, "merges": [["x", "y"]]}))
     with pytest.raises(UserError, match=r"src.bpe.json: the codes make 0 of the \d+ pieces"):

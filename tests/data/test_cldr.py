@@ -239,7 +239,7 @@ def test_non_breaking_spaces_are_kept():
     ("name", "near"), [("de_DEE", "de_DE"), ("german", "de"), ("germn", "de"), ("pt_BRR", "pt_BR"), ("japanese", "ja")]
 )
 def test_a_misspelt_locale_is_answered_with_the_nearest(name, near):
-    message = f"tgt_locale is '{name}': CLDR has no such locale; did you mean '{near}'?"
+    message = f"tgt_locale is '{name}': CLDR does not have this locale; did you mean '{near}'?"
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         generate("en", name, SMALL)
 
@@ -256,7 +256,7 @@ def test_a_locale_without_words_for_a_kind_is_refused():
 
 @pytest.mark.parametrize("field", ["train", "valid", "test"])
 def test_an_empty_split_is_refused(field):
-    with pytest.raises(UserError, match=f"{field} is 0: the built-in corpus needs at least one pair in each split"):
+    with pytest.raises(UserError, match=f"{field} is 0: the built-in corpus needs a pair in each split; use 1 or more"):
         CldrConfig(**{field: 0})
 
 
@@ -265,5 +265,5 @@ def test_more_than_there_is_is_refused():
         text = f"{rng.randrange(40)}"
         return lambda _: text
 
-    with pytest.raises(UserError, match=r"corpus en-de has no more than train \d+, valid \d+, test \d+ pairs: ask"):
+    with pytest.raises(UserError, match=r"corpus en-de has only train \d+, valid \d+, test \d+ pairs: use smaller"):
         dict(generate("en", "de", CldrConfig(train=50, valid=1, test=1), phrases={"digit": digit}))

@@ -32,8 +32,8 @@ def bomb(path):
         file.write(packer.flush())
 
 
-LONG = f", line 1 has more than {LONGEST:,} characters: give a text file, with a sentence on each line"
-AGAIN = "is a device or a pipe: give the name of a text file, which can be read again"
+LONG = f", line 1 has more than {LONGEST:,} characters: use a text file with one sentence per line"
+AGAIN = "is a device or a pipe: choose a text file, which can be read again"
 ODD = {
     "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links; give the name of"),
     "zeros": (lambda path: path.symlink_to("/dev/zero"), LONG),
@@ -64,7 +64,7 @@ def test_standard_input_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
 
 def test_a_name_that_no_disk_allows_is_refused():
     for name, why in (("n" * 5000, "File name too long"), ("a\0b", "embedded null")):
-        with pytest.raises(UserError, match=f"cannot be read: .*{why}.*; give the name of a text file"):
+        with pytest.raises(UserError, match=f"cannot be read: .*{why}.*; choose a text file"):
             read_lines(name)
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
     bomb(tmp_path / "x.gz")
     monkeypatch.setattr(text_files, "_BOMB", 1 << 23)
     with pytest.raises(
-        UserError, match=r"x\.gz unpacks to more than 200 times its size, as no text does: if it is one,"
+        UserError, match=r"x\.gz unpacks to more than 200 times its size, which is unlikely for text; if it is text,"
     ):
         read_lines(tmp_path / "x.gz")
 
@@ -120,7 +120,7 @@ def test_many_labels_are_read_in_time_and_a_label_twice_is_named(tmp_path):
     assert Labels.load(path).size == 100_004
     assert time.process_time() - began < 5
     path.write_text("a\nb\na\n")
-    with pytest.raises(UserError, match=r"tgt\.labels, line 3: the label 'a' is in the list already; restore the file"):
+    with pytest.raises(UserError, match=r"tgt\.labels, line 3: the label 'a' is already in the list; restore the file"):
         Labels.load(path)
 
 

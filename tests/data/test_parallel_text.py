@@ -93,7 +93,7 @@ def test_standard_input_is_named_in_messages(monkeypatch):
 def test_damaged_gzip_is_refused(tmp_path, damage):
     path = tmp_path / "x.de.gz"
     path.write_bytes(damage(gzip.compress(bytes(range(97, 123)) * 3)))
-    with pytest.raises(UserError, match=r"x\.de\.gz is not a whole gzip file \(.*\): copy it again"):
+    with pytest.raises(UserError, match=r"x\.de\.gz is not a complete gzip file \(.*\): copy it again"):
         read_lines(path)
 
 
@@ -113,7 +113,7 @@ def test_other_compressions_are_named(tmp_path, monkeypatch, how, name):
     path.write_bytes(COMPRESSED[how])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(COMPRESSED[how])))
     shown = "standard input" if name == "-" else str(path)
-    message = f"^{shown} is compressed with {how.strip()}: unpack it, or compress it with gzip$"
+    message = f"^{shown} is compressed with {how.strip()}: decompress it, or use gzip$"
     with pytest.raises(UserError, match=message):
         read_lines(name if name == "-" else path)
 
@@ -124,7 +124,7 @@ def test_a_text_may_begin_like_a_compressed_one(tmp_path):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=f"{tmp_path} is a folder: give the name of a text file"):
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder: choose a text file"):
         read_lines(tmp_path)
     with pytest.raises(UserError, match="nowhere cannot be read: No such file or directory; give the name"):
         read_lines(tmp_path / "nowhere")
@@ -170,7 +170,7 @@ def test_a_plain_and_a_gzipped_file_of_one_name_are_refused(folder):
     plain = folder / "train.de"
     with pytest.raises(
         UserError,
-        match=f"^{plain} and {plain}.gz are both there, and only one can be read: remove or rename the other, or list "
+        match=f"^{plain} and {plain}.gz both exist, but only one can be read: remove or rename the other, or list "
         "what is meant in data.files.train$",
     ):
         parallel_text.read(files(folder), "train")
@@ -178,7 +178,7 @@ def test_a_plain_and_a_gzipped_file_of_one_name_are_refused(folder):
     assert parallel_text.read(files(folder, files=listed), "train").src == ["drei", "vier"]
     for ending in ("", ".gz"):
         write(folder / f"train.tsv{ending}", b"a\tb\n")
-    with pytest.raises(UserError, match=r"train.tsv and .*train.tsv.gz are both there, .* remove or rename the other$"):
+    with pytest.raises(UserError, match=r"train.tsv and .*train.tsv.gz both exist, .* remove or rename the other$"):
         parallel_text.read(DataConfig(corpus="tsv", dir=str(folder)), "train")
 
 
@@ -217,7 +217,7 @@ def test_a_compressed_file_is_named_and_never_suggested(folder):
     for name in ("valid.de.bz2", "test.de.xz", "train.tsv.zst"):
         write(folder / name, b"")
     (folder / "test.en").write_text("one\n")
-    what = "is compressed with {}: unpack it, or compress it with gzip"
+    what = "is compressed with {}: decompress it, or use gzip"
     with pytest.raises(UserError, match=rf"en\[.gz\]; {folder}/valid.de.bz2 {what.format('bzip2')}; data.hold"):
         parallel_text.read(files(folder), "valid")
     with pytest.raises(UserError, match=rf"nor .*test.de.gz exists; {folder}/test.de.xz {what.format('xz')}$"):
@@ -241,14 +241,16 @@ def test_missing_split_is_empty_where_it_is_optional(folder):
 @pytest.mark.parametrize(("here", "missing"), [("de", "en"), ("en", "de")])
 def test_one_side_alone_is_refused_even_where_the_split_is_optional(folder, here, missing):
     write(folder / f"test.{here}", b"eins\n")
-    message = rf"test.{here} has no other side: neither {folder}/test.{missing} nor {folder}/test.{missing}.gz exists"
+    message = rf"test.{here} has no counterpart: neither {folder}/test.{missing} nor {folder}/test.{missing}.gz exists"
     with pytest.raises(UserError, match=message):
         parallel_text.read(files(folder), "test", optional=True)
 
 
 def test_unequal_numbers_of_lines_are_refused(folder):
     write(folder / "train.en", b"one\ntwo\nthree\n")
-    with pytest.raises(UserError, match=r"train\.de has 2 lines, .*train\.en 3: parallel files need one line for each"):
+    with pytest.raises(
+        UserError, match=r"train\.de has 2 lines but .*train\.en has 3: parallel files must have the same"
+    ):
         parallel_text.read(files(folder), "train")
 
 
@@ -273,9 +275,9 @@ def test_folder_in_place_of_a_file_is_refused(folder):
 
 
 def test_no_folder_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.dir is '.*nowhere': there is no such folder"):
+    with pytest.raises(UserError, match=r"data\.dir is '.*nowhere': this folder does not exist"):
         parallel_text.read(files(tmp_path / "nowhere"), "train")
-    with pytest.raises(UserError, match=r"data\.dir and data\.files\.train are empty: name a folder or the files"):
+    with pytest.raises(UserError, match=r"data\.dir and data\.files\.train are empty: set a folder or the files"):
         parallel_text.read(files(""), "train")
 
 

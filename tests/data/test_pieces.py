@@ -76,13 +76,13 @@ def test_a_damaged_file_is_named(pieces, model, tmp_path):
     values = json.loads(path.read_text())
     for odd in ("{", "[]", json.dumps({**values, "model": "%"}), json.dumps({**values, "pieces": [1]})):
         path.write_text(odd)
-        with pytest.raises(UserError, match=r"src.pieces.json is (damaged: it is no list of pieces|not JSON)"):
+        with pytest.raises(UserError, match=r"src.pieces.json is (damaged: it is not a list of pieces|not JSON)"):
             ListedPieces.load(path)
     path.write_text(json.dumps({**values, "model": "AAAA"}))
-    with pytest.raises(UserError, match="holds no SentencePiece model"):
+    with pytest.raises(UserError, match="contains no SentencePiece model"):
         ListedPieces.load(path)
     ListedPieces(model, WordList(("other",), (1,))).save(path)
-    with pytest.raises(UserError, match="makes no piece of its list; give the model of that list"):
+    with pytest.raises(UserError, match="has no piece of its list; use the model of that list"):
         ListedPieces.load(path)
 
 

@@ -122,7 +122,7 @@ def test_no_pairs_need_no_shapes():
 
 
 def test_a_pair_that_no_shape_holds_is_an_error():
-    with pytest.raises(ValueError, match="no shape holds"):
+    with pytest.raises(ValueError, match="do not fit into any shape"):
         fitting(np.array([2, 9]), np.array([2, 2]), (Shape(3, 3, 8),))
 
 

@@ -126,7 +126,7 @@ def test_any_flipped_bit_is_announced_and_written_again(tmp_path):
         path.write_bytes(flipped)
         told = []
         assert texts_of(tokenize(tmp_path, tell=told.append)) == TEXTS
-        assert told == [f"{path} is damaged (its checksum is that of another content): the text is tokenised again"]
+        assert told == [f"{path} is damaged (its checksum does not match its content): the text is tokenised again"]
         assert path.read_bytes() == whole
 
 
@@ -138,7 +138,7 @@ def test_a_file_under_the_name_of_another_text_is_announced_and_written_again(tm
     other.rename(path)
     told = []
     assert texts_of(tokenize(tmp_path, tell=told.append)) == TEXTS
-    assert told == [f"{path} is damaged (it holds another text): the text is tokenised again"]
+    assert told == [f"{path} is damaged (it contains another text): the text is tokenised again"]
 
 
 def test_a_file_of_the_format_without_a_checksum_is_written_again(tmp_path):

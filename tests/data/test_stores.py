@@ -32,7 +32,7 @@ def test_text_in_a_store_is_that_of_a_folder(bucket, tmp_path):  # noqa: F811
 
 def test_what_is_missing_in_a_store_is_named(bucket):  # noqa: F811
     upload()
-    with pytest.raises(UserError, match=r"^data.dir is 'gs://bucket/none': there is no such folder$"):
+    with pytest.raises(UserError, match=r"^data.dir is 'gs://bucket/none': this folder does not exist$"):
         parallel_text.read(DataConfig(src="de", tgt="en", dir="gs://bucket/none"), "train")
     with pytest.raises(UserError, match=r"^there is no gs://bucket/text/valid\.de\[\.gz\], gs://bucket/text/valid\.en"):
         parallel_text.read(DataConfig(src="de", tgt="en", dir="gs://bucket/text"), "valid")

@@ -134,7 +134,7 @@ def test_missing_feature_names_those_present(folder):
 
 
 def test_feature_must_be_text(folder):
-    with pytest.raises(UserError, match="'tfds:phrases': feature 'number' is not a text; name one that is"):
+    with pytest.raises(UserError, match="'tfds:phrases': feature 'number' is not text; choose a text feature"):
         parallel_text.read(config(folder, tgt="number"), "train")
 
 
@@ -144,7 +144,8 @@ def test_text_must_be_utf8(folder):
 
 
 def test_unknown_data_set_is_refused(folder):
-    with pytest.raises(UserError, match=f"data.corpus is 'tfds:nonsense': there is no .* in data.tfds_dir '{folder}'"):
+    message = f"data.corpus is 'tfds:nonsense': .* neither known to .* nor prepared in data.tfds_dir '{folder}'"
+    with pytest.raises(UserError, match=message):
         parallel_text.read(config(folder, "nonsense"), "train")
 
 

@@ -142,7 +142,7 @@ def test_unigram_takes_what_the_text_allows():
 
 @pytest.mark.parametrize("lines", [[""], ["  ", ""]])
 def test_text_without_characters_is_refused(lines):
-    with pytest.raises(UserError, match=r"data.vocabulary.src_size is 100: .* nothing but empty lines"):
+    with pytest.raises(UserError, match=r"data.vocabulary.src_size is 100: .* only empty lines"):
         build(VocabularyConfig(src_size=100), ParallelText(lines, lines, "train"))
 
 

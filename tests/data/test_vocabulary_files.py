@@ -43,8 +43,8 @@ def test_damaged_model_is_refused(tmp_path, content):
     [
         ("a 1\nb\n", r"src.txt, line 2: 'b' is not a word and its count, as in 'house 12'"),
         ("a 1\nb x\n", r"src.txt, line 2: 'b x' is not a word and its count"),
-        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is in the list already; drop the line"),
-        ("<pad> 1\n", r"src.txt, line 1: '<pad>' is in the list already"),
+        ("a 1\nb 1\na 1\n", r"src.txt, line 3: 'a' is already in the list; delete the line"),
+        ("<pad> 1\n", r"src.txt, line 1: '<pad>' is already in the list"),
     ],
 )
 def test_damaged_word_list_is_refused(tmp_path, content, message):
@@ -89,14 +89,14 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
 def test_missing_vocabulary_is_named(tmp_path, names, sides):
     for name in names:
         (tmp_path / name).write_text("a 1\n")
-    with pytest.raises(UserError, match=f"{tmp_path} holds no vocabulary of {sides} side: train first"):
+    with pytest.raises(UserError, match=f"{tmp_path} contains no vocabulary for {sides} side: train first"):
         vocabulary.load(tmp_path)
 
 
 def test_two_vocabularies_for_one_side_are_refused(tmp_path):
     (tmp_path / "src.txt").write_text("a 1\n")
     (tmp_path / "src.model").write_text("")
-    with pytest.raises(UserError, match=r"holds src.model and src.txt: drop one of them"):
+    with pytest.raises(UserError, match=r"contains both src.model and src.txt: delete one of them"):
         vocabulary.load(tmp_path)
 
 

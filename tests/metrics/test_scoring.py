@@ -138,9 +138,9 @@ def test_an_unknown_tokeniser_is_refused():
 
 
 def test_lines_must_pair_up():
-    with pytest.raises(UserError, match=r"^there are no references: give one list or more, each with a text for every"):
+    with pytest.raises(UserError, match=r"^there are no references: expected one or more lists with a text for every"):
         scoring.score(["a b"], [])
-    with pytest.raises(UserError, match="there are 3 hypotheses for 4 references: each line needs its line"):
+    with pytest.raises(UserError, match="there are 3 hypotheses for 4 references: their numbers must be equal"):
         score(HYPOTHESES[:3], REFERENCES)
 
 
@@ -164,7 +164,7 @@ def test_the_report_shows_scores_and_signatures():
 
 def test_metrics_are_chosen_by_name_and_misspelt_ones_refused():
     assert list(score(HYPOTHESES, REFERENCES, metrics=["exact", "d2l_bleu"])) == ["exact_match", "d2l_bleu"]
-    with pytest.raises(UserError, match=r"^metrics has 'rogue'; did you mean 'rouge'\?$"):
+    with pytest.raises(UserError, match=r"^metrics contains 'rogue'; did you mean 'rouge'\?$"):
         score(HYPOTHESES, REFERENCES, metrics=["rogue"])
 
 
@@ -189,5 +189,5 @@ def test_of_several_references_any_may_be_met():
 
 
 def test_a_line_is_missing_in_one_of_several_references():
-    with pytest.raises(UserError, match="there are 4 hypotheses for 3 references: each line needs its line"):
+    with pytest.raises(UserError, match="there are 4 hypotheses for 3 references: their numbers must be equal"):
         score(HYPOTHESES, REFERENCES, REFERENCES[:3])

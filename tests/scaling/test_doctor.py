@@ -130,7 +130,7 @@ def test_the_command_tells_of_this_process(tmp_path):
 def test_missing_data_ends_with_status_2(tmp_path):
     found = doctored("--config=iwslt14_de_en", f"--config.data.dir={tmp_path}/none")
     assert found.returncode == 2
-    missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': there is no such"
+    missing = f"process 0 cannot read the data (train, valid, test): data.dir is '{tmp_path}/none': this folder"
     assert f"WRONG: {missing}" in found.stdout
     assert f"1 problem(s) found: {missing}" in found.stderr
 

@@ -124,7 +124,7 @@ def test_files_that_do_not_fit_are_refused_with_one_sentence(trained, file, tmp_
         (["--workdir=no"], "--workdir=no: there is no such folder"),
         (
             ["--workdir=no", "--config.data.dir=x", "--config.data.src=x"],
-            "--config.data.src: a shortlist takes its con",
+            "--config.data.src: a shortlist uses the con",
         ),
         (["--workdir=no", "--config.seed=2"], "--config.seed: a shortlist uses the configuration in --workdir"),
     ],

@@ -1,9 +1,9 @@
 """Train, valid and test of the built-in corpus.
 
-One stream of phrases, drawn by the seed, is cut into splits:
+A stream of phrases, sampled with the seed, is divided into splits:
 
-* A pair whose source or target text has occurred before is dropped. So each source has one target, and no text of one
-  split occurs in another, on either side.
+* A pair is dropped if its source or target text occurred before. So each source has one target, and no text occurs in
+  two splits, on either side.
 * A hash of its text assigns each pair to a split, independent of the seed and the sizes. So valid and test stay the
   same when train grows, and no test pair is ever seen in training, even with another seed.
 """
@@ -22,7 +22,7 @@ from convs2s_jax.data.cldr.phrases import PHRASES, Phrase
 
 Pairs = tuple[list[str], list[str]]
 
-_PATIENCE = 20_000  # after this many phrases in a row that are not new, the corpus counts as exhausted
+_PATIENCE = 20_000  # the corpus counts as exhausted after this many repeated phrases in a row
 
 
 @record
@@ -33,7 +33,7 @@ class CldrConfig:
       train: pairs to train on.
       valid: pairs for validation.
       test: pairs for the final test.
-      seed: seed with which phrases are drawn.
+      seed: seed for sampling the phrases.
     """
 
     train: int = 100_000
@@ -44,22 +44,22 @@ class CldrConfig:
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
             size = getattr(self, name)
-            check(size >= 1, f"{name} is {size}: the built-in corpus needs at least one pair in each split")
+            check(size >= 1, f"{name} is {size}: the built-in corpus needs a pair in each split; use 1 or more")
 
 
 class Splits(Mapping[str, Pairs]):
-    """The splits by name, made when they are asked for: who translates test need not wait for train.
+    """The splits by name. Each is generated on first access, so that translating test need not wait for train.
 
-    Pairs are drawn until the split has its size, and those of other splits are kept for later. So the order in which
-    splits are asked for changes nothing. Not for several threads at once.
+    Pairs are sampled until the split has its size; pairs of other splits are kept for later. So the order of access
+    does not matter. Not thread-safe.
 
     Args:
-      pairs: all there are, in the order drawn.
+      pairs: all pairs, in sampling order.
       cfg: the sizes.
       name: of the corpus, for messages.
 
     Raises:
-      UserError: when a split is asked for and `pairs` has too few of it.
+      UserError: on access to a split of which `pairs` has too few.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]], cfg: CldrConfig, name: str) -> None:
@@ -73,7 +73,9 @@ class Splits(Mapping[str, Pairs]):
             pair = next(self._pairs, None)
             if pair is None:
                 found = ", ".join(f"{name} {len(lines)}" for name, (lines, _) in self._made.items())
-                raise UserError(f"the built-in corpus {self._name} has no more than {found} pairs: ask for fewer")
+                raise UserError(
+                    f"the built-in corpus {self._name} has only {found} pairs: use smaller sizes in data.cldr"
+                )
             name = _split(pair)
             if len(self._made[name][0]) < self._sizes[name]:
                 for lines, text in zip(self._made[name], pair, strict=True):
@@ -94,14 +96,14 @@ def generate(
     *,
     phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES,
 ) -> Splits:
-    """Make the corpus: {"train": (source lines, target lines), "valid": ..., "test": ...}.
+    """Generate the corpus: {"train": (source lines, target lines), "valid": ..., "test": ...}.
 
-    Lines are in the order drawn, all kinds mixed. They hold no line break; CLDR's non-breaking spaces are kept. The
-    result depends on the arguments and on the version of Babel (that is, of CLDR) only. A split is made when it is
-    asked for.
+    Lines are in sampling order, with all kinds mixed. They contain no line breaks; CLDR's non-breaking spaces are kept.
+    The result depends only on the arguments and on the version of Babel (that is, of CLDR). Splits are generated on
+    first access.
 
     Raises:
-      UserError: a locale that CLDR does not know; more pairs than there are, when a split is asked for.
+      UserError: a locale is not in CLDR; or, on access to a split, there are too few pairs.
     """
     src, tgt = _locale("src_locale", src_locale), _locale("tgt_locale", tgt_locale)
     drawn = ((source, target) for _, source, target in _unseen(src, tgt, cfg.seed, phrases))
@@ -111,12 +113,12 @@ def generate(
 def generate_kinds(
     locale: str, cfg: CldrConfig, *, phrases: Mapping[str, Callable[[Random], Phrase]] = PHRASES
 ) -> Splits:
-    """Make a corpus of phrases with their kinds, for classification: {"train": (phrases, names of kinds), ...}.
+    """Generate a corpus of phrases with their kinds, for classification: {"train": (phrases, names of kinds), ...}.
 
-    No phrase occurs twice; all else is as of `generate`.
+    No phrase occurs twice. Otherwise as `generate`.
 
     Raises:
-      UserError: as of `generate`.
+      UserError: as in `generate`.
     """
     src = _locale("src", locale)
     return Splits(((source, kind) for kind, source, _ in _unseen(src, src, cfg.seed, phrases)), cfg, locale)
@@ -125,7 +127,7 @@ def generate_kinds(
 def _unseen(
     src: Locale, tgt: Locale, seed: int, phrases: Mapping[str, Callable[[Random], Phrase]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Draw (kind, source, target) with new source and target texts, until there are no new ones."""
+    """Sample (kind, source, target) with new source and target texts, until there are no new ones."""
     rng, kinds = Random(seed), tuple(phrases)
     sources: set[str] = set()
     targets: set[str] = set()
@@ -146,22 +148,22 @@ def _unseen(
 def _write(kind: str, phrase: Phrase, locale: Locale) -> str:
     try:
         return phrase(locale)
-    except (LookupError, ValueError, NotImplementedError) as error:  # how Babel says that a locale lacks data
+    except (LookupError, ValueError, NotImplementedError) as error:  # Babel's errors for missing data of a locale
         raise UserError(f"locale '{locale}' has no words for {kind} in CLDR: use another locale") from error
 
 
 def _split(pair: tuple[str, str]) -> str:
-    """The split of a pair, by a hash that is the same on every machine: 1/16 valid, 1/16 test, the rest train."""
+    """Return the split of a pair by a machine-independent hash: 1/16 valid, 1/16 test, the rest train."""
     digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=1).digest()[0]
     return {0: "valid", 1: "test"}.get(digest % 16, "train")
 
 
 def _locale(field: str, name: str) -> Locale:
-    """Parse an identifier such as de, pt_BR or zh-Hant. The error for others suggests one, also for English names."""
+    """Parse an identifier such as de, pt_BR or zh-Hant. Otherwise the error suggests one, also for English names."""
     known = {identifier.lower(): identifier for identifier in locale_identifiers()}
     identifier = known.get(name.replace("-", "_").lower())
     if identifier:
         return Locale.parse(identifier)
     spoken = {text.lower(): code for code, text in Locale("en").languages.items() if code in known}
     near = difflib.get_close_matches(name.lower(), [*known, *spoken], n=1, cutoff=0)[0]
-    raise UserError(f"{field} is '{name}': CLDR has no such locale; did you mean '{(known | spoken)[near]}'?")
+    raise UserError(f"{field} is '{name}': CLDR does not have this locale; did you mean '{(known | spoken)[near]}'?")

@@ -1,4 +1,4 @@
-"""CLDR codes used in the phrases: a modest vocabulary that nearly every locale has words for."""
+"""CLDR codes used in the phrases: a small vocabulary that nearly every locale has words for."""
 
 from datetime import timedelta
 
@@ -80,4 +80,4 @@ RELATIVE = (
     (timedelta(minutes=1), 59),
     (timedelta(seconds=1), 59),
 )
-"""Units of relative time, and the largest number of each before Babel would switch to the next unit."""
+"""Units of relative time, each with the largest number before Babel switches to the next unit."""

@@ -1,9 +1,9 @@
-"""Kinds of phrases. A kind draws a content that has no language yet; the phrase writes it in any locale.
+"""Kinds of phrases. A kind samples content without a language, and the phrase writes it in any locale.
 
 A kind is a function and an entry of `PHRASES`. For any two locales, the source must determine the target. So there are
-no two-digit years, time zones or rounding. There are also no two styles that look the same in one language and differ
-in another: "May 5, 2024" is medium and long in English, but "05.05.2024" and "5. Mai 2024" in German; "16 時間" is long
-and short in Japanese, but "16 hours" and "16 hr" in English.
+no two-digit years, time zones or rounding, and no two styles that look the same in one language and differ in another.
+For example, "May 5, 2024" is both medium and long in English, but German has "05.05.2024" and "5. Mai 2024". "16 時間"
+is both long and short in Japanese, but English has "16 hours" and "16 hr".
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from babel.units import format_compound_unit, format_unit
 from convs2s_jax.data.cldr import names
 
 Phrase = Callable[[Locale], str]
-"""A function that writes one content in a given locale."""
+"""A function that writes its content in a given locale."""
 
 STYLES: tuple[Literal["standard", "or"], ...] = ("standard", "or")
 
@@ -199,23 +199,23 @@ def _clock(rng: Random) -> time:
 
 
 def _number(rng: Random) -> Decimal:
-    """One to four digits, a third of them with one or two decimals."""
+    """Return a number of one to four digits, a third of them with one or two decimals."""
     return Decimal(rng.randint(1, 10 ** rng.randint(1, 4))) / 10 ** rng.choice((0, 0, 0, 0, 1, 2))
 
 
 def _money(rng: Random, currency: str) -> Decimal:
-    """One to four digits before the decimal point; a third of the amounts with cents, where a currency has them."""
+    """Return one to four digits before the decimal point, a third with cents if the currency has them."""
     cents = Decimal(rng.choice((0, 0, rng.randrange(100)))) / 100 if get_currency_precision(currency) else Decimal(0)
     return rng.randint(1, 10 ** rng.randint(1, 4)) + cents
 
 
 def _large(rng: Random) -> Decimal:
-    """Millions or billions with four digits at most."""
+    """Return millions or billions with at most four digits."""
     return Decimal(rng.randint(10, 9999)) * 10 ** rng.choice((5, 8))
 
 
 def _measure(amount: int | Decimal, unit: str, locale: Locale) -> str:
-    """In long form, or in short form where CLDR has no other (Babel then puts the unit's code)."""
+    """Format in long form, or in short form if CLDR has no other (Babel then writes the unit's code)."""
     text = format_unit(amount, unit, "long", locale=locale)
     return text if unit not in text else format_unit(amount, unit, "short", locale=locale)
 
@@ -229,7 +229,7 @@ def _territory(code: str, locale: Locale) -> str:
 
 
 def _at(day: str, clock: str, locale: Locale) -> str:
-    """Day and time of day in the locale's order."""
+    """Return day and time of day in the locale's order."""
     return str(get_datetime_format("medium", locale=locale)).replace("{0}", clock).replace("{1}", day)
 
 
@@ -259,4 +259,4 @@ PHRASES: Mapping[str, Callable[[Random], Phrase]] = MappingProxyType(
         "languages": languages,
     }
 )
-"""All kinds by name; the corpus draws each as often as the others."""
+"""All kinds by name. The corpus samples them uniformly."""

@@ -55,7 +55,7 @@ def test_codes_that_do_not_fit_are_refused(codes, folder):
     (folder / "none").write_text("x y\n")
     with pytest.raises(
         UserError,
-        match="none: the codes make 0 of the 3 pieces of several letters in the word list: give the codes with",
+        match="none: the codes produce 0 of the 3 pieces of several letters in the word list; use the codes that",
     ):
         dictionaries.read(folder, ("de", "en"), (None, None), (codes, folder / "none"))
     with pytest.raises(UserError, match="missing cannot be read"):

@@ -113,7 +113,7 @@ def test_dictionaries_that_do_not_fit(file, tmp_path):
 
 def test_models_of_pieces_that_do_not_fit(file, tmp_path):
     (tmp_path / "spm").write_text("no model")
-    refused(file, tmp_path / "run", "spm holds no SentencePiece model", models=(tmp_path / "spm", tmp_path / "spm"))
+    refused(file, tmp_path / "run", "spm contains no SentencePiece model", models=(tmp_path / "spm", tmp_path / "spm"))
     refused(file, tmp_path / "run", "cannot be read", models=(tmp_path / "no", tmp_path / "no"))
     device = Path("/dev/null")  # /dev/zero would be read for ever
     refused(file, tmp_path / "run", "null .*is a device or a pipe", models=(device, device))

@@ -129,7 +129,7 @@ def test_what_does_not_decide_the_bytes_may_change(desk):
         ("out", lambda data: data[:-1], "out is not what was written: its first .* bytes were changed; begin anew"),
         (RECORD, lambda _: None, r"there is no .*out\.resume\.json that says of which input, model and flags"),
         (RECORD, lambda data: data[:-9], r"resume\.json is damaged \(it is not JSON\); begin anew without --resume"),
-        (RECORD, lambda data: data.replace(b'"lines": 3', b'"lines": 4'), r"damaged \(its checksum is that of another"),
+        (RECORD, lambda data: data.replace(b'"lines": 3', b'"lines": 4'), r"damaged \(its checksum does not match"),
         (RECORD, lambda _: b"[" * 100_000, r"resume\.json is damaged \(it is not JSON\)"),
         (
             RECORD,

@@ -210,13 +210,13 @@ GOOD = "good\ta nice day\nbad\tno way\n" * 10
 @pytest.mark.parametrize(
     ("train_text", "valid_text", "message"),
     [
-        (GOOD + "good nice\n", GOOD, r"train.tsv, line 21: there is no TAB in 'good nice'; write label, TAB, text$"),
-        (GOOD, "bad\tno\n \tyes\n", r"valid.tsv, line 2: the label before the TAB is empty; write one, or drop the li"),
+        (GOOD + "good nice\n", GOOD, r"train.tsv, line 21: no TAB in 'good nice'; expected a label, a TAB and a text$"),
+        (GOOD, "bad\tno\n \tyes\n", r"valid.tsv, line 2: the label before the TAB is empty; add one, or delete the li"),
         (GOOD, "bad\tno\nodd\ta day\n", r"valid.tsv, line 2: the label 'odd' is not in the list of labels"),
         (
             "good\ta\n",
             GOOD,
-            r"^the training text has fewer than two labels \(only 'good'\): there is nothing to tell a",
+            r"^the training text has fewer than two labels \(only 'good'\): a classifier needs at least two",
         ),
     ],
 )
@@ -261,7 +261,9 @@ def test_a_label_that_is_not_in_a_list_from_elsewhere_is_refused_by_that_list(tm
 
 def test_labels_share_no_vocabulary_with_texts(tmp_path):
     options = files(tmp_path, train=GOOD, valid=GOOD) | {"data__vocabulary__joint": True}
-    with pytest.raises(UserError, match=r"^data.vocabulary.joint is True: labels have a list of their own; leave it"):
+    with pytest.raises(
+        UserError, match=r"^data.vocabulary.joint is True: labels always have a separate list; remove it"
+    ):
         train(tiny.config(**options), tmp_path / "run")
 
 
