@@ -151,5 +151,5 @@ def test_a_damaged_file_is_named(coded, tmp_path):
         with pytest.raises(UserError, match=r"src.bpe.json is damaged: it is not a list of pieces with its codes"):
             CodedWords.load(path)
     path.write_text(json.dumps({**values, "merges": [["x", "y"]]}))
-    with pytest.raises(UserError, match=r"src.bpe.json: the codes make 0 of the \d+ pieces"):
+    with pytest.raises(UserError, match=r"src.bpe.json: the codes produce 0 of the \d+ pieces"):
         CodedWords.load(path)

@@ -55,7 +55,7 @@ def test_tsv_has_label_tab_text(tmp_path, ending):
     assert found.where(1) == f"{tmp_path}/train.tsv{ending}, line 2"
     assert len(parallel_text.read(cfg, "test", optional=True)) == 0
     with pytest.raises(
-        UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz; data.hold_"
+        UserError, match=f"^there is no {tmp_path}/valid.tsv and no {tmp_path}/valid.tsv.gz; set data.hold_"
     ):
         parallel_text.read(cfg, "valid")
     with pytest.raises(UserError, match=r"^data.dir is empty: set it to the folder of the files$"):

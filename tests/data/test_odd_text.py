@@ -35,10 +35,16 @@ def bomb(path):
 LONG = f", line 1 has more than {LONGEST:,} characters: use a text file with one sentence per line"
 AGAIN = "is a device or a pipe: choose a text file, which can be read again"
 ODD = {
-    "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links; give the name of"),
+    "loop": (
+        lambda path: path.symlink_to(path),
+        "cannot be read: Too many levels of symbolic links; choose a text file",
+    ),
     "zeros": (lambda path: path.symlink_to("/dev/zero"), LONG),
     "full": (lambda path: path.symlink_to("/dev/full"), LONG),
-    "memory": (lambda path: path.symlink_to("/proc/self/mem"), "cannot be read: Input/output error; give the name of"),
+    "memory": (
+        lambda path: path.symlink_to("/proc/self/mem"),
+        "cannot be read: Input/output error; choose a text file",
+    ),
     "4 terabytes": (sparse, LONG),
     "long": (lambda path: path.write_text("a" * (LONGEST + 1)), LONG),
     "noise": (lambda path: path.symlink_to("/dev/urandom"), ", line "),
@@ -58,7 +64,7 @@ def test_standard_input_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     number = os.open(tmp_path / "x", os.O_WRONLY | os.O_CREAT)
     with io.TextIOWrapper(io.BufferedReader(io.FileIO(number))) as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; give the name of a"):
+        with pytest.raises(UserError, match=r"^standard input cannot be read: Bad file descriptor; choose a text file"):
             read_lines("-")
 
 

@@ -126,7 +126,7 @@ def test_a_text_may_begin_like_a_compressed_one(tmp_path):
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} is a folder: choose a text file"):
         read_lines(tmp_path)
-    with pytest.raises(UserError, match="nowhere cannot be read: No such file or directory; give the name"):
+    with pytest.raises(UserError, match="nowhere cannot be read: No such file or directory; choose a text file"):
         read_lines(tmp_path / "nowhere")
 
 
@@ -171,7 +171,7 @@ def test_a_plain_and_a_gzipped_file_of_one_name_are_refused(folder):
     with pytest.raises(
         UserError,
         match=f"^{plain} and {plain}.gz both exist, but only one can be read: remove or rename the other, or list "
-        "what is meant in data.files.train$",
+        "the right one in data.files.train$",
     ):
         parallel_text.read(files(folder), "train")
     listed = SplitFiles(train=((zipped, str(folder / "train.en")),))
@@ -218,12 +218,12 @@ def test_a_compressed_file_is_named_and_never_suggested(folder):
         write(folder / name, b"")
     (folder / "test.en").write_text("one\n")
     what = "is compressed with {}: decompress it, or use gzip"
-    with pytest.raises(UserError, match=rf"en\[.gz\]; {folder}/valid.de.bz2 {what.format('bzip2')}; data.hold"):
+    with pytest.raises(UserError, match=rf"en\[.gz\]; {folder}/valid.de.bz2 {what.format('bzip2')}; set data.hold"):
         parallel_text.read(files(folder), "valid")
     with pytest.raises(UserError, match=rf"nor .*test.de.gz exists; {folder}/test.de.xz {what.format('xz')}$"):
         parallel_text.read(files(folder), "test")
     (folder / "train.de").rename(folder / "train.deu.zst")
-    with pytest.raises(UserError, match=rf"no other side: neither {folder}/train.de nor {folder}/train.de.gz exists$"):
+    with pytest.raises(UserError, match=rf"no counterpart: neither {folder}/train.de nor {folder}/train.de.gz exists$"):
         parallel_text.read(files(folder), "train")
     (folder / "train.en").unlink()
     with pytest.raises(UserError, match=rf"^there is no {folder}/train.de\[.gz\], {folder}/train.en\[.gz\]$"):
@@ -256,7 +256,7 @@ def test_unequal_numbers_of_lines_are_refused(folder):
 
 def test_unequal_files_are_refused_even_if_their_sums_agree(folder):
     a, b = write(folder / "a", b"1\n"), write(folder / "b", b"1\n2\n")
-    with pytest.raises(UserError, match=r"a has 1 lines, .*b 2"):
+    with pytest.raises(UserError, match=r"a has 1 lines but .*b has 2"):
         parallel_text.read(files("", files=SplitFiles(train=((a, b), (b, a)))), "train")
 
 
@@ -282,7 +282,7 @@ def test_no_folder_is_refused(tmp_path):
 
 
 def test_unknown_split_is_a_mistake_of_the_caller(folder):
-    with pytest.raises(ValueError, match="split is 'dev', not one of"):
+    with pytest.raises(ValueError, match="split is 'dev': expected one of"):
         parallel_text.read(files(folder), "dev")
 
 

@@ -120,7 +120,7 @@ def test_long_lines_are_learned_from():
 @pytest.mark.parametrize("size", [1000, 5000])
 def test_too_many_pieces_name_the_largest_size(size):
     with pytest.raises(
-        UserError, match=rf"data.vocabulary.tgt_size is {size}: .* for at most \d+; use \d+ or less"
+        UserError, match=rf"data.vocabulary.tgt_size is {size}: .* has at most \d+ units; use \d+ or less"
     ) as e:
         build(VocabularyConfig(src_size=100, tgt_size=size))
     largest = int(str(e.value).split()[-3])
@@ -130,7 +130,9 @@ def test_too_many_pieces_name_the_largest_size(size):
 
 
 def test_too_few_pieces_name_the_smallest_size():
-    with pytest.raises(UserError, match=r"data.vocabulary.src_size is 9: .* are \d+; use \d+ or more, or lower") as e:
+    with pytest.raises(
+        UserError, match=r"data.vocabulary.src_size is 9: .* need \d+ entries; use \d+ or more, or lower"
+    ) as e:
         build(VocabularyConfig(src_size=9))
     smallest = int(str(e.value).split("use ")[1].split()[0])
     assert build(VocabularyConfig(src_size=smallest, tgt_size=100)).src.size == smallest

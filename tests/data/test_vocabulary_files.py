@@ -135,7 +135,9 @@ def test_a_flipped_bit_or_a_cut_is_refused(tmp_path, kind):
 def test_a_file_that_was_edited_on_purpose_counts_without_the_checksums(tmp_path):
     vocabulary.save(build(CONFIGS[4]), tmp_path)
     (tmp_path / "joint.txt").write_text("a 1\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"joint.txt is damaged or was edited .* delete .*checksums.json to keep what"):
+    with pytest.raises(
+        UserError, match=r"joint.txt is damaged or was edited .* delete .*checksums.json to keep deliberate"
+    ):
         vocabulary.load(tmp_path)
     (tmp_path / "checksums.json").unlink()
     assert vocabulary.load(tmp_path).src.words == ("a",)

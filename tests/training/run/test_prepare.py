@@ -167,7 +167,7 @@ def test_what_to_do_without_validation_lines_is_said(folder):
     ):
         parallel_text.read(config(folder), "valid")
     (folder / "vaild.in").write_text("w1\n")
-    with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; data.hold_out"):
+    with pytest.raises(UserError, match=r"valid.out\[.gz\]; did you mean 'vaild.in'\?; set data.hold_out"):
         parallel_text.read(config(folder), "valid")
     with pytest.raises(
         UserError, match=r"^data.hold_out is 0.9: expected a fraction of train between 0 \(no validation\) and 0.5$"
