@@ -46,7 +46,7 @@ def test_a_run_that_began_with_other_text_is_refused(tmp_path, capsys):
     [
         (["--config=cldr_en_de"], "--workdir is missing, as in --config=cldr_en_de --workdir=runs/a"),
         (["--config=cldr_en_de", "--workdir=gs://a/b"], "--workdir is gs://a/b: gs:// is not supported here"),
-        (["--config=cldr_en_de", "--workdir=a", "--config.data.dir=b"], "data.dir is given, and data.corpus 'cldr'"),
+        (["--config=cldr_en_de", "--workdir=a", "--config.data.dir=b"], "data.dir is set, but data.corpus 'cldr'"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, flags, sentence):

@@ -136,7 +136,7 @@ def test_workdirs_may_lie_in_a_store(trained, mean, bucket, requests, tmp_path):
         (["--workdir=RUN", "--output=there/file/new"], "--output=there/file/new cannot be written: Not a directory"),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=last:4"], "--checkpoint has 'last:4', and "),
         (["--workdir=RUN", "--output=a/new", "--checkpoint=2,9"], "has no checkpoint of step 9; it has 1, 2, 3"),
-        (["--workdir=RUN", "--output=new", "--config.seed=2"], "--config.seed: an average takes its configuration"),
+        (["--workdir=RUN", "--output=new", "--config.seed=2"], "--config.seed: an average uses the configuration"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

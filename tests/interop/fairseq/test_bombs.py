@@ -241,7 +241,7 @@ def test_arrays_that_claim_more_than_they_hold(tmp_path, parts, compression, sen
 def test_arguments_beside_the_arrays_are_bounded(tmp_path):
     path = npz(tmp_path / "x.npz", {"x.npy": header((1,)) + bytes(4)})
     for text, sentence in (
-        ("[" * 100_000, "config.json .*its lists are nested too deeply"),
+        ("[" * 100_000, "config.json .*it is nested too deeply"),
         ('{"seed": ' + "9" * 5000 + "}", "config.json is not JSON"),
         (" " * (2**24 + 1), "config.json .*more than 16,777,216 bytes"),
     ):

@@ -283,7 +283,7 @@ def bridge(*arguments):
         (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts belongs to import: leave it out of export"),
         (
             ["export", "--workdir=x", "--output=y", "--config.seed=3"],
-            "--config.seed: an export takes its configuration",
+            "--config.seed: an export uses the configuration",
         ),
         (["export", "--workdir=x,z", "--output=y"], "--workdir names 2 folders: export takes one"),
         (
