@@ -1,1 +1,1 @@
-"""Encoders, decoders, classifiers, and the encoder-decoder that joins them."""
+"""Encoders, decoders, classifiers, and the encoder-decoder that combines them."""

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to a model: one sentence instead of an error from deep inside.
+"""Argument checks for model functions, which raise a one-sentence error instead of one from deep inside JAX.
 
 All of them look at types, shapes and dtypes only, so they cost nothing in a compiled function.
 """
@@ -18,7 +18,7 @@ from convs2s_jax.nn.weight_norm import Normed
 
 
 def check_params(params: Any, record: type) -> None:
-    """Refuse parameters that are not a `record`, or whose kernels are still split for training."""
+    """Reject parameters that are not a `record`, or whose kernels are still split for training."""
     if not isinstance(params, record):
         raise TypeError(f"params is a {type(params).__name__}: expected {record.__name__}, as `init` returns them")
     leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Normed))
@@ -27,18 +27,18 @@ def check_params(params: Any, record: type) -> None:
 
 
 def check_config(cfg: Any, record: type, *, name: str = "cfg") -> None:
-    """Refuse what is no config of this class, such as parameters in its place; `name` is that of the argument."""
+    """Reject anything but a config of this class, such as parameters in its place; `name` is the argument's name."""
     if not isinstance(cfg, record):
         raise TypeError(f"{name} is a {type(cfg).__name__}: expected {record.__name__}")
 
 
 def check_record(name: str, value: Any, made: Any, kind: str) -> None:
-    """Refuse parameters or a cache of another kind than the config's: of another type than `made` returns.
+    """Reject parameters or a cache of a kind other than the config's, that is, of a type that `made` does not return.
 
-    The type is the annotation of `made`; `Any`, or none, accepts all.
+    The type is the return annotation of `made`. If it is `Any` or missing, every type is accepted.
 
     Raises:
-      TypeError: another type, or an annotation that is text or names several types, which cannot be compared.
+      TypeError: another type, or an annotation that is a string or lists several types, which cannot be compared.
     """
     annotated = getattr(made, "__annotations__", {}).get("return", Any)
     if annotated is Any:
@@ -46,53 +46,53 @@ def check_record(name: str, value: Any, made: Any, kind: str) -> None:
     record = types.NoneType if annotated is None else typing.get_origin(annotated) or annotated
     if not isinstance(record, type) or record is types.UnionType:
         raise TypeError(
-            f"`{made.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: name one class, not in "
-            "quotes and without `from __future__ import annotations`, or leave the annotation out"
+            f"`{made.__name__}` of the kind '{kind}' is annotated to return {annotated!r}: use a single class, without "
+            "quotes and without `from __future__ import annotations`, or omit the annotation"
         )
     if not isinstance(value, record):
         raise TypeError(
-            f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg has a {record.__name__}; give what "
+            f"{name} is a {type(value).__name__}: the kind '{kind}' of cfg uses a {record.__name__}; pass what "
             f"`{made.__name__}` returns for this cfg"
         )
 
 
 def check_tokens(name: str, tokens: Any) -> None:
-    """Refuse anything but an array of integers with one row per sequence, and one without tokens."""
+    """Reject anything but a non-empty array of integers with one row per sequence."""
     if not isinstance(tokens, jax.Array | np.ndarray):
         raise TypeError(f"{name} is a {type(tokens).__name__}: expected an array of token ids, [rows, length]")
     if tokens.ndim != 2:
         raise ValueError(f"{name} has shape {tokens.shape}: expected token ids [rows, length], a row per sequence")
     if 0 in tokens.shape:
-        raise ValueError(f"{name} has shape {tokens.shape}: there is no token; use one row of one token or more")
+        raise ValueError(f"{name} has shape {tokens.shape}: there are no tokens; use at least one row of one token")
     if not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise TypeError(f"{name} has dtype {tokens.dtype}: token ids are integers, such as int32")
     explicit = [axis for axis in jax.typeof(tokens).sharding.spec if axis is not None]
-    if explicit:  # axes of the types Auto and Manual are no part of an array's type
+    if explicit:  # axes of the types Auto and Manual are not part of an array's type
         raise ValueError(
-            f"{name} is sharded over {explicit[0]!r}, a mesh axis of type Explicit: make the mesh with axis_types="
+            f"{name} is sharded over {explicit[0]!r}, a mesh axis of type Explicit: create the mesh with axis_types="
             "(jax.sharding.AxisType.Auto,) for each of its axes"
         )
 
 
 def check_vocabulary(name: str, entries: Any) -> None:
-    """Refuse what is no number of rows of a table of words, which has one for padding."""
+    """Reject anything but a vocabulary size: an integer that leaves room for the padding id."""
     if not isinstance(entries, numbers.Integral) or entries <= PAD:
-        raise ValueError(f"{name} is {entries}: expected a whole number above {PAD}, the id of padding")
+        raise ValueError(f"{name} is {entries}: expected an integer above {PAD}, the id of padding")
 
 
 def check_pairs(src: Any, tgt: Any) -> None:
-    """Refuse what are no tokens, and sides with different numbers of rows."""
+    """Reject anything but token arrays with the same number of rows on both sides."""
     check_tokens("src", src)
     check_tokens("tgt", tgt)
     if len(src) != len(tgt):
-        raise ValueError(f"src has {len(src)} rows and tgt {len(tgt)}: a row is a sentence pair")
+        raise ValueError(f"src has {len(src)} rows and tgt has {len(tgt)}: each row is a sentence pair")
 
 
 def check_memory(memory: Any, rows: int) -> None:
-    """Refuse what is no memory, and a number of rows that is no multiple of its sentences.
+    """Reject anything but a memory, and a number of rows that is not a multiple of its sentences.
 
     Args:
-      memory: as an encoder returns it, or prepared: both have a mask [B, S].
+      memory: as an encoder returns it, or prepared. Both have a mask [B, S].
       rows: N, of a cache or of tokens.
     """
     mask = getattr(memory, "mask", None)
@@ -103,7 +103,7 @@ def check_memory(memory: Any, rows: int) -> None:
 
 
 def check_cache(cache: Tree, rows: int) -> None:
-    """Refuse a cache of another number of rows than the tokens that are read."""
+    """Reject a cache whose number of rows differs from that of the tokens."""
     found = {leaf.shape[:1] for leaf in jax.tree.leaves(cache)}
     if found - {(rows,)}:
         (count, *_), *_ = found - {(rows,)}
@@ -113,9 +113,9 @@ def check_cache(cache: Tree, rows: int) -> None:
 
 
 def check_features(features: Array, channels: int) -> None:
-    """Refuse features with another number of channels than the softmax layer reads."""
+    """Reject features whose number of channels is not the one that the softmax layer reads."""
     if features.ndim < 1 or features.shape[-1] != channels:
         raise ValueError(
-            f"features have shape {features.shape} and the softmax layer reads {channels} channels: hand over what "
+            f"features have shape {features.shape} and the softmax layer reads {channels} channels: pass what "
             "`advance` returns"
         )

@@ -1,4 +1,4 @@
-"""Configuration of an encoder with a decoder, and which of them go together."""
+"""Configuration of an encoder-decoder, and checks of which encoders and decoders can be combined."""
 
 from typing import Literal
 
@@ -15,19 +15,19 @@ class ModelConfig:
 
     Attributes:
       kind: an encoder with a decoder.
-      embedding_dim: E, of both sides.
+      embedding_dim: embedding size E, the same on both sides.
       dropout: dropout rate, the same everywhere.
       dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
-        On CPUs bfloat16 is no faster with jax 0.10; from 0.11 on it is, on processors with instructions for it
+        On CPUs, bfloat16 is not faster with jax 0.10. From 0.11 on it is, on processors with instructions for it
         (docs/performance.md).
-      matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
-        "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
-        them. On CPU all are float32 (docs/reproducibility.md).
+      matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
+        JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
+        them. On CPU all three are float32 (docs/reproducibility.md).
       encoder: any kind of encoder.
       decoder: any kind of decoder.
-      share_embeddings: one table of words for encoder, decoder and softmax (fairseq's share_all_embeddings). It needs
-        decoder.tied_output, and one vocabulary for both sides: data.vocabulary.joint.
-      execution: how the layers are executed; it does not change results.
+      share_embeddings: use one embedding table for encoder, decoder and softmax (fairseq's share_all_embeddings). It
+        requires decoder.tied_output, and one vocabulary for both sides (data.vocabulary.joint).
+      execution: how the layers are executed. Results differ at most by rounding.
     """
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
@@ -42,45 +42,45 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
+        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: expected a probability below 1; use 0.0 to 0.9")
         self.encoder.check_dim(self.embedding_dim)
         self.decoder.check_dim(self.embedding_dim)
         reads = self.decoder.reads_memory
         check(
             reads or not self.reads_source,
-            "decoder reads no source, and there is an encoder: let a layer attend, such as "
+            "decoder does not read the source, but there is an encoder: let a layer attend, such as "
             "decoder.attention_layers=[1], or set encoder.kind to 'none' for a language model",
         )
         check(
             self.reads_source or not reads,
-            "encoder.kind is 'none', and the decoder reads a source: a language model is a convolutional decoder with "
+            "encoder.kind is 'none', but the decoder reads a source: a language model is a convolutional decoder with "
             "decoder.attention_layers=[]",
         )
         check(
             not self.share_embeddings or self.decoder.tied_output,
-            "share_embeddings is True, and the softmax has a kernel of its own: set decoder.tied_output to True",
+            "share_embeddings is True, but the softmax has its own kernel: set decoder.tied_output to True",
         )
         check(
             not self.share_embeddings or self.reads_source,
-            "share_embeddings is True, and encoder.kind is 'none': there is no table to share; leave it out",
+            "share_embeddings is True, but encoder.kind is 'none': there is no table to share; remove the setting",
         )
 
     @property
     def reads_source(self) -> bool:
-        """Whether there is a source to read; else it is a language model of the target."""
+        """Whether the model reads a source; if not, it is a language model of the target."""
         return self.encoder.reads_source
 
     @property
     def max_source(self) -> int:
-        """Longest source in tokens, its end symbol counted."""
+        """Maximum length of a source in tokens, including its end symbol."""
         return self.encoder.max_length
 
     @property
     def max_target(self) -> int:
-        """Longest target in tokens, its end symbol counted."""
+        """Maximum length of a target in tokens, including its end symbol."""
         return self.decoder.max_length
 
     @property
     def attends(self) -> bool:
-        """Whether the attention that the decoder returns says which source tokens it looked at."""
+        """Whether the decoder returns attention weights over the source tokens."""
         return self.decoder.returns_attention

@@ -1,4 +1,4 @@
-"""Any encoder with any decoder: parameters, encoding, and decoding token by token or all at once."""
+"""Encoder-decoder model functions: parameters, encoding, and decoding token by token or all at once."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -40,11 +40,12 @@ _HALVES = (jnp.bfloat16, jnp.float16)
 
 @struct.dataclass
 class Params:
-    """Parameters of both sides.
+    """Parameters of the encoder and the decoder.
 
     Attributes:
-      encoder: of its kind. With `share_embeddings` its `embedding.table` is None: the decoder's is the only one.
-      decoder: of its kind.
+      encoder: parameters of the encoder, of the type of its kind. With `share_embeddings` its `embedding.table` is
+        None, and only the decoder has a table.
+      decoder: parameters of the decoder, of the type of its kind.
     """
 
     encoder: Any
@@ -53,16 +54,16 @@ class Params:
 
 @struct.dataclass
 class PrecomputedParams(Params):
-    """Parameters for decoding token by token, with what the decoder computes once for all steps (`precompute`)."""
+    """Parameters for token-by-token decoding, with values that are computed once for all steps (`precompute`)."""
 
 
 def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabulary: int) -> Params:
-    """Fresh parameters, with plain kernels (`split` makes what is trained).
+    """Initialise the parameters, with plain kernels (`split` turns them into what is trained).
 
-    They are in float32, under `jax_enable_x64` in float64.
+    They are in float32, or in float64 under `jax_enable_x64`.
 
     Raises:
-      ValueError: a shared table for vocabularies of different sizes, no vocabulary, or several keys.
+      ValueError: a shared table for vocabularies of different sizes, an invalid vocabulary size, or several keys.
     """
     check_config(cfg, ModelConfig)
     if cfg.share_embeddings and source_vocabulary != target_vocabulary:
@@ -75,7 +76,7 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
     check_vocabulary("target_vocabulary", target_vocabulary)
     key = typed(key)
     if key.ndim:
-        raise ValueError(f"key has shape {key.shape}: give one key, or map `init` over several with jax.vmap")
+        raise ValueError(f"key has shape {key.shape}: pass one key, or map `init` over several with jax.vmap")
     encoder_key, decoder_key = jax.random.split(key)
     dim, rate = cfg.embedding_dim, cfg.dropout
     encoder, decoder = ENCODERS[cfg.encoder.kind], DECODERS[cfg.decoder.kind]
@@ -87,15 +88,15 @@ def init(key: Key, cfg: ModelConfig, *, source_vocabulary: int, target_vocabular
 
 
 def with_encoder_table(params: Params, table: Array | None) -> Params:
-    """The parameters with another table of words [V, E] in the encoder, or with none where it shares the decoder's."""
+    """Replace the embedding table [V, E] of the encoder; None if it shares the decoder's."""
     embedding = dataclasses.replace(params.encoder.embedding, table=table)
     return dataclasses.replace(params, encoder=dataclasses.replace(params.encoder, embedding=embedding))
 
 
 def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
-    """The parameters with the decoder's table in the encoder too, in a model that shares it.
+    """Put the decoder's embedding table into the encoder too, in a model that shares it.
 
-    A gradient with respect to the table adds up from all three uses.
+    The gradient with respect to the table is the sum over all three uses.
     """
     if not cfg.share_embeddings or isinstance(params, PrecomputedParams):  # `precompute` has done it
         return params
@@ -103,7 +104,7 @@ def with_shared_table(params: Params, cfg: ModelConfig) -> Params:
 
 
 def split(params: Params, cfg: ModelConfig) -> Params:
-    """What is trained: the kernels as direction and length (`nn.weight_norm`), in kinds that use it."""
+    """Split kernels into direction and length for training (`nn.weight_norm`), in kinds that use it."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     encoder, decoder = params.encoder, params.decoder
@@ -114,9 +115,9 @@ def split(params: Params, cfg: ModelConfig) -> Params:
 
 
 def cast(params: T, cfg: Any) -> T:
-    """Parameters in the dtype of the computation; sharded ones (`nn.sharded_params`) are gathered, unless layers do it.
+    """Cast parameters to the dtype of the computation, and gather sharded ones (`nn.sharded_params`) unless layers do.
 
-    Float64 stays as it is where `cfg.dtype` is float32.
+    If `cfg.dtype` is float32, float64 stays as it is.
 
     Args:
       params: of any model.
@@ -129,9 +130,9 @@ def cast(params: T, cfg: Any) -> T:
 
 
 def in_dtype(params: T, dtype: DTypeLike) -> T:
-    """Parameters in a dtype, sharded ones too, without a gather.
+    """Cast parameters to a dtype, including sharded ones, without gathering them.
 
-    Embeddings stay in float32, since gradients add up in them row by row, and so do those of layer normalisation.
+    Embeddings stay in float32, since their gradients add up row by row. So do the parameters of layer normalisation.
     """
 
     def convert(x: Any) -> Any:
@@ -144,7 +145,7 @@ def in_dtype(params: T, dtype: DTypeLike) -> T:
 
 
 def gather_before_layers(params: T, cfg: Any) -> T:
-    """The parameters with sharded ones gathered, but for those in `blocks`, which layers gather where not `early`.
+    """Gather sharded parameters, except those in `blocks` that are not `early`: layers gather them.
 
     Embedding tables are sent in the dtype of the computation. They stay sharded if only rows of them are used.
     """
@@ -170,12 +171,13 @@ def gather_before_layers(params: T, cfg: Any) -> T:
 
 
 def precompute(params: Params, cfg: ModelConfig) -> Params:
-    """Parameters with what the decoder computes of each word alone, computed once, so that each step has less to do.
+    """Precompute what the decoder computes from each word alone, so that each decoding step has less to do.
 
     `encode`, `prepare`, `init_cache`, `advance`, `decode`, `loss`, `translate`, `score`, `force` and `layer_attention`
-    take them in place of the parameters, without a key. Functions that change, train or combine parameters do not:
-    `average`, `split` and `update` come before. The tables may make them larger than the parameters. Results
-    are the same up to rounding. Decoders without such tables get their parameters in `cfg.dtype` back.
+    accept the result in place of the parameters, without a key. Functions that change, train or combine parameters do
+    not, so call `average`, `split` and `update` first. The tables can make the result larger than the parameters.
+    Results of the model are the same up to rounding. For decoders without such tables, the parameters are returned in
+    `cfg.dtype`.
     """
     if isinstance(params, PrecomputedParams):
         return params
@@ -189,7 +191,7 @@ def precompute(params: Params, cfg: ModelConfig) -> Params:
 
 
 def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
-    """Precomputed parameters for a search with one hypothesis of each sentence; others come back as they are.
+    """Adapt precomputed parameters to a search with one hypothesis per sentence; others are returned unchanged.
 
     Their decoder prepares less of the memory. Results are the same up to rounding.
     """
@@ -200,7 +202,7 @@ def for_one_hypothesis(params: Params, cfg: ModelConfig) -> Params:
 
 
 def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, Any]:
-    """The decoder of these parameters."""
+    """Return the decoder functions for these parameters, plain or precomputed."""
     check_config(cfg, ModelConfig)
     kind = cfg.decoder.kind
     if isinstance(params, PrecomputedParams) and kind in FAST_DECODERS:
@@ -211,7 +213,7 @@ def _decoder(params: Params, cfg: ModelConfig) -> DecoderSteps[Any, Any, Any, An
 
 
 def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = None) -> Memory:
-    """Source tokens [B, S], end symbol included, to a memory of B sentences."""
+    """Encode source tokens [B, S], end symbol included, into a memory of B sentences."""
     check_params(params, Params)
     check_config(cfg, ModelConfig)
     check_tokens("src", src)
@@ -225,10 +227,10 @@ def encode(params: Params, cfg: ModelConfig, src: Array, *, key: Key | None = No
 
 
 def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
-    """The memory as the decoder's layers read it: `init_cache`, `advance` and `decode` take it in place of `memory`.
+    """Prepare the memory for the decoder's layers; `init_cache`, `advance` and `decode` accept it in place of `memory`.
 
-    They prepare a memory themselves; doing it once pays where many short calls follow, as in search. A memory that is
-    prepared already comes back as it is.
+    They prepare a memory themselves, but doing it once pays off if many short calls follow, as in search. A memory
+    that is already prepared is returned unchanged.
     """
     if not isinstance(memory, Memory):
         return memory
@@ -237,7 +239,10 @@ def prepare(params: Params, cfg: ModelConfig, memory: Memory) -> Any:
 
 
 def init_cache(params: Params, cfg: ModelConfig, memory: Memory, rows: int) -> Tree:
-    """An empty cache of `rows` = N rows: a multiple of the sentences in `memory`, hypotheses side by side."""
+    """Create an empty cache of `rows` = N rows, a multiple of the sentences in `memory`.
+
+    The hypotheses of a sentence are adjacent rows.
+    """
     check_params(params, Params)
     check_memory(memory, rows)
     with products_at(cfg.matmul_precision):
@@ -249,8 +254,8 @@ def advance(
 ) -> tuple[Array, Array, Tree]:
     """Read tokens [N, T]; return features [N, T, O] for `logits`, attention [N, T, S] and the cache.
 
-    The attention is the mean over the layers that attend, or the last layer's where the decoder's config says so
-    (`averages_attention`); zeros where none attends.
+    The attention is the mean over the layers that attend, or that of the last one if the decoder's config has
+    `averages_attention` set to False. It is zero if no layer attends.
     """
     features, layers, cache = advance_in_layers(params, cfg, memory, cache, tokens, key=key)
     if not layers:
@@ -265,7 +270,7 @@ def advance(
 def advance_in_layers(
     params: Params, cfg: ModelConfig, memory: Memory, cache: Tree, tokens: Array, *, key: Key | None = None
 ) -> tuple[Array, tuple[Array, ...], Tree]:
-    """`advance`, with the attention [N, T, S] of each of `cfg.decoder.attention_names` instead of one."""
+    """Like `advance`, but return a separate attention [N, T, S] for each of `cfg.decoder.attention_names`."""
     check_params(params, Params)
     check_tokens("tokens", tokens)
     check_memory(memory, len(tokens))
@@ -282,7 +287,7 @@ def advance_in_layers(
 def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine | None = None) -> Array:
     """Unnormalised log-probabilities [..., V] of features [..., O], in float32 or better.
 
-    A softmax `layer` other than the model's own may have fewer words (`output.columns`).
+    Pass `layer` to use a softmax layer other than the model's own, such as one with fewer words (`output.columns`).
     """
     check_params(params, Params)
     check_features(features, cfg.decoder.features_dim(cfg.embedding_dim))
@@ -291,7 +296,7 @@ def logits(params: Params, cfg: ModelConfig, features: Array, *, layer: Affine |
 
 
 def output_layer(params: Params, cfg: ModelConfig, dtype: DTypeLike) -> Affine:
-    """The softmax layer (section 3.2, last equation): kernel [O, V] in `dtype`, bias [V] in float32 or better."""
+    """Return the softmax layer (section 3.2): kernel [O, V] in `dtype`, bias [V] in float32 or better."""
     return _decoder(params, cfg).output_layer(params.decoder, dtype)
 
 
@@ -305,28 +310,28 @@ def decode(
     key: Key | None = None,
     layer: Affine | None = None,
 ) -> tuple[Array, Array, Tree]:
-    """Read target tokens and predict what follows each: one function for training, decoding and forced prefixes.
+    """Read target tokens and predict the token after each, in training, decoding and forced prefixes alike.
 
-    Any cut of the target into calls gives the same result.
+    The result does not depend on how the target is split into calls.
 
     Args:
       params: merged kernels.
-      cfg: model.
-      memory: of B sentences.
-      cache: of N = B * W rows.
-      tokens: [N, T], first the end symbol (which starts a target), then the target; PAD only on the right.
-      key: for dropout; None for evaluation.
+      cfg: config of the model.
+      memory: memory of B sentences.
+      cache: cache of N = B * W rows.
+      tokens: [N, T], the end symbol (which starts a target) followed by the target; PAD only on the right.
+      key: key for dropout; None for evaluation.
       layer: as in `logits`.
 
     Returns:
-      Logits [N, T, V], attention [N, T, S], the cache after these tokens.
+      Logits [N, T, V], attention [N, T, S] and the cache after these tokens.
     """
     features, attention, cache = advance(params, cfg, memory, cache, tokens, key=key)
     return logits(params, cfg, features, layer=layer), attention, cache
 
 
 def decoder_inputs(tgt: Array) -> Array:
-    """The target [B, T] shifted right: the end symbol first, PAD where the target ends."""
+    """Shift the target [B, T] right: the end symbol comes first, and PAD stays PAD."""
     check_tokens("tgt", tgt)
     shifted = jnp.concatenate([jnp.full_like(tgt[:, :1], EOS), tgt[:, :-1]], axis=1)
     return jnp.where(tgt == PAD, PAD, shifted)

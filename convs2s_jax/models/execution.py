@@ -1,4 +1,4 @@
-"""How the layers of a model are executed, in all families."""
+"""Execution options of the layers of a model, shared by all kinds of models."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ MatmulPrecision = Literal["default", "high", "highest"]
 
 
 def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
-    """The context in which products are traced with this precision; "default" keeps what JAX is set to outside of it.
+    """Return a context in which products are traced with this precision; "default" keeps JAX's current setting.
 
     It covers matrix products, convolutions and their derivatives.
     """
@@ -31,7 +31,7 @@ def products_at(precision: MatmulPrecision) -> AbstractContextManager[None]:
 
 
 def has_fast_bfloat16_products(version: str = jax.__version__) -> bool:
-    """Whether XLA's products in bfloat16 on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
+    """Whether XLA's bfloat16 products on CPUs are faster than its convolutions, as they are from jax 0.11 on."""
     return tuple(int(part) for part in version.split(".")[:2]) >= (0, 11)
 
 
@@ -42,22 +42,23 @@ class ExecutionConfig:
     Parameters are the same; results differ at most by rounding.
 
     Attributes:
-      scan_layers: fewest neighbouring layers of equal shape that are compiled once, as the body of a `lax.scan`; 0 for
-        never (decision 0008). None: 8, but never for gradients on GPUs, where loops are slower (decision 0043).
+      scan_layers: minimum number of adjacent layers of equal shape to compile once, as the body of a `lax.scan`; 0
+        disables loops (decision 0008). None: 8, but no loops for gradients on GPUs, where they are slower (decision
+        0043).
       remat: which activations are saved for gradients; the rest are recomputed, which saves memory (`jax.checkpoint`).
         "none": save all. "block": save the input of each layer. "dots": save outputs of matrix products and
         convolutions. "offload": save outputs of matrix products without batch axes, in host memory (GPU, TPU); this
         recomputes convolutions of the form "xla". In recurrent decoders that attend at each time step, a block is one
         time step. With mesh.fsdp, layers that gather their own kernels save less with "none": only outputs of products
-        and convolutions, and in ConvS2S only those of convolutions, except of the form "products", which "auto" takes
+        and convolutions, and in ConvS2S only those of convolutions, except of the form "products", which "auto" uses
         in loops. True and False of earlier versions are "block" and "none".
-      convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" takes
-        products inside a loop and XLA's convolution elsewhere, but for gradients on CPUs "winograd" in float32, which
-        is faster and rounds more (decision 0034), unless `matmul_precision` is set, and products in bfloat16 where
-        those are fast, from jax 0.11 on. Other kinds of convolution choose for themselves.
-      softmax_rows: most rows (target tokens of a device) of which the softmax layer of a decoder holds the scores at a
-        time, in training. None: 512, which stay in the cache of a CPU, and 4096 on GPUs. More make larger products and
-        take more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
+      convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
+        products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
+        float32, "winograd", which is faster and rounds more (decision 0034), unless `matmul_precision` is set; in
+        bfloat16, products if they are fast, from jax 0.11 on. Other kinds of convolution ignore this field.
+      softmax_rows: maximum number of rows (target tokens of a device) whose scores the softmax layer of a decoder keeps
+        at a time, in training. None: 512, which fit in the cache of a CPU, and 4096 on GPUs. A larger number makes
+        larger products and uses more memory: 6 bytes for each row and word in bfloat16, 8 in float32.
     """
 
     scan_layers: int | None = None
@@ -70,7 +71,7 @@ class ExecutionConfig:
     def __post_init__(self) -> None:
         check(
             self.scan_layers in (None, 0) or self.shortest_loop >= 2,
-            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 for no loop",
+            f"scan_layers is {self.scan_layers}: a loop has at least two layers; use 2 or more, or 0 to disable loops",
         )
         check(
             self.softmax_rows is None or self.softmax_rows >= 1,
@@ -79,12 +80,12 @@ class ExecutionConfig:
 
     @property
     def shortest_loop(self) -> int:
-        """`scan_layers`, where None is `SHORTEST_LOOP`."""
+        """`scan_layers`, or `SHORTEST_LOOP` if it is None."""
         return SHORTEST_LOOP if self.scan_layers is None else self.scan_layers
 
     @property
     def rows_of_scores(self) -> int:
-        """`softmax_rows`, where None is `SOFTMAX_ROWS`."""
+        """`softmax_rows`, or `SOFTMAX_ROWS` if it is None."""
         return SOFTMAX_ROWS if self.softmax_rows is None else self.softmax_rows
 
     def with_remat(
@@ -96,16 +97,16 @@ class ExecutionConfig:
         named: bool = False,
         static: tuple[int, ...] = (),
     ) -> F:
-        """The function of a layer, under `jax.checkpoint` with the policy of `remat`.
+        """Wrap the function of a layer in `jax.checkpoint`, with the policy of `remat`.
 
         Args:
           layer: any function of parameters and arrays.
           scanned: whether it is the body of a loop.
-          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s: then "none" saves outputs of products,
-            and no gathered kernel.
-          named: whether the layer calls `save_for_backward` on what is worth saving then, in place of all outputs of
-            products.
-          static: numbers of its arguments that are no arrays.
+          sharded: whether its parameters are `nn.sharded_params.ShardedParam`s. If so, "none" saves outputs of products
+            but no gathered kernels.
+          named: whether the layer calls `save_for_backward` on what is worth saving in that case, instead of all
+            outputs of products.
+          static: indices of its arguments that are not arrays.
         """
         if self.remat == "none" and not sharded:
             return layer
@@ -116,21 +117,21 @@ class ExecutionConfig:
         return same
 
     def form(self, scanned: bool) -> DenseForm:
-        """The form of the convolutions of layers inside or outside a loop."""
+        """Return the form of the convolutions of layers inside or outside a loop."""
         if self.convolution == "auto":
             return "products" if scanned else "xla"
         return self.convolution
 
     def for_gradients(self, platform: str, dtype: str, *, plain: bool = False, cut: bool = False) -> "ExecutionConfig":
-        """The execution of a model whose gradients are taken on devices of this platform.
+        """Return the options with defaults resolved for computing gradients on devices of this platform.
 
         Args:
           platform: cpu, gpu or tpu.
-          dtype: of the model.
-          plain: whether convolutions have to be plain sums over taps, which round less and send less, as "xla" and
-            "products" are.
-          cut: whether the mesh cuts kernels in use, or each layer gathers its own: then loops stay, which hold the
-            whole kernels of one layer at a time.
+          dtype: dtype of the model.
+          plain: whether convolutions have to be plain sums over taps, as "xla" and "products" are. These round less
+            and communicate less.
+          cut: whether the mesh shards kernels in use, or each layer gathers its own. If so, loops stay, since they
+            keep the whole kernels of one layer at a time.
         """
         chosen: dict[str, Any] = {}
         if self.convolution == "auto" and platform == "cpu":
@@ -146,26 +147,26 @@ class ExecutionConfig:
 
 
 def save_for_backward(x: Array) -> Array:
-    """x, named for policies of `jax.checkpoint` as worth saving (`ExecutionConfig.with_remat`)."""
+    """Mark x as worth saving, for policies of `jax.checkpoint` (`ExecutionConfig.with_remat`)."""
     named: Array = checkpoint_name(x, _SAVE)
     return named
 
 
 def mark_product(x: Array) -> Array:
-    """x, named as the output of matrix products, which policies do not see in a function with its own derivative."""
+    """Mark x as the output of matrix products, which policies do not see in a function with a custom derivative."""
     named: Array = checkpoint_name(x, _PRODUCT)
     return named
 
 
 def _products(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Whether an activation is saved: outputs of products are expensive, and none depends on kernels alone."""
+    """Policy that saves outputs of products: they are expensive, and none depends on kernels alone."""
     return primitive.name in ("dot_general", "conv_general_dilated") or (
         primitive.name == "name" and params["name"] in (_SAVE, _PRODUCT)
     )
 
 
 def _offloaded(primitive: Any, *shapes: Any, **params: Any) -> Any:
-    """The same for host memory, which holds outputs of matrix products only."""
+    """The same for host memory, which stores outputs of matrix products only."""
     return (_OFFLOAD_NAMED if primitive.name == "name" else _OFFLOAD_DOTS)(primitive, *shapes, **params)
 
 

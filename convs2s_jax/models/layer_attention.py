@@ -11,28 +11,28 @@ from convs2s_jax.nn.types import Array
 
 
 def layer_attention(params: Params, cfg: ModelConfig, src: Array, tgt: Array) -> Array:
-    """How much each target token looks at each source token, in each layer that attends.
+    """Attention weights of each target token over the source tokens, in each layer that attends.
 
-    a^l_ij of equation 1 for the A attentions l that `cfg.decoder.attention_names` names, in its order. Of several heads
-    it is the mean.
+    They are a^l_ij of equation 1 for the A attentions l of `cfg.decoder.attention_names`, in the same order. Several
+    heads are averaged.
 
     Args:
-      params: merged kernels, or what `precompute` makes of them.
+      params: merged kernels, or what `precompute` returns for them.
       cfg: a model whose decoder attends.
       src: [B, S] tokens with the end symbol, PAD on the right.
       tgt: [B, T] tokens with the end symbol, PAD on the right.
 
     Returns:
-      [B, A, T, S] in float32 or better. Row i says where the decoder looked when it predicted token i. Rows sum to one;
-      they are zero at PAD, and so are columns. So all are zero where a source is PAD alone.
+      [B, A, T, S] in float32 or better. Row i is where the decoder looked when it predicted token i. Rows sum to one.
+      Rows and columns are zero at PAD, so all weights are zero if a source contains only PAD.
 
     Raises:
-      TypeError, ValueError: the decoder does not attend, or src and tgt are no tokens or differ in rows.
+      TypeError, ValueError: the decoder does not attend, or src and tgt are not tokens or differ in rows.
     """
     check_config(cfg, ModelConfig)
     check_pairs(src, tgt)
     if not cfg.attends:
-        raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there is no weight to return")
+        raise ValueError(f"decoder.kind is '{cfg.decoder.kind}' without attention: there are no weights to return")
     memory = encoder_decoder.prepare(params, cfg, encoder_decoder.encode(params, cfg, src))
     cache = encoder_decoder.init_cache(params, cfg, memory, len(tgt))
     inputs = encoder_decoder.decoder_inputs(tgt)

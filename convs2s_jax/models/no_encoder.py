@@ -1,4 +1,4 @@
-"""No encoder: the decoder is a language model, whose words depend on the words before them (Dauphin et al. 2016)."""
+"""The encoder kind "none", which makes the decoder a language model (Dauphin et al. 2016)."""
 
 from typing import ClassVar, Literal
 
@@ -15,7 +15,7 @@ class NoEncoderConfig(EncoderConfig):
     """No encoder, for language models.
 
     Attributes:
-      kind: no encoder.
+      kind: no encoder; the model is a language model.
     """
 
     reads_source: ClassVar[bool] = False
@@ -24,22 +24,22 @@ class NoEncoderConfig(EncoderConfig):
 
     @property
     def max_length(self) -> int:
-        """No source is read, so any length will do."""
+        """The largest int32, since no source is read and any length is accepted."""
         return 2**31 - 1
 
     @property
     def receptive_fields(self) -> tuple[int, ...]:
-        """There is no layer."""
+        """Empty, since there are no layers."""
         return ()
 
 
 def init(_key: Key, _cfg: NoEncoderConfig, /, **_: object) -> tuple[()]:
-    """No parameters."""
+    """Return an empty tuple, since there are no parameters."""
     return ()
 
 
 def encode(_params: tuple[()], _cfg: NoEncoderConfig, src: Array, /, **_: object) -> Memory:
-    """The same memory for every source [B, S]: one position [B, 1] without channels, which is masked."""
+    """Return the same memory for every source [B, S]: one masked position [B, 1] without channels."""
     B = len(src)
     nothing = jnp.zeros((B, 1, 0), jnp.float32)
     return Memory(keys=nothing, values=nothing, mask=jnp.zeros((B, 1), bool), summary=nothing[:, 0])

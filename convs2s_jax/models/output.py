@@ -1,4 +1,4 @@
-"""The softmax layer of a decoder (section 3.2, last equation): its kernel is its own or the embedding table."""
+"""The softmax layer of a decoder (section 3.2, last equation), with its own kernel or tied to the embedding table."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.0) -> Affine | Array:
-    """Fresh parameters: O = `inputs` to V, or the bias [V] alone where the kernel is the embedding table (O = E).
+    """Initialise a map from O = `inputs` to V, or only its bias [V] if the kernel is the embedding table (O = E).
 
     Args:
-      key: for the kernel and the bias.
-      inputs: O.
-      vocabulary: V.
+      key: key for the kernel and the bias.
+      inputs: number of input features O.
+      vocabulary: vocabulary size V.
       tied: whether the kernel is the embedding table.
-      keep: share of the inputs that dropout retains.
+      keep: fraction of the inputs that dropout retains.
     """
     if tied:
         return draws.uniform(key, (vocabulary,), inputs**-0.5)
@@ -26,19 +26,19 @@ def init(key: Key, inputs: int, vocabulary: int, *, tied: bool, keep: float = 1.
 
 
 def layer(output: Affine | Array, embedding: Embedding, dtype: jax.typing.DTypeLike) -> Affine:
-    """The last equation of section 3.2 as a linear map: W_o [O, V] in `dtype`, b_o [V] in float32 or better."""
+    """Return the softmax layer as a linear map: W_o [O, V] in `dtype`, b_o [V] in float32 or better."""
     w, b = (output.w, output.b) if isinstance(output, Affine) else (embedding.table.T, output)
     return Affine(w=w.astype(dtype), b=b.astype(accumulation_dtype(dtype)))
 
 
 def columns(softmax: Affine, words: Array) -> Affine:
-    """The softmax layer of `words` alone: [O, V] and [V], V the number of words."""
+    """Restrict the softmax layer to `words`: [O, V] and [V], V the number of words."""
     w = softmax.w.columns(words) if isinstance(softmax.w, Quantized) else softmax.w[:, words]
     return Affine(w=w, b=softmax.b[words])
 
 
 def logits(softmax: Affine, features: Array) -> Array:
-    """The last equation of section 3.2 before its softmax: W_o h + b_o, [..., O] -> [..., V], float32 or better."""
+    """Compute W_o h + b_o (section 3.2, before the softmax): [..., O] -> [..., V], in float32 or better."""
     dtype = accumulation_dtype(features.dtype)
     if isinstance(softmax.w, Quantized):
         return add_bias(product(features, softmax.w, dtype), softmax.b)

@@ -1,8 +1,8 @@
-"""The interfaces of encoders, decoders and features: a kind is a config class and a module with these functions.
+"""Interfaces of encoders, decoders and features. A kind is a config class and a module with these functions.
 
-`models.table` lists the kinds, and there the type checker compares each module with its interface. What depends on a
-config alone is an attribute of the config. It has a default in the base class, so most kinds need not set it. A
-function that does not use some of the keywords accepts them as `**_`.
+`models.table` lists the kinds, and the type checker compares each module with its interface there. What depends only on
+the config is an attribute of the config. It has a default in the base class, so most kinds need not set it. A function
+that does not use some of the keywords accepts them as `**_`.
 
 `PlainParamsT` are parameters as `init` returns them, `MemoryT` is a prepared memory.
 """
@@ -20,17 +20,17 @@ from convs2s_jax.nn.types import Array, Key
 
 
 def fields_after(reaches: Iterable[int]) -> tuple[int, ...]:
-    """The receptive field after each layer, in positions, from the further positions that each layer sees."""
+    """Return the receptive field after each layer, in positions, given how many positions each layer adds."""
     return tuple(itertools.accumulate(reaches, initial=1))[1:]
 
 
 class EncoderConfig:
-    """Base of the configs of encoders. Each has a `kind`, and `max_length`, the longest source in tokens.
+    """Base class of encoder configs. Each has a `kind`, and `max_length`, the maximum source length in tokens.
 
     Attributes:
       normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
-      reads_source: whether the encoder reads a source; if not, and the decoder reads no memory, the model is a
-        language model.
+      reads_source: whether the encoder reads a source. If not, and the decoder does not read the memory, the model is
+        a language model.
     """
 
     normalised: ClassVar[bool] = False
@@ -41,17 +41,17 @@ class EncoderConfig:
 
     @property
     def receptive_fields(self) -> tuple[int, ...] | None:
-        """Source tokens that a position sees after each layer; None, the default, where nothing limits them."""
+        """Source tokens that a position sees after each layer; None, the default, if it sees all."""
         return None
 
 
 class DecoderConfig:
-    """Base of the configs of decoders. Each has a field `kind`, and `max_length`, the longest target in tokens.
+    """Base class of decoder configs. Each has a field `kind`, and `max_length`, the maximum target length in tokens.
 
     Attributes:
       normalised: whether the kernels of its `Affine` records are trained with weight normalisation.
-      averages_attention: whether the attention of the decoder is the mean of its layers'; otherwise it is the last
-        layer's.
+      averages_attention: whether the attention of the decoder is the mean over its layers; if not, it is that of the
+        last layer.
     """
 
     normalised: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class DecoderConfig:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
     def features_dim(self, dim: int, /) -> int:
-        """O, the number of output features, for an embedding size E = dim: E by default."""
+        """Return O, the number of output features, for an embedding size E = dim; the default is E."""
         return dim
 
     @property
@@ -71,7 +71,7 @@ class DecoderConfig:
 
     @property
     def attention_names(self) -> tuple[str, ...]:
-        """A name for each attention that `advance` returns, in its order: "layer 1" and so on; the default has none."""
+        """Names of the attentions that `advance` returns, in the same order, such as "layer 1"; empty by default."""
         return ()
 
     @property
@@ -81,7 +81,7 @@ class DecoderConfig:
 
     @property
     def receptive_fields(self) -> tuple[int, ...] | None:
-        """Target tokens that a position sees after each layer, itself counted; None, the default, for all before it."""
+        """Target tokens that a position sees after each layer, including its own; None, the default, if it sees all."""
         return None
 
     @property
@@ -91,13 +91,13 @@ class DecoderConfig:
 
 
 class FeaturesConfig:
-    """Base of the configs of features. Each has a field `kind`, and `max_length`, the longest text in tokens."""
+    """Base class of feature configs. Each has a field `kind`, and `max_length`, the maximum input length in tokens."""
 
     def check_dim(self, dim: int) -> None:
         """Reject an embedding size E = dim that this kind cannot use; the default accepts any."""
 
     def features_dim(self, dim: int, /) -> int:
-        """F, the number of features, for an embedding size E = dim: E by default."""
+        """Return F, the number of features, for an embedding size E = dim; the default is E."""
         return dim
 
     @property
@@ -119,7 +119,7 @@ class Encoder(Protocol[EncoderConfigT, ParamsT]):
     """The encoder interface."""
 
     def init(self, key: Key, cfg: EncoderConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
-        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
+        """Initialise parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def encode(
         self,
@@ -133,7 +133,7 @@ class Encoder(Protocol[EncoderConfigT, ParamsT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> Memory:
-        """Source tokens [B, S] to a memory; `gradient_scale` multiplies the gradient with respect to its keys."""
+        """Encode source tokens [B, S]; `gradient_scale` multiplies the gradient with respect to the memory's keys."""
 
 
 class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
@@ -146,7 +146,7 @@ class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
         """
 
     def init_cache(self, params: PlainParamsT, cfg: DecoderConfigT, memory: MemoryT, rows: int, /) -> CacheT:
-        """An empty cache; axis 0 of every leaf has size `rows`."""
+        """Create an empty cache; axis 0 of every leaf has size `rows`."""
 
     def advance(
         self,
@@ -161,13 +161,13 @@ class DecoderSteps(Protocol[DecoderConfigT, PlainParamsT, MemoryT, CacheT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> tuple[Array, tuple[Array, ...], CacheT]:
-        """Read tokens [N, T]: features [N, T, O], the weights [N, T, S] of each attention and the next cache.
+        """Read tokens [N, T]; return features [N, T, O], the weights [N, T, S] of each attention and the next cache.
 
-        There is an attention for each of the config's `attention_names`. What nobody uses is not computed under `jit`.
+        There is one attention for each of the config's `attention_names`. Under `jit`, unused outputs are not computed.
         """
 
     def output_layer(self, params: PlainParamsT, dtype: DTypeLike, /) -> Affine:
-        """The softmax layer: kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
+        """Return the softmax layer: kernel [O, V] in the `dtype` of the features, bias [V] in float32 or better."""
 
 
 class Decoder(
@@ -176,27 +176,27 @@ class Decoder(
     """The decoder interface."""
 
     def init(self, key: Key, cfg: DecoderConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
-        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
+        """Initialise parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
 
 class FastDecoder(
     DecoderSteps[DecoderConfigT, ParamsT, MemoryT, CacheT],
     Protocol[DecoderConfigT, PlainParamsT, ParamsT, MemoryT, CacheT],
 ):
-    """A decoder for token-by-token inference, without dropout: `ParamsT` holds parameters and precomputed values."""
+    """A decoder for token-by-token inference, without dropout. `ParamsT` contains parameters and precomputed values."""
 
     def precompute(self, params: PlainParamsT, cfg: DecoderConfigT, /) -> ParamsT:
         """Precompute what all steps share; results are equal up to rounding."""
 
     def for_one_hypothesis(self, params: ParamsT, /) -> ParamsT:
-        """The same for a search with one hypothesis of each sentence: `prepare` does what pays there."""
+        """Adapt the parameters to a search with one hypothesis per sentence, where less preparation pays off."""
 
 
 class Features(Protocol[FeaturesConfigT, ParamsT]):
-    """The interface of features: a fixed-size representation of a text for a classifier."""
+    """The interface of features: a fixed-size representation of a sentence for a classifier."""
 
     def init(self, key: Key, cfg: FeaturesConfigT, /, *, vocabulary: int, dim: int, rate: float) -> ParamsT:
-        """Fresh parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
+        """Initialise parameters: V = vocabulary, E = dim; the initial scale compensates for the dropout `rate`."""
 
     def extract(
         self,
@@ -209,4 +209,4 @@ class Features(Protocol[FeaturesConfigT, ParamsT]):
         key: Key | None = None,
         execution: ExecutionConfig = DEFAULT,
     ) -> Array:
-        """Tokens [B, S] to features [B, F]; zero for a row of padding."""
+        """Compute features [B, F] from tokens [B, S]; zero for a row of padding."""

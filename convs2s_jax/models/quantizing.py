@@ -1,4 +1,4 @@
-"""Which kernels of a trained model decoding computes with in 8-bit integers (`nn.quantized`)."""
+"""Quantisation of a trained model: which kernels become 8-bit integers for decoding (`nn.quantized`)."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -13,13 +13,14 @@ T = TypeVar("T")
 
 
 def quantize_kernels(params: T) -> T:
-    """The parameters with the kernels of convolutions, of the other maps in blocks, and of the softmax in integers.
+    """Quantise the kernels of convolutions, of the other maps in blocks, and of the softmax to integers.
 
-    Attention keeps floats: its maps are small, and ConvS2S applies them to the source (`attention.project_source`). So
-    do embedding tables, and a softmax whose kernel is one of them; cells of recurrent networks; blocks of SliceNet.
+    Attention keeps floats, since its maps are small and ConvS2S applies them to the source
+    (`attention.project_source`). Embedding tables, a softmax tied to one of them, cells of recurrent networks and
+    blocks of SliceNet keep floats too.
 
     Args:
-      params: merged ones, of an encoder with a decoder, best after `encoder_decoder.precompute`.
+      params: merged parameters of an encoder-decoder, preferably after `encoder_decoder.precompute`.
     """
 
     def each(path: tuple[Any, ...], node: Any) -> Any:
@@ -34,7 +35,7 @@ def quantize_kernels(params: T) -> T:
 
 
 def has_integers(params: Any) -> bool:
-    """Whether any kernel is in integers."""
+    """Whether any kernel is quantised to integers."""
     return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
 
 

@@ -1,4 +1,4 @@
-"""How many tokens a position of each layer sees (section 3.2: six blocks of width 5 see 25)."""
+"""Receptive fields: how many tokens a position of each layer sees (section 3.2: six blocks of width 5 see 25)."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ from convs2s_jax.models.config import ModelConfig
 
 
 class ReceptiveFields(NamedTuple):
-    """Tokens that a position sees after each layer, from bottom to top; the last is that of the whole stack.
+    """Tokens that a position sees after each layer, from bottom to top. The last entry is for the whole stack.
 
     Attributes:
       encoder: source tokens, around the position and including it; None for a recurrent encoder, which sees all; empty
         without an encoder.
-      decoder: target tokens, the position's own and those before it; None for a recurrent decoder. Of the source an
-        attention sees all.
+      decoder: target tokens, the position's own and those before it; None for a recurrent decoder. Attention sees the
+        whole source.
     """
 
     encoder: tuple[int, ...] | None
@@ -20,9 +20,8 @@ class ReceptiveFields(NamedTuple):
 
 
 def receptive_fields(cfg: ModelConfig) -> ReceptiveFields:
-    """The receptive fields of both sides: 1 + sum of (K - 1) r, widths K and dilations r of the layers up to each.
+    """Return the receptive fields of both sides: 1 + sum of (K - 1) r over the layers up to each, width K, dilation r.
 
-    A residual connection makes none smaller or larger, and neither does padding: near the edges of a sentence fewer
-    tokens are there.
+    Residual connections and padding do not change them. Near the edges of a sentence, fewer tokens exist.
     """
     return ReceptiveFields(encoder=cfg.encoder.receptive_fields, decoder=cfg.decoder.receptive_fields)

@@ -1,4 +1,4 @@
-"""All kinds of encoders and decoders, a line each."""
+"""Registry of all kinds of encoders and decoders, one line each."""
 
 from typing import Any
 
@@ -69,9 +69,9 @@ DECODERS: dict[str, Decoder[Any, Any, Any, Any]] = {
 FAST_DECODERS: dict[str, FastDecoder[Any, Any, Any, Any, Any]] = {
     "conv": _fast_decoder(ConvDecoderConfig, conv_lookup),
 }
-"""Kinds with a faster decoder for decoding token by token, which computes some of its work once for all steps."""
+"""Kinds with a faster decoder for token-by-token decoding, which does some of its work once for all steps."""
 
 AnyEncoder = ConvEncoderConfig | LightEncoderConfig | RecurrentEncoderConfig | SliceNetEncoderConfig | NoEncoderConfig
-"""The config of any kind of encoder: a union, told apart by `kind`; the first member is the default."""
+"""The config of any kind of encoder: a union discriminated by `kind`. The first member is the default."""
 AnyDecoder = ConvDecoderConfig | LightDecoderConfig | RecurrentDecoderConfig | SliceNetDecoderConfig
 """The config of any kind of decoder."""

@@ -1,8 +1,8 @@
-"""Sharding of the channels of activations on a mesh with an axis `tensor` (tensor parallelism).
+"""Tensor parallelism: sharding of activation channels on a mesh with an axis `tensor`.
 
 A layer keeps its output channels sharded. They are gathered where the next product sums over them, once for each block,
-and the gradient of what was gathered is reduced and scattered again. Without such an axis these functions change
-nothing: the mesh is that of the program being traced (`jax.sharding.use_abstract_mesh`).
+and the gradient of what was gathered is reduce-scattered. Without such an axis these functions do nothing. The mesh is
+that of the program being traced (`jax.sharding.use_abstract_mesh`).
 """
 
 from functools import partial
@@ -17,25 +17,25 @@ AXIS = "tensor"
 
 
 def shard_channels(x: Array) -> Array:
-    """x [..., C] and its gradient, both sharded along C."""
+    """Shard x [..., C] and its gradient along C."""
     found = _shardings(x)
     return x if found is None else _constrained(x, found[0], found[0])
 
 
 def replicate_channels(x: Array) -> Array:
-    """x [..., C] and its gradient, both with all channels on each device: an all-reduce of partial sums."""
+    """Replicate all channels of x [..., C] and its gradient on each device (an all-reduce of partial sums)."""
     found = _shardings(x)
     return x if found is None else _constrained(x, found[1], found[1])
 
 
 def all_gather_channels(x: Array) -> Array:
-    """x [..., C] with all channels on each device: an all-gather. Its gradient is sharded along C: a reduce-scatter."""
+    """All-gather the channels of x [..., C] on each device. Its gradient is sharded along C by a reduce-scatter."""
     found = _shardings(x)
     return x if found is None else _constrained(x, found[1], found[0])
 
 
 def _shardings(x: Array) -> tuple[NamedSharding, NamedSharding] | None:
-    """The shardings with C sharded and replicated, whose other axes are left to the partitioner."""
+    """Return the shardings with C sharded and with C replicated. Other axes are left to the partitioner."""
     mesh = jax.sharding.get_abstract_mesh()
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if types.get(AXIS) != AxisType.Auto or mesh.shape[AXIS] == 1 or x.shape[-1] % mesh.shape[AXIS]:

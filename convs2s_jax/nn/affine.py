@@ -1,4 +1,4 @@
-"""Linear maps, and the records of kernels and biases that convolutions share with them."""
+"""Linear maps, and the dataclasses of kernels and biases that they share with convolutions."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class Affine:
     """Parameters of y = x w + b.
 
     Attributes:
-      w: kernel, [C, D] of a linear map or [K, C, D] of a convolution. During training it is a `weight_norm.Normed`,
-        direction and length; for decoding it may be `quantized.Quantized`, 8-bit integers.
+      w: kernel, [C, D] of a linear map or [K, C, D] of a convolution. During training it is a `weight_norm.Normed`
+        (direction and length). For decoding it can be a `quantized.Quantized` (8-bit integers).
       b: bias [D].
     """
 
@@ -37,12 +37,12 @@ class Kernel:
 
 
 def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
-    """Linear map with w ~ N(0, sqrt(keep / C)) and b = 0 (section 3.5).
+    """Initialise a linear map with w ~ N(0, sqrt(keep / C)) and b = 0 (section 3.5).
 
     Args:
-      key: for the kernel.
-      inputs: C.
-      outputs: D.
+      key: random key for the kernel.
+      inputs: number of inputs C.
+      outputs: number of outputs D.
       keep: probability that dropout keeps an input; the paper's p.
     """
     std = (keep / inputs) ** 0.5
@@ -50,12 +50,12 @@ def init(key: Key, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
 
 
 def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
-    """Linear map with w ~ U(-r, r), r = gain sqrt(6 / (C + D)), and b = 0 (Glorot and Bengio 2010, equation 16).
+    """Initialise a linear map with w ~ U(-r, r), r = gain sqrt(6 / (C + D)), b = 0 (Glorot and Bengio 2010, eq. 16).
 
     Args:
-      key: for the kernel.
-      inputs: C.
-      outputs: D.
+      key: random key for the kernel.
+      inputs: number of inputs C.
+      outputs: number of outputs D.
       gain: factor on the standard deviation.
     """
     bound = gain * (6.0 / (inputs + outputs)) ** 0.5
@@ -63,15 +63,15 @@ def xavier(key: Key, inputs: int, outputs: int, *, gain: float = 1.0) -> Affine:
 
 
 def linear(params: Affine, x: Array) -> Array:
-    """Linear map y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
+    """Apply y = x w + b over the last axis: [..., C] -> [..., D], in the dtype of w."""
     return add_bias(matmul(x, params.w), params.b)
 
 
 def matmul(x: Array, w: Any) -> Array:
-    """Product x w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
+    """Multiply x w over the last axis: [..., C] and [C, D] -> [..., D], in the dtype of w.
 
-    It is one product of two matrices: all axes of x but the last are flattened into one. So is its gradient with
-    respect to w, x' dy, but for bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
+    All axes of x but the last are flattened into one, so that it is a product of two matrices. So is its gradient with
+    respect to w, x' dy, except in bfloat16, where XLA's CPU compiler computes `tangent_product` faster (decision 0046).
     """
     x = x.astype(w.dtype)
     several = x.ndim > 2 and w.dtype == jnp.bfloat16 and not isinstance(w, Quantized)
@@ -79,21 +79,21 @@ def matmul(x: Array, w: Any) -> Array:
 
 
 def tangent_product(x: Array, dw: Array, precision: str | None = None) -> Array:
-    """Product x dw over the last axis, [..., C] and [C, D] -> [..., D]: how y = x w changes with its kernel.
+    """Multiply x dw over the last axis, [..., C] and [C, D] -> [..., D]: the derivative of y = x w in the direction dw.
 
-    In reverse mode it becomes the gradient of the kernel, the product dy' x over all axes but the last, and then a
+    In reverse mode it becomes the gradient of the kernel: the product dy' x over all axes but the last, then a
     transposition. XLA's CPU compiler would fuse the two and choose a slow layout, so they are kept apart there.
 
     Args:
-      x: of at least two axes.
+      x: an array with at least two axes.
       dw: the tangent of a kernel.
-      precision: of the product, as in `jax.lax.Precision`.
+      precision: precision of the product, as in `jax.lax.Precision`.
     """
     return jnp.einsum("...C,DC->...D", x, apart_on_cpu(dw.T), precision=precision)
 
 
 def _of_rows(x: Array, w: Any) -> Array:
-    """Product x w of two matrices: all axes of x but the last are flattened into one."""
+    """Multiply x w as two matrices. All axes of x but the last are flattened into one."""
     rows = x.reshape(-1, x.shape[-1])
     y = product(rows, w) if isinstance(w, Quantized) else rows @ w
     return y.reshape(*x.shape[:-1], w.shape[-1])
@@ -101,7 +101,7 @@ def _of_rows(x: Array, w: Any) -> Array:
 
 @jax.custom_jvp
 def _of_several_axes(x: Array, w: Array) -> Array:
-    """Product x w, whose derivative with respect to w is `tangent_product`."""
+    """Multiply x w, with `tangent_product` as the derivative with respect to w."""
     return _of_rows(x, w)
 
 
@@ -113,10 +113,10 @@ def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tup
 
 
 def add_bias(y: Array, b: Array) -> Array:
-    """Sum y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
+    """Add y + b over the last axis: [..., D] and [D] -> [..., D], in the dtype of y."""
     return add_broadcast(y, bias(b, y.ndim))
 
 
 def bias(b: Array, ndim: int) -> Array:
-    """A bias [D] with leading axes of length 1, so that it adds to an array with `ndim` axes."""
+    """Give a bias [D] leading axes of length 1, so that it can be added to an array with `ndim` axes."""
     return jax.lax.expand_dims(b, range(ndim - 1))

@@ -1,8 +1,8 @@
 """Multi-step attention (section 3.3): every decoder layer attends to the source.
 
-There are two ways to compute it, equal up to rounding. `attend` follows the equations: it maps the target states and
-multiplies them with the source. `attend_projected` applies the same maps to the source instead (`project_source`). Then
-they run once per sentence rather than once per hypothesis and step, which makes decoding token by token fast.
+There are two ways to compute it, equal up to rounding. `attend` follows the equations. It maps the target states and
+multiplies them with the source. `attend_projected` applies the same maps to the source instead (`project_source`), so
+they run once per sentence rather than once per hypothesis and step. This makes token-by-token decoding fast.
 """
 
 import jax
@@ -20,7 +20,7 @@ class MultiStepAttention:
 
     Attributes:
       query: [C -> E], W_d and b_d of equation 1.
-      context: [E -> C], W_c and b_c: maps the context vector to the channels of the layer.
+      context: [E -> C], W_c and b_c, which map the context vector to the channels of the layer.
     """
 
     query: Affine
@@ -28,7 +28,7 @@ class MultiStepAttention:
 
 
 def init(key: Key, channels: int, dim: int) -> MultiStepAttention:
-    """Maps between C channels of a decoder layer and E of the embeddings, w ~ N(0, sqrt(1 / inputs))."""
+    """Initialise maps between C channels of a decoder layer and E of the embeddings, w ~ N(0, sqrt(1 / inputs))."""
     query_key, context_key = jax.random.split(key)
     return MultiStepAttention(
         query=affine.init(query_key, channels, dim), context=affine.init(context_key, dim, channels)
@@ -38,18 +38,18 @@ def init(key: Key, channels: int, dim: int) -> MultiStepAttention:
 def attend(
     params: MultiStepAttention, h: Array, g: Array, keys: Array, values: Array, mask: Array
 ) -> tuple[Array, Array]:
-    """Equations 1 and 2:  d = W_d h + b_d + g;  a = softmax(d . z);  c = sum_j a_j (z_j + e_j).
+    """Attend to the source (equations 1 and 2):  d = W_d h + b_d + g;  a = softmax(d . z);  c = sum_j a_j (z_j + e_j).
 
     Scaled as in fairseq: d is multiplied by sqrt(0.5), and c by sqrt(m), where m is the real source length including
     the end symbol (m * sqrt(1/m) in the paper, section 3.4). Then c is mapped to the channels of the layer, h is added,
     and the sum is multiplied by sqrt(0.5).
 
     Args:
-      params: maps.
-      h: [N, T, C], output of the layer's GLU. N = B * W, the W hypotheses of a sentence side by side.
+      params: parameters.
+      h: [N, T, C], output of the layer's GLU. N = B * W, the W hypotheses of a sentence adjacent.
       g: [N, T, E], embedded target tokens.
       keys: z [B, S, E].
-      values: [B, S, E], embeddings already added.
+      values: [B, S, E], with embeddings already added.
       mask: [B, S], True at real source positions.
 
     Returns:
@@ -80,7 +80,7 @@ class ProjectedSource:
 
 
 def scaled_keys(params: MultiStepAttention, keys: Array) -> Array:
-    """z * sqrt(0.5), transposed from [B, S, E] to [B, E, S], in the dtype of the maps. All layers share it."""
+    """Return z * sqrt(0.5), transposed from [B, S, E] to [B, E, S], in the dtype of the maps. All layers share it."""
     return jnp.swapaxes(keys, 1, 2).astype(params.query.w.dtype) * SQRT_HALF
 
 
@@ -88,12 +88,12 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
     """Apply the maps of equations 1 and 2 to the source instead of the target.
 
     (W_d h + b_d + g) . z = h . W_d^T z + g . z + b_d . z  and  W_c sum_j a_j v_j = sum_j a_j (W_c v_j). So a sentence
-    takes S products of C * E instead of W * T.
+    needs S products of C * E instead of W * T.
 
     Args:
-      params: maps.
+      params: parameters.
       z: [B, E, S], as `scaled_keys` returns it.
-      values: [B, S, E], as `attend` takes them.
+      values: [B, S, E], as in `attend`.
     """
     w, b = params.query.w, params.query.b
     mapped_keys = jnp.einsum("CE,BES->BCS", w, z)
@@ -105,7 +105,7 @@ def project_source(params: MultiStepAttention, z: Array, values: Array) -> Proje
 def attend_projected(
     params: MultiStepAttention, h: Array, g: Array, z: Array, source: ProjectedSource, mask: Array
 ) -> tuple[Array, Array]:
-    """`attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
+    """Like `attend`, with z from `scaled_keys` and a source from `project_source` instead of keys and values."""
     dtype = accumulation_dtype(h.dtype)
     scores_BQS = jnp.einsum("BQC,BCS->BQS", _queries(h, mask), source.keys, preferred_element_type=dtype)
     scores_BQS += jnp.einsum("BQE,BES->BQS", _queries(g, mask), z, preferred_element_type=dtype)
@@ -114,12 +114,12 @@ def attend_projected(
 
 
 def _queries(x: Array, mask: Array) -> Array:
-    """[N, T, X] -> [B, Q, X]: the Q = W * T queries of each sentence."""
+    """Reshape [N, T, X] to [B, Q, X], the Q = W * T queries of each sentence."""
     return x.reshape(len(mask), -1, x.shape[-1])
 
 
 def scaled_context(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-    """a = softmax(scores);  c = sqrt(m) sum_j a_j values_j.
+    """Compute a = softmax(scores) and c = sqrt(m) sum_j a_j values_j, m the number of real source positions.
 
     Args:
       scores: [B, Q, S] in float32 or better.
@@ -135,11 +135,11 @@ def scaled_context(scores: Array, values: Array, mask: Array) -> tuple[Array, Ar
 
 
 def context(scores: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-    """a = softmax(scores);  c = sum_j a_j values_j. Arguments and results as for `scaled_context`."""
+    """Compute a = softmax(scores) and c = sum_j a_j values_j. Arguments and results are as in `scaled_context`."""
     a = softmax(scores, mask[:, None])
     return jnp.einsum("BQS,BSX->BQX", a.astype(values.dtype), values), a
 
 
 def softmax(scores: Array, mask: Array) -> Array:
-    """Softmax over the last axis where `mask` is True, exactly zero elsewhere. Uniform, not NaN, if it is all False."""
+    """Softmax over the last axis where `mask` is True, exactly zero elsewhere; uniform, not NaN, if it is all False."""
     return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)

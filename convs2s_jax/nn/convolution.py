@@ -1,10 +1,10 @@
 """Convolutions over time (section 3.2): padding for all kinds, and dense convolutions.
 
-A convolution here takes an input that is already padded, and its output is shorter by the padding (a "valid"
-convolution). `centred` and `causal` add the padding: encoders see both sides, decoders only the past. Tap j reads
+A convolution here reads an input that is already padded, and its output is shorter by the padding (a "valid"
+convolution). `centred` and `causal` add the padding. Encoders see both sides, decoders only the past. Tap j reads
 position t + j of the padded input (a cross-correlation, as in other frameworks).
 
-`dense` has three forms, equal but for rounding: see `DENSE_FORMS`. Depthwise convolutions are in `nn.depthwise`.
+`dense` has three forms, equal up to rounding (`DENSE_FORMS`). Depthwise convolutions are in `nn.depthwise`.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ Valid = Callable[[Array], Array]
 
 
 def centred(convolve: Valid, x: Array, reach: int) -> Array:
-    """A convolution that keeps the length (section 3.2): R // 2 zeros on the left, R - R // 2 on the right.
+    """Apply a convolution that keeps the length (section 3.2), with R // 2 zeros on the left, R - R // 2 on the right.
 
-    For odd K and R = K - 1 both sides get K // 2 zeros, as in the paper; for even K the split is fairseq's.
+    For odd K and R = K - 1 both sides get K // 2 zeros, as in the paper. For even K the split is the same as fairseq's.
 
     Args:
       convolve: a valid convolution, such as `partial(dense, params)`.
@@ -43,7 +43,7 @@ def centred(convolve: Valid, x: Array, reach: int) -> Array:
 
 
 def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
-    """A convolution that sees the past only: it reads [history; x] (section 3.3).
+    """Apply a convolution that only sees the past: it reads [history; x] (section 3.3).
 
     Args:
       convolve: a valid convolution, such as `partial(dense, params)`.
@@ -58,15 +58,15 @@ def causal(convolve: Valid, history: Array, x: Array) -> tuple[Array, Array]:
 
 
 def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) -> Affine:
-    """Convolution that feeds a GLU: w ~ N(0, sqrt(4 keep / (K C))), b = 0 (section 3.5).
+    """Initialise a convolution that feeds a GLU: w ~ N(0, sqrt(4 keep / (K C))), b = 0 (section 3.5).
 
-    The factor 4 makes up for the gate, which passes a quarter of the variance (appendix A of the paper).
+    The factor 4 compensates for the gate, which passes a quarter of the variance (appendix A of the paper).
 
     Args:
-      key: for the kernel.
-      width: K.
-      inputs: C.
-      outputs: D, twice the output channels of the GLU.
+      key: random key for the kernel.
+      width: kernel width K.
+      inputs: number of input channels C.
+      outputs: number of output channels D, twice those of the GLU.
       keep: probability that dropout keeps an input.
     """
     std = (4 * keep / (width * inputs)) ** 0.5
@@ -74,10 +74,10 @@ def init(key: Key, width: int, inputs: int, outputs: int, *, keep: float = 1.0) 
 
 
 def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
-    """y_t = b + sum_j x_{t+j} w_j: every output channel sees every input channel.
+    """Dense convolution y_t = b + sum_j x_{t+j} w_j, in which every output channel sees every input channel.
 
-    A single output position, as in decoding, is one matrix product in all forms, and so are all positions for a kernel
-    of integers.
+    In all forms, a single output position, as in decoding, is one matrix product. With an integer kernel, so are all
+    positions together.
 
     Args:
       params: w [K, C, D], b [D].
@@ -101,7 +101,7 @@ def dense(params: Affine, x: Array, form: DenseForm = "xla") -> Array:
     elif width == 1:
         y = matmul(x, params.w[0])
     else:
-        # jax 0.10 to 0.12 have no type for the gradient of XLA's convolution (decision 0027)
+        # jax 0.10 to 0.12 cannot type the gradient of XLA's convolution (decision 0027)
         y = DENSE_FORMS["products" if shardings_in_types() else form](params.w, x)
     return add_bias(y, params.b)
 
@@ -112,9 +112,9 @@ def xla(w: Array, x: Array) -> Array:
 
 
 def products(w: Array, x: Array) -> Array:
-    """The same by matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
+    """The same with matrix products:  y = windows(x) w,  dw = windows(x)' dy,  dx_{t+j} += dy_t w_j'.
 
-    The gradients keep x, not its windows. These three formulas were the fastest of those measured
+    The backward pass saves x, not its windows. These three formulas were the fastest of those measured
     (docs/performance-log.md).
     """
     return _products(w, x, jax.default_matmul_precision.value)
@@ -122,7 +122,7 @@ def products(w: Array, x: Array) -> Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _products(w: Array, x: Array, precision: str | None) -> Array:
-    """The precision is an argument because JAX may trace the derivative outside of the context that set it."""
+    """Implement `products`. JAX may trace the derivative outside the context that sets `precision`, so it is passed."""
     return jnp.einsum("BTX,XD->BTD", _windows(x, len(w)), w.reshape(-1, w.shape[-1]), precision=precision)
 
 
@@ -135,7 +135,7 @@ def _products_tangent(
 
 @partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
 def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx: Array) -> Array:
-    """dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
+    """Compute dy_t = windows(x)_t dw + sum_j dx_{t+j} w_j, written so that its transpose is the fast reverse mode.
 
     The transpose sums over the taps in float32 or better and in the opposite order, so the last tap comes first here.
     """
@@ -149,18 +149,18 @@ def _linear_in_tangents(precision: str | None, w: Array, x: Array, dw: Array, dx
 
 
 def _windows(x: Array, width: int) -> Array:
-    """[B, T + K - 1, C] -> [B, T, K * C], the inputs that each output position sees."""
+    """Collect the inputs that each output position sees, [B, T + K - 1, C] -> [B, T, K * C]."""
     count = x.shape[1] - width + 1
     return jnp.concatenate([x[:, j : j + count] for j in range(width)], axis=-1)
 
 
 def fewer_products(w: Array, x: Array) -> Array:
-    """`nn.winograd`, or `products` where it saves none: for kernels of width 6 and more."""
+    """Use `nn.winograd`, or `products` if it saves no multiplications, as for kernels of width 6 and more."""
     form = products if tile(x.shape[1] - len(w) + 1, len(w)) == 1 else winograd
     return form(w, x)
 
 
 DENSE_FORMS: dict[str, Callable[[Array, Array], Array]] = {"xla": xla, "products": products, "winograd": fewer_products}
-"""The first two are about as fast on CPU at width 3, but the gradient of XLA's convolution is 20 times slower inside a
-loop there, and silently wrong where batch and kernel are spread over a mesh of three axes (decision 0001). The third
-takes half of their products and rounds ten times as much (decision 0034)."""
+"""At width 3 on CPU, the first two are about equally fast, but the gradient of XLA's convolution is 20 times slower
+inside a loop there. It is silently wrong if batch and kernel are sharded over a mesh of three axes (decision 0001). The
+third needs half as many multiplications and has ten times the rounding error (decision 0034)."""

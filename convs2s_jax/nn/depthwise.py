@@ -1,9 +1,9 @@
-"""Depthwise convolutions along time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
+"""Depthwise convolutions over time (Wu et al. 2019, section 2), given their taps (`nn.taps`).
 
-A channel c of C belongs to head h = c // (C / H), and the channels of a head share their taps; H = C is the depthwise
-convolution. Tap j reads position t + j r of the padded input, r the dilation; `nn.convolution.centred` and `causal`
-pad it, or the argument `padding`. XLA's grouped convolution computes the same, but 20 to 80 times slower with its
-gradients on CPU (benchmarks/depthwise.py).
+Channel c of C belongs to head h = c // (C / H), and the channels of a head share their taps. H = C is the depthwise
+convolution. Tap j reads position t + j r of the padded input, where r is the dilation. Padding is added by
+`nn.convolution.centred` and `causal`, or by the argument `padding`. XLA's grouped convolution computes the same, but is
+20 to 80 times slower with its gradients on CPU (benchmarks/depthwise.py).
 """
 
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from convs2s_jax.nn.types import Array, accumulation_dtype
 DepthwiseForm = Literal["auto", "shifts", "products"]
 
 WIDE = 2
-"""From this width on `auto` takes products: between the linear maps of a model they are faster at width 3, and width 2
+"""Minimum width at which "auto" uses products. Between the linear maps of a model they are faster at width 3; width 2
 was not measured (docs/performance-log.md)."""
 
 BLOCK = 64
-"""Positions per block of the matrix products, at most twice as many: the arithmetic grows with the block."""
+"""Positions per block of the matrix products. A block has at most twice as many, since arithmetic grows with it."""
 
 
 def depthwise(
     w: Array, x: Array, dilation: int = 1, form: DepthwiseForm = "auto", padding: tuple[int, int] = (0, 0)
 ) -> Array:
-    """y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, with w_{t,j,h(c)} where each position has its own taps.
+    """Compute y_{t,c} = sum_j w_{j,h(c)} x_{t+jr,c}, with w_{t,j,h(c)} if each position has its own taps.
 
     Args:
-      w: [K, H]; [B, 1, K, H] with taps of its own for each row, or [B, T, K, H] for each position; H divides C.
+      w: [K, H] for shared taps, [B, 1, K, H] for taps per row, or [B, T, K, H] for taps per position; H divides C.
       x: [B, T + (K - 1) r - p, C].
       dilation: r.
       form: how it is computed, one of `DEPTHWISE_FORMS`; "auto" chooses by K.
-      padding: zeros before and after x, p in all. Products neither store nor multiply them.
+      padding: zeros before and after x, p in total. Products neither store nor multiply them.
 
     Returns:
       [B, T, C], in the dtype of w.
@@ -57,19 +57,19 @@ def depthwise(
 
 
 def _padded(x: Array, padding: tuple[int, int]) -> Array:
-    """Zeros before and after the positions of x [B, J, H, X]."""
+    """Pad the positions of x [B, J, H, X] with zeros."""
     return jnp.pad(x, ((0, 0), padding, (0, 0), (0, 0))) if any(padding) else x
 
 
 @partial(jax.checkpoint, static_argnums=(2, 3), prevent_cse=False)
 def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0)) -> Array:
-    """A sum of K shifted copies of the input, each multiplied by its tap. The copies are not kept for the gradients.
+    """Sum K shifted copies of the input, each multiplied by its tap. The copies are not saved for the backward pass.
 
     Args:
       w: [K, H], [B, 1, K, H] or [B, T, K, H].
       x: [B, T + (K - 1) r - p, H, C / H].
       dilation: r.
-      padding: zeros before and after x, p in all.
+      padding: zeros before and after x, p in total.
 
     Returns:
       [B, T, H, C / H], in the dtype of w; the sum is taken in float32 or better.
@@ -83,18 +83,19 @@ def shifts(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0))
 
 
 def products(w: Array, x: Array, dilation: int, padding: tuple[int, int] = (0, 0)) -> Array:
-    """The same by matrix products: for each block of m positions, the taps form a band matrix [m, m + (K - 1) r].
+    """The same with matrix products. For each block of m positions, the taps form a band matrix [m, m + (K - 1) r].
 
-    Arguments and result as for `shifts`. In a sequence of one block the columns that would meet padding are cut off,
-    so a short one takes T x T products, however wide the kernel is. The input is kept for the gradients, and the taps
-    where all rows share them, else their band matrix.
+    Arguments and result are as in `shifts`. In a sequence of one block, the columns that would multiply padding are
+    removed, so a short sequence needs T x T products, however wide the kernel is. The backward pass saves the input and
+    either the taps, if all rows share them, or their band matrix.
     """
     apply = jax.checkpoint(_products, static_argnums=(2, 3)) if w.ndim == 2 else _products
     return apply(w, x, dilation, padding)
 
 
 DEPTHWISE_FORMS: dict[str, Callable[..., Array]] = {"shifts": shifts, "products": products}
-"""Shifts need less arithmetic, but the gradient of their taps reads the input K times (docs/performance-log.md)."""
+"""Shifts need less arithmetic, but the gradient with respect to their taps reads the input K times
+(docs/performance-log.md)."""
 
 
 def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Array:
@@ -118,7 +119,7 @@ def _products(w: Array, x: Array, dilation: int, padding: tuple[int, int]) -> Ar
 
 
 def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
-    """[B, T + reach, ...] to overlapping blocks [B * count, length + reach, ...]; reach <= length."""
+    """Split [B, T + reach, ...] into overlapping blocks [B * count, length + reach, ...]; reach <= length."""
     if count == 1:
         return x
     B, J, *rest = x.shape
@@ -129,7 +130,7 @@ def _blocks(x: Array, count: int, length: int, reach: int) -> Array:
 
 
 def _band(w: Array, dilation: int) -> Array:
-    """Taps [..., m, K] of m positions as a band matrix [..., m, m + (K - 1) r]: the taps of row t start in column t.
+    """Turn taps [..., m, K] of m positions into a band matrix [..., m, m + (K - 1) r]; taps of row t start in column t.
 
     Each row of taps is padded with m zeros, which makes it one longer than a row of the matrix. Reading the flat array
     in rows of the matrix therefore shifts each row of taps one column further right.

@@ -1,8 +1,8 @@
-"""Random numbers of fresh parameters: drawn separately for each kernel, or for a whole model in one loop.
+"""Random numbers for parameter initialisation, sampled separately for each kernel or in one loop for a whole model.
 
-A program that draws each kernel separately has the code of the generator once for each shape of a kernel, and XLA
-compiles little else: for a GPU it took 24 seconds. `BatchedInit` has it once for each distribution (decision 0045).
-Initialisers draw by `normal` and `uniform` of this module, and not within `jit`, `vmap` or `scan`.
+A program that samples each kernel separately contains the code of the generator once for each kernel shape, and XLA
+compiles little else. For a GPU this took 24 seconds. `BatchedInit` contains it once for each distribution (decision
+0045). Initialisers must sample with `normal` and `uniform` of this module, outside `jit`, `vmap` and `scan`.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 Shape = tuple[int, ...]
 
 CHUNK = 2**15
-"""Numbers per iteration. Each draw is padded to a multiple; a larger chunk would waste more on small draws."""
+"""Numbers per iteration. Each draw is padded to a multiple, so a larger chunk would waste more on small draws."""
 
 
 class Request(NamedTuple):
-    """What a draw asks for.
+    """The shape and distribution of one draw.
 
     Attributes:
-      shape: of its numbers.
-      distribution: of its numbers.
+      shape: shape of the numbers.
+      distribution: distribution of the numbers.
     """
 
     shape: Shape
@@ -40,13 +40,13 @@ class Request(NamedTuple):
 
 
 Generator = Callable[[Key, Request], Array]
-"""(key, request) -> numbers before their scale: uniform ones in [0, 1), normal ones divided by the root of 2."""
+"""(key, request) -> unscaled numbers: uniform in [0, 1), or normal divided by the square root of 2."""
 _GENERATOR: ContextVar[Generator | None] = ContextVar("generator", default=None)
-"""Where `normal` and `uniform` get their numbers from within a `BatchedInit`; None elsewhere."""
+"""The source of numbers for `normal` and `uniform` within a `BatchedInit`; None elsewhere."""
 
 
 def normal(key: Key, shape: Shape) -> Array:
-    """Numbers ~ N(0, 1): those of `jax.random.normal`."""
+    """Sample from N(0, 1), with the same numbers as `jax.random.normal`."""
     generator = _GENERATOR.get()
     if generator is None:
         return jax.random.normal(key, shape)
@@ -54,7 +54,7 @@ def normal(key: Key, shape: Shape) -> Array:
 
 
 def uniform(key: Key, shape: Shape, bound: float) -> Array:
-    """Numbers ~ U(-bound, bound): those of `jax.random.uniform`."""
+    """Sample from U(-bound, bound), with the same numbers as `jax.random.uniform`."""
     generator = _GENERATOR.get()
     if generator is None:
         return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
@@ -63,30 +63,31 @@ def uniform(key: Key, shape: Shape, bound: float) -> Array:
 
 
 def batched() -> bool:
-    """Whether draws are those of a `BatchedInit`, where layers that are alike need no loop of their own."""
+    """Whether this runs within a `BatchedInit`, where equal layers do not need their own loop."""
     return _GENERATOR.get() is not None
 
 
 def can_be_batched() -> bool:
-    """Whether JAX draws by the generator that `BatchedInit` has, in float32: it does unless it is told otherwise."""
+    """Whether JAX uses the generator of `BatchedInit`, in float32. This is JAX's default."""
     config: Any = jax.config
     generator = config.jax_default_prng_impl == "threefry2x32" and config.jax_threefry_partitionable
     return bool(generator and not config.jax_enable_x64)
 
 
 class BatchedInit(Generic[T]):
-    """An initialiser in two parts: the keys of its draws, and the parameters from them.
+    """An initialiser in two steps: compute the keys of its draws, then the parameters from them.
 
-    `init(key)` and `parameters(key, keys(key))` are the same numbers. Keys are integers, whose program is best compiled
-    for the host with as little optimisation as there is; the other has one loop for each distribution.
+    `init(key)` and `parameters(key, keys(key))` return the same numbers. Keys are integers, and the program that
+    computes them is best compiled for the host with minimum optimisation. The other program has one loop for each
+    distribution.
     """
 
     def __init__(self, init: Callable[[Key], T]) -> None:
         """Trace an initialiser.
 
         Args:
-          init: parameters, a tree of arrays, from a key. What it draws by other functions than `normal` and `uniform`
-            of this module is drawn separately.
+          init: key -> parameters, a tree of arrays. Numbers that it samples with functions other than `normal` and
+            `uniform` of this module are sampled separately.
         """
         self._init = init
         self._requests = list[Request]()
@@ -97,17 +98,17 @@ class BatchedInit(Generic[T]):
         jax.eval_shape(traced, jax.random.key(0))
 
     def keys(self, key: Key) -> Array:
-        """The keys of all draws, in the order in which `init` makes them: [draws, 2] uint32.
+        """Return the keys of all draws, in the order in which `init` makes them: [draws, 2] uint32.
 
         Raises:
-          ValueError: `init` draws within `jit`, `vmap` or `scan`, or in another way each time.
+          ValueError: `init` samples within `jit`, `vmap` or `scan`, or makes different draws each time.
         """
         draws = _draws_of(self._init, key)
         _check([request for _, request in draws], self._requests)
         return jnp.stack([jax.random.key_data(each) for each, _ in draws]) if draws else jnp.zeros((0, 2), jnp.uint32)
 
     def parameters(self, key: Key, keys: Array) -> T:
-        """init(key), where the keys of its draws are given. Raises ValueError as `keys` does."""
+        """Compute init(key), given the keys of its draws. Raises ValueError as `keys` does."""
         numbers, used = dict[int, Array](), list[Request]()
         for distribution in DISTRIBUTIONS:
             places = [i for i, request in enumerate(self._requests) if request.distribution == distribution]
@@ -128,11 +129,11 @@ class BatchedInit(Generic[T]):
 
 def _check(found: Sequence[Request], expected: Sequence[Request]) -> None:
     if list(found) != list(expected):
-        raise ValueError("an initialiser makes other draws each time, or makes them within jit, vmap or scan")
+        raise ValueError("an initialiser makes different draws each time, or makes them within jit, vmap or scan")
 
 
 def _draws_of(init: Callable[[Key], object], key: Key) -> list[tuple[Key, Request]]:
-    """Each draw of init(key)."""
+    """Return each draw of init(key), as its key and request."""
     found = list[tuple[Key, Request]]()
 
     def note(key: Key, request: Request) -> Array:
@@ -145,11 +146,11 @@ def _draws_of(init: Callable[[Key], object], key: Key) -> list[tuple[Key, Reques
 
 
 def _in_one_loop(keys: Array, sizes: Sequence[int], distribution: Distribution) -> list[Array]:
-    """The numbers of draws of these keys [n, 2] and sizes, as a `Generator` gives them.
+    """Sample the draws with these keys [n, 2] and sizes, as a `Generator` does.
 
-    The generator is counter-based (threefry, Salmon et al. 2011): number i of a key depends on the key and i alone, so
-    any piece of a draw can be computed. u = 23 random bits in [0, 1); a normal number is erf^-1(2 u - 1), where callers
-    apply the root of 2.
+    The generator is counter-based (threefry, Salmon et al. 2011). Number i of a key depends only on the key and i, so
+    any piece of a draw can be computed. u = 23 random bits in [0, 1); a normal number is erf^-1(2 u - 1), and callers
+    apply the square root of 2.
     """
     chunks = [-(-size // CHUNK) for size in sizes]
     offsets = np.concatenate([np.arange(n, dtype=np.uint32) * np.uint32(CHUNK) for n in chunks])

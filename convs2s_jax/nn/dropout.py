@@ -9,29 +9,28 @@ import numpy as np
 from convs2s_jax.nn.types import Array, Key
 
 LEVELS = 2**16
-"""Probabilities are multiples of 1 / LEVELS. So 32 random bits, the main cost of dropout, serve two elements."""
+"""Probabilities are multiples of 1 / LEVELS, so 32 random bits, the main cost of dropout, suffice for two elements."""
 GOLDEN = np.uint32(0x9E3779B9)
-"""2^32 over the golden ratio, added before mixing: the mixing function maps zero to zero, and a key may be zero."""
+"""2^32 over the golden ratio. It is added before mixing, since the mixing function maps zero to zero and a key may be
+zero."""
 
 
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
-    """Zero each element with probability `rate` and divide the others by 1 - rate; without a key return x.
+    """Zero each element with probability `rate` and divide the others by 1 - rate; without a key, return x.
 
     Args:
       x: [B, ..., C].
-      rate: rounded to a multiple of 1 / 65536.
-      key: one key for all rows, or the keys [B] of `row_keys`; then the mask of a row depends on no other row.
+      rate: dropout rate, rounded to a multiple of 1 / 65536.
+      key: one key for all rows, or the keys [B] of `row_keys`, with which the mask of a row depends on no other row.
 
     Returns:
-      The shape and dtype of x.
+      An array with the shape and dtype of x.
     """
     if key is None or rate == 0.0:
         return x
     key = typed(key)
     if key.ndim and key.shape != x.shape[:1]:
-        raise ValueError(
-            f"keys have shape {key.shape} for {len(x)} rows: give one key, or one for each row (`row_keys`)"
-        )
+        raise ValueError(f"keys have shape {key.shape} for {len(x)} rows: pass one key, or one per row (`row_keys`)")
     kept = min(max(round((1.0 - rate) * LEVELS), 1), LEVELS - 1)
     draw = jax.vmap(_levels, (0, None)) if key.ndim else _levels
     keep = draw(key, x.shape[key.ndim :]) < jnp.uint16(kept)
@@ -39,9 +38,9 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
 
 
 def row_keys(key: Key, count: int, first: Array | int = 0) -> Key:
-    """One key per row, [count], derived from `key` and the row's number, which counts from `first`.
+    """Derive one key per row, [count], from `key` and the row numbers, which start at `first`.
 
-    With these keys a batch that is spread over devices drops the same elements as on one device.
+    With these keys, a batch that is sharded over devices drops the same elements as on one device.
     """
     key = typed(key)
     numbers = jnp.arange(count, dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
@@ -59,25 +58,25 @@ def split_key(key: Key | None, count: int) -> list[Key | None]:
 
 
 def check_key(key: Key) -> None:
-    """Refuse what is no key, such as a seed."""
+    """Reject anything but a key, such as a seed."""
     if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(f"key is {key!r}: make one with jax.random.key(seed)")
+        raise TypeError(f"key is {key!r}: create one with jax.random.key(seed)")
     if key.dtype != np.uint32 and not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"key is an array of {key.dtype}: make one with jax.random.key(seed)")
+        raise TypeError(f"key is an array of {key.dtype}: create one with jax.random.key(seed)")
 
 
 def typed(key: Key) -> Key:
-    """A typed key [...], as from `jax.random.key`. Raw keys (`jax.random.PRNGKey`, uint32 [..., 2]) are wrapped."""
+    """Return a typed key [...], as `jax.random.key` does. Wraps raw keys (`jax.random.PRNGKey`, uint32 [..., 2])."""
     check_key(key)
     return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 @partial(jax.jit, static_argnums=1)
 def _levels(key: Key, shape: tuple[int, ...]) -> Array:
-    """Uniform integers in [0, 65536): the number of each pair of elements, mixed with each word of the key in turn.
+    """Sample uniform integers in [0, 65536) by mixing the index of each pair of elements with each word of the key.
 
-    A mask needs no cipher: with this in place of `jax.random.bits` LightConv compiles in half the time (decision 0012).
-    Jitted, so that JAX traces the masks of one shape once: a LightConv of 13 layers has 53 in 7 shapes.
+    A mask does not need a cipher. With this instead of `jax.random.bits`, LightConv compiles in half the time (decision
+    0012). Jitted, so that JAX traces masks of equal shape once. A LightConv of 13 layers has 53 in 7 shapes.
     """
     *rest, last = shape
     shape = *rest, -(-last // 2)
@@ -90,7 +89,7 @@ def _levels(key: Key, shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(x: Array) -> Array:
-    """A bijective hash in which each bit of x affects every bit of the result (Wellons, hash-prospector: lowbias32)."""
+    """Bijective hash in which each bit of x affects every bit of the result (Wellons, hash-prospector: lowbias32)."""
     x = (x ^ x >> 16) * jnp.uint32(0x7FEB352D)
     x = (x ^ x >> 15) * jnp.uint32(0x846CA68B)
     return x ^ x >> 16

@@ -10,7 +10,7 @@ from convs2s_jax.nn.sharded_params import ShardedParam
 from convs2s_jax.nn.types import Array, Key, shardings_in_types
 
 STD = 0.1
-"""Standard deviation of newly initialised embeddings (section 3.5 of the paper)."""
+"""Standard deviation of the initial embeddings (section 3.5 of the paper)."""
 
 
 @struct.dataclass
@@ -18,7 +18,7 @@ class Embedding:
     """Tables of an input embedding, in fairseq's layout.
 
     Attributes:
-      table: [V, E], one row per word. Row PAD begins as zero, and stays zero unless the table is also the kernel of a
+      table: [V, E], one row per word. Row PAD is zero at first, and stays zero unless the table is also the kernel of a
         softmax, which trains all rows.
       positions: [P, E], one row per position, or None without position embeddings. Row PAD is zero and row 0 is never
         read, so P = 1024 gives 1022 usable positions.
@@ -29,13 +29,13 @@ class Embedding:
 
 
 def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std: float = STD) -> Embedding:
-    """Tables with entries ~ N(0, std) and zero rows for padding (section 3.5).
+    """Initialise tables with entries ~ N(0, std) and zero rows for padding (section 3.5).
 
     Args:
-      key: for both tables.
-      vocabulary: V.
-      dim: E.
-      max_positions: P, or None for no position embedding.
+      key: random key for both tables.
+      vocabulary: vocabulary size V.
+      dim: embedding size E.
+      max_positions: number of position rows P, or None for no position embedding.
       std: standard deviation.
     """
     token_key, position_key = jax.random.split(key)
@@ -46,7 +46,7 @@ def init(key: Key, vocabulary: int, dim: int, max_positions: int | None, *, std:
 
 
 def embed(params: Embedding, tokens: Array, start: Array) -> Array:
-    """e = w + p: token plus absolute position.
+    """Embed tokens: e = w + p, token plus absolute position.
 
     Positions count real tokens only, so padding on either side has no effect. The first real token reads row PAD + 1.
 
@@ -56,7 +56,7 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
       start: [B], number of real tokens of the sequence before `tokens`.
 
     Returns:
-      [B, T, E]; row PAD of the table at PAD, zero unless a softmax has trained it.
+      [B, T, E]. Positions with PAD contain row PAD of the table, which is zero unless a softmax has trained it.
     """
     e = rows(params.table, tokens)
     if params.positions is not None:
@@ -66,18 +66,18 @@ def embed(params: Embedding, tokens: Array, start: Array) -> Array:
 
 
 def rows(table: Array | ShardedParam, indices: Array) -> Array:
-    """table[indices]. Where types have shardings, that of the result has to be given: it is the indices'."""
+    """Return table[indices]. If types include shardings, the result has the sharding of the indices."""
     if isinstance(table, ShardedParam):
         if table.look_up is not None:
             return table.look_up(table.value, indices, table.dtype)
         table = table.gather(table.value, table.dtype)
-    table = jnp.asarray(table)  # numpy arrays take no traced indices
+    table = jnp.asarray(table)  # numpy arrays do not accept traced indices
     return table.at[indices].get(out_sharding=P()) if shardings_in_types() else table[indices]
 
 
 def places(tokens: Array, start: Array) -> Array:
-    """The row of `Embedding.positions` that each token reads, [B, T]. Arguments as for `embed`."""
-    real = (tokens != PAD).astype(jnp.int32)  # there may be more tokens than ids of 8 bits can count
+    """Return the row of `Embedding.positions` that each token reads, [B, T]. Arguments are as in `embed`."""
+    real = (tokens != PAD).astype(jnp.int32)  # there may be more tokens than 8-bit ids can count
     return (jnp.cumsum(real, axis=1) + start.astype(jnp.int32)[:, None]) * real + PAD
 
 

@@ -1,8 +1,8 @@
-"""Convolutions in two factors: a depthwise one along time, then a linear map of the channels.
+"""Factored convolutions: a depthwise convolution over time, then a linear map of the channels.
 
     y_t = b + (sum_j w_{j,h(c)} x_{t+jr,c}) P        w the taps (`nn.taps`), P [C, D]
 
-K C + C D weights (separable), K H + C D (lightweight) or C K H + C D (dynamic) instead of K C D.
+They have K C + C D weights (separable), K H + C D (lightweight) or C K H + C D (dynamic) instead of K C D.
 """
 
 from typing import Any
@@ -34,16 +34,16 @@ class Factored:
 def init(
     key: Key, kind: TapKind[Any], draw: Draw, *, width: int, inputs: int, outputs: int, heads: int, keep: float
 ) -> Factored:
-    """New parameters: taps from `draw`, P ~ N(0, sqrt(keep / C)).
+    """Initialise parameters: taps from `draw`, P ~ N(0, sqrt(keep / C)).
 
     Args:
-      key: for both factors.
+      key: random key for both factors.
       kind: an entry of `nn.taps.TAPS`.
       draw: initialiser of the taps.
-      width: K.
-      inputs: C.
-      outputs: D.
-      heads: H, a divisor of C; C for separable convolutions.
+      width: kernel width K.
+      inputs: number of input channels C.
+      outputs: number of output channels D.
+      heads: number of heads H, a divisor of C; C for separable convolutions.
       keep: factor on the variance of P.
     """
     taps_key, pointwise_key = jax.random.split(key)
@@ -54,13 +54,13 @@ def init(
 
 
 def convolution(params: Factored, kind: TapKind[Any], x: Array, dilation: int = 1) -> Valid:
-    """The convolution for x [B, T, C]; dynamic taps are predicted from x before it is padded."""
+    """Return the convolution for x [B, T, C]. Dynamic taps are predicted from x before it is padded."""
     w = kind.taps(params.taps, x, 0.0, None)
     return lambda padded: linear(params.pointwise, depthwise(w, padded, dilation))
 
 
 def dense(params: Factored, kind: TapKind[Any]) -> Affine | None:
-    """The equivalent dense convolution, w_j P for each tap, without dilation; None where the taps depend on x."""
+    """Return the equivalent dense convolution, w_j P for each tap, without dilation; None if the taps depend on x."""
     w = kind.fixed(params.taps)
     if w is None:
         return None

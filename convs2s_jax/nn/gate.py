@@ -7,13 +7,13 @@ from convs2s_jax.nn.types import Array
 
 
 def glu(x: Array) -> Array:
-    """v([A B]) = A * sigmoid(B).
+    """Gated linear unit v([A B]) = A * sigmoid(B).
 
     Args:
       x: [..., 2C], A in the first C channels, the gate B in the last C.
 
     Returns:
-      [..., C], same dtype.
+      [..., C], in the dtype of x.
     """
     a, b = jnp.split(x, 2, axis=-1)
     return a * jax.nn.sigmoid(b)

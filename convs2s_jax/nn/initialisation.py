@@ -1,4 +1,4 @@
-"""Fresh parameters of many layers, of which some are alike."""
+"""Parameter initialisation for many layers, with one loop over layers of equal size."""
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
@@ -17,18 +17,19 @@ SizeT = TypeVar("SizeT", bound=Hashable)
 
 
 def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]) -> list[T]:
-    """[init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
+    """Compute [init(key, size) for key, size in zip(keys, sizes)], with one loop over all layers of equal size.
 
-    So it is on several devices; on one, `draws.BatchedInit` has a loop over all draws.
+    This loop is used on several devices. On one device, `draws.BatchedInit` has a loop over all draws.
 
-    Values are the same, and the program has the code of the generator once for each size, not once for each layer. That
-    code is most of what is compiled. A `vmap` does not help: XLA repeats the code wherever a layer is cut out. Arrays
-    that do not depend on the key, such as biases of zeros, stay out of the loop, since each cut of a row is compiled.
+    Values are the same, and the program contains the code of the generator once for each size, not once for each layer.
+    That code is most of what is compiled. A `vmap` does not help, since XLA repeats the code wherever a layer is sliced
+    out. Arrays that do not depend on the key, such as zero biases, stay out of the loop, since each slice of a row is
+    compiled.
 
     Args:
-      init: parameters of one layer, a tree of arrays.
+      init: (key, size) -> parameters of one layer, a tree of arrays.
       keys: one for each layer.
-      sizes: of each layer: what decides the shapes of its parameters.
+      sizes: one for each layer; equal sizes mean equal parameter shapes.
     """
     found: dict[int, T] = {}
     for size in dict.fromkeys(sizes):
@@ -42,7 +43,7 @@ def init_each(init: Callable[[Key, SizeT], T], keys: Key, sizes: Sequence[SizeT]
 
 
 def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
-    """[init(key) for key in keys], where all trees have the same shapes, with one loop over the keys."""
+    """Compute [init(key) for key in keys] with one loop over the keys. All trees must have the same shapes."""
     if draws.batched():  # one loop for all draws
         return [init(keys[i]) for i in range(len(keys))]
     leaves, structure = jax.tree.flatten(init(keys[0]))
@@ -51,14 +52,14 @@ def init_alike(init: Callable[[Key], T], keys: Key) -> list[T]:
     made = []
     for i in range(len(keys)):
         rows = iter([stack[i] for stack in stacks])
-        # copies, so that each layer has buffers of its own to donate
+        # copies, so that each layer has its own buffers to donate
         filled = [next(rows) if drawn else jnp.copy(x) for x, drawn in zip(leaves, random, strict=True)]
         made.append(jax.tree.unflatten(structure, filled))
     return made
 
 
 def random_leaves(init: Callable[[Key], T], key: Key) -> list[bool]:
-    """For each leaf of init(key), whether it is computed from the key. Biases, for example, are not."""
+    """Return for each leaf of init(key) whether it is computed from the key. Biases, for example, are not."""
     jaxpr = jax.make_jaxpr(init)(key).jaxpr
     random = set(jaxpr.invars)
     for equation in jaxpr.eqns:

@@ -11,7 +11,7 @@ from convs2s_jax.nn.gradient import apart_on_cpu
 from convs2s_jax.nn.types import Array, accumulation_dtype
 
 EPSILON = 1e-5
-"""Added to the variance; the default of PyTorch, which fairseq uses."""
+"""Added to the variance. It is PyTorch's default, which fairseq uses."""
 
 
 @struct.dataclass
@@ -28,12 +28,12 @@ class LayerNorm:
 
 
 def init(channels: int) -> LayerNorm:
-    """Scale one, bias zero."""
+    """Initialise the scale to one and the bias to zero."""
     return LayerNorm(scale=jnp.ones(channels), bias=jnp.zeros(channels))
 
 
 def normalise(params: LayerNorm, x: Array) -> Array:
-    """scale (x - mean) / sqrt(variance + 1e-5) + bias over the last axis of x [..., C].
+    """Compute scale (x - mean) / sqrt(variance + 1e-5) + bias over the last axis of x [..., C].
 
     Computed in float32 or better and returned in the dtype of x.
     """
@@ -44,9 +44,9 @@ def normalise(params: LayerNorm, x: Array) -> Array:
 
 @jax.custom_jvp
 def _normalised(x: Array, scale: Array, shift: Array) -> Array:
-    """scale r z + shift,  z = x - mean(x),  r = 1 / sqrt(mean(z^2) + 1e-5).
+    """Compute scale r z + shift,  z = x - mean(x),  r = 1 / sqrt(mean(z^2) + 1e-5).
 
-    The gradient keeps z and r.
+    The backward pass saves z and r.
     """
     z, r = _centred(x)
     return z * r * scale + shift
@@ -58,13 +58,13 @@ def _normalised_tangent(
 ) -> tuple[Array, Array]:
     x, scale, shift = primals
     z, r = _centred(x)
-    # by itself XLA's CPU compiler would compute the result in each of its uses
+    # otherwise XLA's CPU compiler would recompute the result in each of its uses
     return apart_on_cpu(z * r * scale + shift), _linear_in_tangents(z, r, scale, *tangents)
 
 
 @partial(jax.checkpoint, prevent_cse=False)
 def _linear_in_tangents(z: Array, r: Array, scale: Array, dx: Array, dscale: Array, dshift: Array) -> Array:
-    """dy = scale r (dx - mean(dx) - n mean(n dx)) + n dscale + dshift,  n = r z.
+    """Compute dy = scale r (dx - mean(dx) - n mean(n dx)) + n dscale + dshift,  n = r z.
 
     Its transpose is the gradient of x in few passes:  dx = g - mean(g) - n mean(n g)  with g = r scale dy.
     """
@@ -74,6 +74,6 @@ def _linear_in_tangents(z: Array, r: Array, scale: Array, dx: Array, dscale: Arr
 
 
 def _centred(x: Array) -> tuple[Array, Array]:
-    """z = x - mean(x) and r = 1 / sqrt(mean(z^2) + 1e-5), over the last axis."""
+    """Compute z = x - mean(x) and r = 1 / sqrt(mean(z^2) + 1e-5) over the last axis."""
     z = x - jnp.mean(x, axis=-1, keepdims=True)
     return z, jax.lax.rsqrt(jnp.mean(jnp.square(z), axis=-1, keepdims=True) + EPSILON)

@@ -13,7 +13,7 @@ from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 @struct.dataclass
 class Multihead:
-    """Parameters of one attention: four maps [E -> E]. Each head has a block of E / H channels.
+    """Parameters of one attention: four maps [E -> E]. Each head uses a block of E / H channels.
 
     Attributes:
       query: maps target states to queries.
@@ -42,7 +42,7 @@ class SourceHeads:
 
 
 def init(key: Key, dim: int) -> Multihead:
-    """New maps as in fairseq: Xavier uniform, with gain sqrt(1/2) for queries, keys and values; biases are zero."""
+    """Initialise maps as in fairseq: Xavier uniform, with gain sqrt(1/2) for queries, keys and values; zero biases."""
     keys = jax.random.split(key, 4)
     query, key_map, value = (affine.xavier(k, dim, dim, gain=0.5**0.5) for k in keys[:3])
     return Multihead(query=query, key=key_map, value=value, out=affine.xavier(keys[3], dim, dim))
@@ -51,7 +51,7 @@ def init(key: Key, dim: int) -> Multihead:
 def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> SourceHeads:
     """Map the encoder's keys and values, both [B, S, E], once for all queries."""
     if keys.shape[-1] % heads:
-        raise ValueError(f"{heads} heads cannot share {keys.shape[-1]} channels: use a divisor")
+        raise ValueError(f"{heads} heads cannot evenly split {keys.shape[-1]} channels: use a divisor")
     shape = (*keys.shape[:2], heads, -1)
     return SourceHeads(
         keys=jnp.transpose(reshape(linear(params.key, keys), shape), (0, 2, 3, 1)),
@@ -62,15 +62,15 @@ def map_source(params: Multihead, heads: int, keys: Array, values: Array) -> Sou
 def attend(
     params: Multihead, source: SourceHeads, x: Array, mask: Array, *, rate: float = 0.0, key: Key | None = None
 ) -> tuple[Array, Array]:
-    """a = softmax(q k / sqrt(E / H)) of each head;  y = W_o [a v of all heads] + b_o.
+    """Compute a = softmax(q k / sqrt(E / H)) for each head, and y = W_o [a v of all heads] + b_o.
 
     Args:
-      params: maps.
+      params: parameters.
       source: as `map_source` returns it.
-      x: [N, T, E]; N = B * W, the W hypotheses of a sentence side by side.
+      x: [N, T, E]; N = B * W, the W hypotheses of a sentence adjacent.
       mask: [B, S], True at real source positions.
-      rate: dropout rate of the weights.
-      key: for dropout; None for no dropout.
+      rate: dropout rate of the attention weights.
+      key: random key for dropout; None for no dropout.
 
     Returns:
       [N, T, E] and the mean of the heads' weights [N, T, S] in float32, before dropout.
@@ -78,7 +78,7 @@ def attend(
     N, T, E = x.shape
     B, H, D, S = source.keys.shape
     q = jnp.moveaxis(reshape(linear(params.query, x), (B, N // B, T, H, D)) * D**-0.5, 3, 1)
-    q = reshape(q, (B, H, N // B * T, D))  # one axis of queries: XLA's CPU has no bfloat16 product with W and T apart
+    q = reshape(q, (B, H, N // B * T, D))  # one axis: XLA on CPU has no bfloat16 product with separate W and T
     scores = jnp.einsum("BHQD,BHDS->BHQS", q, source.keys, preferred_element_type=accumulation_dtype(q.dtype))
     scores = jnp.swapaxes(reshape(scores, (B, H, N // B, T, S)), 1, 2)
     a = reshape(softmax(scores, mask[:, None, None, None]), (N, H, T, S))

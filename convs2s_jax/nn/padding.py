@@ -1,4 +1,4 @@
-"""Zeros at padded positions."""
+"""Masking of padded positions with zeros."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Pooling over time: a text of any length becomes one vector (Collobert et al. 2011; Kim 2014)."""
+"""Pooling over time, from a sequence of any length to one vector (Collobert et al. 2011; Kim 2014)."""
 
 import jax.numpy as jnp
 
@@ -9,9 +9,9 @@ from convs2s_jax.nn.types import Array, accumulation_dtype
 def maximum(x: Array, mask: Array) -> Array:
     """Maximum of x [B, S, E] over the positions where mask [B, S] is True: [B, E]; zero in rows without any.
 
-    The maximum is gathered at its argmax, the first one among ties, and the gradient flows there alone. The gradient of
-    `jnp.max` instead compares x with the maximum. XLA may compute x twice and round it differently; then no element is
-    equal, and the gradient is 0 / 0.
+    The maximum is gathered at its argmax, the first one among ties, and only this element receives a gradient. The
+    gradient of `jnp.max` instead compares x with the maximum. XLA may compute x twice and round it differently. Then no
+    element is equal, and the gradient is 0 / 0.
     """
     least = jnp.full_like(x, jnp.finfo(x.dtype).min)
     place = jnp.argmax(jnp.where(mask[:, :, None], x, least), axis=1, keepdims=True)

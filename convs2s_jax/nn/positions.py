@@ -9,20 +9,20 @@ from convs2s_jax.core.tokens import PAD
 
 
 def sinusoidal(rows: int, dim: int) -> np.ndarray:
-    """p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)), as in fairseq.
+    """Return rows p_n = [sin(n f_0), ..., sin(n f_{E/2-1}), cos(n f_0), ...],  f_i = 10000^(-i / (E/2 - 1)) (fairseq).
 
-    The paper interleaves sines and cosines, and divides by E/2 in the exponent. Row n belongs to position n
+    The paper interleaves sines and cosines, and divides by E/2 in the exponent. Row n is for position n
     (`nn.embedding.places`). Row PAD is zero.
 
     Args:
-      rows: P.
-      dim: E, even and at least 4.
+      rows: number of rows P.
+      dim: embedding size E, even and at least 4.
 
     Returns:
       [P, E] in float32. Angles are products in float32; exp, sin and cos are computed in float64 and rounded once.
     """
     if dim < 4 or dim % 2:
-        raise ValueError(f"dim is {dim}: half are sines, half cosines; use an even number from 4 on")
+        raise ValueError(f"dim is {dim}: half sines, half cosines; use an even number of at least 4")
     half = dim // 2
     step = np.float32(math.log(10000) / (half - 1))
     frequencies = _rounded(np.exp, np.arange(half, dtype=np.float32) * -step)

@@ -1,10 +1,10 @@
-"""Kernels quantised to 8-bit integers (int8), for decoding on devices whose products of integers are fast.
+"""Kernels quantised to 8-bit integers (int8), for decoding on devices with fast integer products.
 
-Dynamic quantisation with a scale for each row of the activations and for each output of the kernel (vector-wise,
-Dettmers et al. 2022, arXiv:2208.07339, section 3.1), without a separate treatment of outliers.
+This is dynamic quantisation with a scale for each row of the activations and for each output of the kernel
+(vector-wise, Dettmers et al. 2022, arXiv:2208.07339, section 3.1), without special treatment of outliers.
 
 A kernel w [..., D] becomes integers q and a scale for each of its outputs, w = q s to the nearest step. The rows of the
-other factor are rounded in the same way when they are multiplied, each with a scale r of its own:
+other factor are rounded in the same way when they are multiplied, each with its own scale r:
 
     x w  ~  (p q) r s,    p = round(x / r),    r = max |x| / 127,    s_d = max |w_d| / 127
 
@@ -27,12 +27,12 @@ LARGEST = 127
 
 @struct.dataclass
 class Quantized:
-    """A kernel in place of an array of floats.
+    """A quantised kernel, used in place of an array of floats.
 
     Attributes:
       values: [..., D], int8.
-      scale: [D], a step of each output in float32.
-      dtype: of the activations it is multiplied with, and of the results.
+      scale: [D], the step size of each output in float32.
+      dtype: dtype of the activations that it is multiplied with, and of the results.
     """
 
     values: Array
@@ -41,7 +41,7 @@ class Quantized:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the kernel."""
+        """Shape of the kernel."""
         return self.values.shape
 
     @property
@@ -50,32 +50,32 @@ class Quantized:
         return self.values.ndim
 
     def astype(self, dtype: DTypeLike) -> "Quantized":
-        """The same integers for activations of this dtype."""
+        """Return the same integers for activations of this dtype."""
         return dataclasses.replace(self, dtype=jnp.dtype(dtype))
 
     def columns(self, numbers: Array) -> "Quantized":
-        """The kernel of these outputs alone."""
+        """Restrict the kernel to these outputs."""
         return dataclasses.replace(self, values=self.values[..., numbers], scale=self.scale[numbers])
 
 
 def is_quantized(x: Any) -> bool:
-    """Whether a node of a tree is a `Quantized`."""
+    """Whether a tree node is a `Quantized`."""
     return isinstance(x, Quantized)
 
 
 def quantize(w: Array) -> Quantized:
-    """A kernel [..., D] in 8-bit integers, each output with the finest step that covers its largest weight."""
+    """Quantise a kernel [..., D] to 8-bit integers, each output with the finest step that covers its largest weight."""
     values, scale = _rounded(w.astype(jnp.float32), axes=tuple(range(w.ndim - 1)))
     return Quantized(values=values, scale=scale.reshape(-1), dtype=w.dtype)
 
 
 def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
-    """Product x w over the last axis of x and all axes of w but the last, which have X numbers: [..., X] to [..., D].
+    """Multiply x w over the last axis of x and all axes of w but the last, of total size X: [..., X] to [..., D].
 
     Args:
-      x: rows, of any leading axes.
+      x: rows, with any leading axes.
       w: a kernel.
-      dtype: of the result, None for that of the kernel.
+      dtype: dtype of the result; None for that of the kernel.
     """
     rows, steps = _rounded(x.astype(accumulation_dtype(x.dtype)), axes=(-1,))
     sums = jnp.einsum("...X,XD->...D", rows, w.values.reshape(-1, w.shape[-1]), preferred_element_type=jnp.int32)
@@ -84,7 +84,7 @@ def product(x: Array, w: Quantized, dtype: DTypeLike | None = None) -> Array:
 
 
 def _rounded(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Integers in 8 bits, and their step, which is one along these axes; of zeros the step is zero."""
+    """Round to 8-bit integers with one step size along these axes; return both. The step size of zeros is zero."""
     step = jnp.max(jnp.abs(x), axis=axes, keepdims=True) / LARGEST
     values = jnp.round(x / jnp.where(step == 0, 1, step))
     return values.astype(jnp.int8), step

@@ -1,7 +1,7 @@
-"""Recurrent cells and their loop over time. A kind of cell is a record of its gates, state and equations.
+"""Recurrent cells (GRU, LSTM) and their loop over time. A kind of cell is a record of its gates, state and equations.
 
 Every cell computes two products, x = W x_t + b of its input and s = U h_{t-1} + b' of the previous state, each with all
-G gates side by side. W x_t + b does not depend on the state, so one product outside the loop covers all positions.
+G gates concatenated. W x_t + b does not depend on the state, so one product outside the loop covers all positions.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ CellState = tuple[Array, ...]
 
 @struct.dataclass
 class Cell:
-    """Kernels of one cell, gates side by side as in cuDNN.
+    """Kernels of one cell, with gates concatenated as in cuDNN.
 
     Attributes:
       input: W and b, [C -> G U].
@@ -37,7 +37,7 @@ class CellKind(NamedTuple):
     """A kind of cell.
 
     Attributes:
-      gates: G.
+      gates: number of gates G.
       parts: number of arrays in its state.
       step: (x [N, G U], s [N, G U], state) -> the next state, in float32 or better.
       biases: initial biases of `Cell.input`, one number per gate.
@@ -54,8 +54,8 @@ def gru(x: Array, s: Array, state: CellState) -> CellState:
 
     r = sigmoid(x_r + s_r);  z = sigmoid(x_z + s_z);  n = tanh(x_n + r * s_n);  h' = (1 - z) * n + z * h
 
-    Cho et al. reset before the product, U (r * h), so that it has to wait for r. This form is that of cuDNN, PyTorch
-    and the first version of their paper.
+    Cho et al. reset before the product, U (r * h), which therefore has to wait for r. This form is the one of cuDNN,
+    PyTorch and the first version of their paper.
     """
     (h,) = state
     x_r, x_z, x_n = jnp.split(x, 3, axis=-1)
@@ -82,17 +82,20 @@ CELLS: dict[str, CellKind] = {
     "gru": CellKind(gates=3, parts=1, step=gru, biases=(0.0, 0.0, 0.0)),
     "lstm": CellKind(gates=4, parts=2, step=lstm, biases=(0.0, 1.0, 0.0, 0.0)),
 }
-"""The forget gate of a new LSTM has a bias of 1, so that it remembers (Gers et al. 2000; Jozefowicz et al. 2015)."""
+"""The forget gate of an LSTM is initialised with a bias of 1, so that it remembers (Gers et al. 2000; Jozefowicz et al.
+2015)."""
 
 
 def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0) -> Cell:
-    """W ~ N(0, sqrt(keep / C)); an orthogonal U per gate (Bahdanau et al. 2015, appendix B.1); biases from the kind.
+    """Initialise a cell: W ~ N(0, sqrt(keep / C)), an orthogonal U per gate, biases from the kind.
+
+    (Bahdanau et al. 2015, appendix B.1, have orthogonal U.)
 
     Args:
-      key: for both kernels.
+      key: random key for both kernels.
       kind: an entry of `CELLS`.
-      inputs: C.
-      units: U.
+      inputs: number of inputs C.
+      units: number of units U.
       keep: probability that dropout keeps an input.
     """
     input_key, state_key = jax.random.split(key)
@@ -105,13 +108,13 @@ def init(key: Key, kind: CellKind, inputs: int, units: int, *, keep: float = 1.0
 
 
 def _orthogonal(key: Key, count: int, units: int) -> Array:
-    """Orthogonal matrices [count, U, U], uniformly distributed (Mezzadri 2007): those of `jax.random.orthogonal`."""
+    """Sample uniform orthogonal matrices [count, U, U] (Mezzadri 2007), the same as `jax.random.orthogonal`."""
     q, r = jnp.linalg.qr(draws.normal(key, (count, units, units)))
     return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
 
 
 def zeros(kind: CellKind, rows: int, units: int, dtype: Any) -> CellState:
-    """The state before the first position, for kernels in `dtype`."""
+    """Return the zero state before the first position, for kernels in `dtype`."""
     return (jnp.zeros((rows, units), accumulation_dtype(dtype)),) * kind.parts
 
 
@@ -123,13 +126,13 @@ def run(
     Args:
       kind: an entry of `CELLS`.
       params: kernels.
-      state: before the first position, or after the last one where `reverse`.
+      state: state before the first position, or after the last one if `reverse` is True.
       x: [B, T, C].
       mask: [B, T], True at real positions.
-      reverse: from the last position to the first.
+      reverse: run from the last position to the first.
 
     Returns:
-      h at each position [B, T, U], in the dtype of the kernels, and the last state.
+      h at each position [B, T, U], in the dtype of the kernels, and the final state.
     """
     dtype = params.input.w.dtype
 
@@ -142,12 +145,12 @@ def run(
 
 
 def products(params: Affine, x: Array) -> Array:
-    """W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w. Time comes first, for the loop."""
+    """Compute W x_t + b for all positions, [B, T, C] -> [T, B, D], in the dtype of w. Time is first, for the loop."""
     return jnp.swapaxes(linear(params, x), 0, 1)
 
 
 def step(kind: CellKind, params: Affine, state: CellState, x: Array, mask: Array) -> CellState:
-    """One position: x [N, G U] is W x_t + b; rows where mask [N] is False keep their state."""
+    """Advance one position. x [N, G U] is W x_t + b; rows where mask [N] is False keep their state."""
     dtype = state[0].dtype
     s = jnp.einsum("NU,UD->ND", state[0].astype(params.w.dtype), params.w, preferred_element_type=dtype)
     new = kind.step(x.astype(dtype), add_bias(s, params.b), state)
@@ -155,5 +158,5 @@ def step(kind: CellKind, params: Affine, state: CellState, x: Array, mask: Array
 
 
 def output(state: CellState, mask: Array, dtype: Any) -> Array:
-    """h [N, U] for the layers above, zero where mask [N] is False."""
+    """Return h [N, U] for the layers above, zero where mask [N] is False."""
     return jnp.where(mask[:, None], state[0], jnp.zeros_like(state[0])).astype(dtype)

@@ -1,8 +1,8 @@
-"""Attention of recurrent states over a memory. Kinds of attention differ in their scores and share the rest.
+"""Attention of recurrent states over a memory (additive, dot, general). Kinds differ only in how they compute scores.
 
     a_t = softmax_j score(s_t, h_j);   c_t = sum_j a_tj v_j
 
-for queries s_t [U] and a memory of keys h_j and values v_j [E]. The part that depends on the memory alone is computed
+for queries s_t [U] and a memory of keys h_j and values v_j [E]. The part that only depends on the memory is computed
 once (`map_memory`) and shared by the W hypotheses of a sentence.
 """
 
@@ -22,15 +22,15 @@ from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 ParamsT = TypeVar("ParamsT")
 AttentionName = Literal["additive", "dot", "general", "none"]
 CHUNK = 8
-"""Queries of a sentence scored at once: tanh(W_s s + W_h h) takes U numbers per query and source position."""
+"""Queries of a sentence scored at once, since tanh(W_s s + W_h h) needs U numbers per query and source position."""
 
 
 @struct.dataclass
 class MappedMemory:
-    """A memory as one attention reads it.
+    """A memory mapped for one attention.
 
     Attributes:
-      keys: [B, S, X], mapped where the kind maps them.
+      keys: [B, S, X], mapped if the kind maps them.
       values: [B, S, E].
       mask: [B, S], True at real positions.
       summary: [B, E].
@@ -76,9 +76,9 @@ class Scoring(NamedTuple, Generic[ParamsT]):
 
     Attributes:
       init: (key, U, E) -> params, for queries of U channels and a memory of E.
-      keys: (params, keys [B, S, E]) -> [B, S, X], the part of the score that depends on the memory alone.
-      score: (params, queries [B, Q, U], keys [B, S, X]) -> [B, Q, S] in float32 or better. None for no attention: the
-        context is the memory's summary and all weights are zero.
+      keys: (params, keys [B, S, E]) -> [B, S, X], the part of the score that only depends on the memory.
+      score: (params, queries [B, Q, U], keys [B, S, X]) -> [B, Q, S] in float32 or better. None for no attention, where
+        the context is the memory's summary and all weights are zero.
     """
 
     init: Callable[[Key, int, int], ParamsT]
@@ -87,7 +87,7 @@ class Scoring(NamedTuple, Generic[ParamsT]):
 
 
 def additive_init(key: Key, units: int, dim: int) -> Additive:
-    """Every map ~ N(0, sqrt(1 / inputs))."""
+    """Initialise every map ~ N(0, sqrt(1 / inputs))."""
     query_key, key_key, score_key = jax.random.split(key, 3)
     return Additive(
         query=affine.init(query_key, units, units),
@@ -97,24 +97,24 @@ def additive_init(key: Key, units: int, dim: int) -> Additive:
 
 
 def general_init(key: Key, units: int, dim: int) -> General:
-    """W ~ N(0, sqrt(1 / E))."""
+    """Initialise W ~ N(0, sqrt(1 / E))."""
     return General(key=affine.init(key, dim, units).w)
 
 
 def no_init(_key: Key, _units: int, _dim: int) -> None:
-    """No parameters."""
+    """Return None, since there are no parameters."""
 
 
 def additive(params: Additive, queries: Array, keys: Array) -> Array:
-    """score = v . tanh(W_s s + b + W_h h) (Bahdanau et al. 2015, section 3.1 and appendix A.1.2).
+    """Compute score = v . tanh(W_s s + b + W_h h) (Bahdanau et al. 2015, section 3.1 and appendix A.1.2).
 
-    Queries are processed in chunks and the gradients recompute the scores, so that the U numbers per pair of positions
-    are never kept in memory.
+    Queries are processed in chunks and the backward pass recomputes the scores, so that the U numbers per pair of
+    positions are never stored.
     """
     mapped = jnp.swapaxes(linear(params.query, queries), 0, 1)
     read = loop_invariant((keys, params.score))
 
-    @partial(jax.checkpoint, prevent_cse=False)  # it runs inside a loop wherever that counts
+    @partial(jax.checkpoint, prevent_cse=False)  # it runs inside a loop wherever that matters
     def one(query: Array) -> Array:
         keys, score = read()
         hidden = jnp.tanh(add_broadcast(keys, query[:, None]))
@@ -126,19 +126,19 @@ def additive(params: Additive, queries: Array, keys: Array) -> Array:
 
 
 def product(_params: General | None, queries: Array, keys: Array) -> Array:
-    """score = s . h (Luong et al. 2015, section 3.1): "general" with mapped keys, "dot" with keys as they are."""
+    """Compute score = s . h (Luong et al. 2015, section 3.1): "general" with mapped keys, "dot" with unmapped keys."""
     return jnp.einsum(
         "BQX,BSX->BQS", queries.astype(keys.dtype), keys, preferred_element_type=accumulation_dtype(keys.dtype)
     )
 
 
 def map_keys(params: Additive | General, keys: Array) -> Array:
-    """W h, [B, S, U]."""
+    """Compute W h, [B, S, U]."""
     return matmul(keys, params.key)
 
 
 def keep_keys(_params: None, keys: Array) -> Array:
-    """Keys as they are."""
+    """Return the keys unchanged."""
     return keys
 
 
@@ -158,13 +158,13 @@ def map_memory(
 
 
 def attend(kind: Scoring[ParamsT], params: ParamsT, memory: MappedMemory, queries: Array) -> tuple[Array, Array]:
-    """Contexts and weights of queries.
+    """Compute the contexts and attention weights of queries.
 
     Args:
       kind: an entry of `ATTENTIONS`.
       params: from the `init` of the kind.
-      memory: B sentences.
-      queries: [N, T, U], N = B * W, the hypotheses of a sentence side by side.
+      memory: memory of B sentences.
+      queries: [N, T, U], N = B * W, the hypotheses of a sentence adjacent.
 
     Returns:
       c [N, T, E], in the dtype of the values, and a [N, T, S] in float32 or better.

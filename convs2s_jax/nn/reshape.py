@@ -1,7 +1,7 @@
-"""Reshaping where types of arrays have shardings (`parallel=explicit`).
+"""Reshaping of arrays whose types include shardings (`parallel=explicit`).
 
-There JAX accepts three kinds of reshapes alone, one at a time: an axis is split, neighbouring axes are merged, axes of
-length 1 come and go. Any reshape is a sequence of these, which XLA makes one again.
+For these, JAX only accepts three kinds of reshapes, one at a time: split an axis, merge adjacent axes, add or remove
+axes of length 1. Any reshape is a sequence of these, which XLA turns into one again.
 """
 
 import math
@@ -11,7 +11,7 @@ from convs2s_jax.nn.types import Array, shardings_in_types
 
 
 def reshape(x: Array, shape: Sequence[int]) -> Array:
-    """x in another shape, of which one length may be -1. ValueError if x has not as many numbers."""
+    """Reshape x; one length may be -1. Raises ValueError if the sizes differ."""
     if shardings_in_types() and x.size:
         known = math.prod(n for n in shape if n != -1)
         for step in steps(x.shape, [x.size // known if n == -1 else n for n in shape]):
@@ -20,15 +20,15 @@ def reshape(x: Array, shape: Sequence[int]) -> Array:
 
 
 def steps(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Shapes between two of the same size, without axes of length 1; the last is that of `new`.
+    """Yield the intermediate shapes between two shapes of the same size, without axes of length 1; the last is `new`.
 
-    Each differs from the one before by a split of one axis or by a merger of neighbours.
+    Each differs from the one before by splitting one axis or merging adjacent axes.
     """
     before, after = [n for n in old if n != 1], [n for n in new if n != 1]
     yield tuple(before)
     done: list[int] = []
     while before and after:
-        first, second = 1, 1  # as many axes of both as have the same product
+        first, second = 1, 1  # numbers of leading axes of both with the same product
         while (one := math.prod(before[:first])) != (other := math.prod(after[:second])):
             first, second = (first + 1, second) if one < other else (first, second + 1)
         merged, split, before, after = before[:first], after[:second], before[first:], after[second:]

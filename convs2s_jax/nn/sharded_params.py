@@ -1,9 +1,10 @@
-"""Parameters sharded over devices: they are gathered before the first layer, or by the layers that use them.
+"""Fully sharded parameters (FSDP), gathered before the first layer or by the layers that use them.
 
-On a mesh that shards parameters (fully sharded data parallelism, Zhao et al. 2023) the training step hands the layers
-`ShardedParam`s in place of arrays. Layers that run one after another call `gather` on their parameters first, so that
-only the kernels of the layers at work are in memory. `early` ones are gathered before that: they cost memory, and save
-the second gather for the backward pass. Outside of such a step parameters are arrays, and `gather` changes nothing.
+On a mesh that shards parameters (fully sharded data parallelism, Zhao et al. 2023), the training step passes
+`ShardedParam`s to the layers instead of arrays. Layers that run one after another call `gather` on their parameters
+first, so that only the kernels of the running layers are in memory. `early` parameters are gathered before the first
+layer. This costs memory but saves the second gather, for the backward pass. Outside such a step, parameters are arrays,
+and `gather` does nothing.
 """
 
 import dataclasses
@@ -18,23 +19,23 @@ from convs2s_jax.nn.types import Array
 
 T = TypeVar("T")
 Gather = Callable[[Any, Any], Array]
-"""(shard of this device, dtype) -> the full array in this dtype. Equal ones compare as equal, so that layers can be
-stacked; the gradient of the full array comes back as that of the shard, summed over devices."""
+"""(shard of this device, dtype) -> the full array in this dtype. Equal functions compare equal, so that layers can be
+stacked. The gradient of the full array is returned as that of the shard, summed over devices."""
 LookUp = Callable[[Any, Array, Any], Array]
-"""(shard of this device, indices, dtype) -> those rows of the full array, sent in this dtype. The rest of the array is
+"""(shard of this device, indices, dtype) -> these rows of the full array, sent in this dtype. The rest of the array is
 not sent."""
 
 
 @struct.dataclass
 class ShardedParam:
-    """A shard of an array, and how the full array is gathered.
+    """A shard of an array, and how to gather the full array.
 
     Attributes:
-      value: the shard of this device, as `gather` takes it.
+      value: the shard of this device, as `gather` expects it.
       gather: returns the full array.
-      dtype: of the full array.
+      dtype: dtype of the full array.
       early: whether it is gathered once, before the first layer, and not by the layer that uses it.
-      look_up: finds rows of a table without the rest of it; None where the full table is needed.
+      look_up: fetches rows of a table without the rest of it; None if the full table is needed.
     """
 
     value: Any
@@ -45,27 +46,27 @@ class ShardedParam:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the full array."""
+        """Shape of the full array."""
         return tuple(jax.eval_shape(lambda value: self.gather(value, self.dtype), self.value).shape)
 
     def astype(self, dtype: DTypeLike) -> "ShardedParam":
-        """The same shard, whose full array has this dtype: it is converted before it is gathered."""
+        """Return the same shard with another dtype of the full array. The shard is converted before it is gathered."""
         return dataclasses.replace(self, dtype=dtype)
 
 
 def is_sharded(x: Any) -> bool:
-    """Whether a node of a tree is a `ShardedParam`."""
+    """Whether a tree node is a `ShardedParam`."""
     return isinstance(x, ShardedParam)
 
 
 def gather(params: T) -> T:
-    """The parameters with every `ShardedParam` gathered."""
+    """Gather every `ShardedParam` of the parameters."""
     gathered: T = jax.tree.map(lambda x: x.gather(x.value, x.dtype) if is_sharded(x) else x, params, is_leaf=is_sharded)
     return gathered
 
 
 def gather_early(params: T) -> T:
-    """The parameters with every early `ShardedParam` gathered."""
+    """Gather every early `ShardedParam` of the parameters."""
     gathered: T = jax.tree.map(
         lambda x: x.gather(x.value, x.dtype) if is_sharded(x) and x.early else x, params, is_leaf=is_sharded
     )

@@ -1,4 +1,4 @@
-"""Dataclasses that are pytrees, each with a tree structure of its own."""
+"""Pytree dataclasses, each with its own tree structure."""
 
 import typing
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class NodeClass:
-    """A class as the value of a field, equal to itself alone. Flax's `tabulate` reads fields of a bare dataclass."""
+    """A class as the value of a field, equal only to itself. Flax's `tabulate` would read the fields of the class."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -27,12 +27,12 @@ class NodeClass:
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def dataclass(cls: type[T]) -> type[T]:
-    """Class decorator: `flax.struct.dataclass`, with the class itself as a static field of the structure.
+    """Class decorator like `flax.struct.dataclass`, which adds the class itself as a static field of the structure.
 
-    To JAX 0.10 to 0.12, structures of two dataclasses with equally many fields are equal, though their hashes differ
-    (`benchmarks/upstream/dataclass_structures.py`). In jax 0.10 a jitted function then runs for one class the program
-    of the other wherever both hashes happen to fall into one bucket of a cache. So the program of a `Memory` ran for a
-    `MappedMemory` of the same shapes in 1 of 50 processes, and gave wrong numbers.
+    In JAX 0.10 to 0.12, the structures of two dataclasses with the same number of fields compare equal, although their
+    hashes differ (`benchmarks/upstream/dataclass_structures.py`). In jax 0.10, a jitted function then runs the program
+    of one class for the other whenever both hashes fall into the same bucket of a cache. In 1 of 50 processes, the
+    program of a `Memory` ran for a `MappedMemory` of the same shapes, with wrong results.
     """
     made: Any = cls
     made.__annotations__["node_class"] = NodeClass

@@ -4,7 +4,7 @@
     lightweight  softmax_K(u)               one per head; its taps sum to one (Wu et al. 2019, section 3)
     dynamic      softmax_K(sum_c Q_c x_tc)  one per head and position (Wu et al. 2019, section 4, equation 5)
 
-Each kind is an entry of `TAPS`, which all families of models share.
+Each kind is an entry of `TAPS`, which all model families share.
 """
 
 from collections.abc import Callable
@@ -52,9 +52,9 @@ class TapKind(NamedTuple, Generic[ParamsT]):
 
     Attributes:
       init: (key, K, C, H, draw) -> parameters.
-      taps: (parameters, x [N, T, C], dropout rate, key) -> [K, H]; [N, 1, K, H] with taps of its own for each row, or
-        [N, T, K, H] for each position.
-      fixed: parameters -> taps [K, H] without dropout, the same at all positions; None where they depend on x.
+      taps: (parameters, x [N, T, C], dropout rate, key) -> shared taps [K, H], taps per row [N, 1, K, H], or taps per
+        position [N, T, K, H].
+      fixed: parameters -> taps [K, H] without dropout, the same at all positions; None if they depend on x.
     """
 
     init: Callable[[Key, int, int, int, Draw], ParamsT]
@@ -63,24 +63,24 @@ class TapKind(NamedTuple, Generic[ParamsT]):
 
 
 def normal(deviation: float) -> Draw:
-    """Numbers ~ N(0, deviation)."""
+    """Return an initialiser that samples from N(0, deviation)."""
     return lambda key, shape: deviation * draws.normal(key, shape)
 
 
 def uniform(bound: float) -> Draw:
-    """Numbers ~ U(-bound, bound)."""
+    """Return an initialiser that samples from U(-bound, bound)."""
     return lambda key, shape: draws.uniform(key, shape, bound)
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over K of scores [..., K, H]; same dtype."""
+    """Softmax over K of scores [..., K, H], in the dtype of the scores."""
     return jax.nn.softmax(scores.astype(accumulation_dtype(scores.dtype)), axis=-2).astype(scores.dtype)
 
 
 def predicted(maker: Array, x: Array) -> Array:
-    """The taps of each position, softmax_K(sum_c Q_{c,k,h} x_{t,c}): x [N, T, C] -> [N, T, K, H].
+    """Predict the taps of each position, softmax_K(sum_c Q_{c,k,h} x_{t,c}): x [N, T, C] -> [N, T, K, H].
 
-    Unlike attention, the taps of a position depend on the channels of that position alone.
+    Unlike attention weights, the taps of a position depend only on the channels of that position.
     """
     C, K, H = maker.shape
     scores = reshape(x.astype(maker.dtype), (-1, C)) @ maker.reshape(C, K * H)
@@ -90,7 +90,7 @@ def predicted(maker: Array, x: Array) -> Array:
 def _same_everywhere(
     fixed: Callable[[ParamsT], Array], params: ParamsT, x: Array, rate: float, key: Key | None
 ) -> Array:
-    """Taps [K, H]; with dropout [N, 1, K, H], where each row of x has its own mask, the same at all positions."""
+    """Return taps [K, H]; with dropout [N, 1, K, H], since each row has its own mask, the same at all positions."""
     w = fixed(params)
     if key is None or rate == 0.0:
         return w

@@ -1,11 +1,10 @@
 """Axis letters and array names used everywhere in the package.
 
-Sequences: B batch, S source time, T target time or that of any sequence, P rows of a table of positions, W beam width,
-N = B * W rows, Q = W * T queries per sentence. Channels: C in, D out, E embedding, F features of a text or inside a
+Sequences: B batch, S source time, T target time or that of any sequence, P rows of a position table, W beam width,
+N = B * W rows, Q = W * T queries per sentence. Channels: C in, D out, E embedding, F features of a sentence or inside a
 feed-forward sublayer, O last layer before the softmax, V vocabulary, L labels, X any others. Convolutions: K kernel
 width, R = (K - 1) r reach at dilation r, J input positions. Attention: H heads, A attentions of a decoder. Recurrent
-cells: G gates, U units. In a search, where there are no layers: G groups, H = W // G hypotheses of a group, R = B * G
-rows.
+cells: G gates, U units. Search, which has no layers: G groups, H = W // G hypotheses of a group, R = B * G rows.
 """
 
 from collections.abc import Callable
@@ -25,10 +24,10 @@ SQRT_HALF = 0.5**0.5
 
 
 def accumulation_dtype(dtype: Any) -> Any:
-    """The dtype in which sums are accumulated and softmax is computed: float64 for float64, float32 for all others."""
+    """Return the dtype for accumulating sums and computing softmax: float64 for float64, float32 for all others."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 
 def shardings_in_types() -> bool:
-    """Whether types of arrays say how they are sharded, as in an update with `parallel=explicit`."""
+    """Whether array types include shardings, as in an update with `parallel=explicit`."""
     return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types

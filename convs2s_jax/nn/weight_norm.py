@@ -3,8 +3,8 @@
     w = g v / ||v||
 
 The layers only see kernels w. `split` turns every kernel of a tree into a direction v and a length g, which the
-optimiser trains. `merge` computes the kernels again: inside the loss, and once before decoding. Embedding tables,
-biases and a tied output are left as they are.
+optimiser trains. `merge` computes the kernels again, inside the loss and once before decoding. Embedding tables, biases
+and a tied output are not changed.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ class Normed:
 
     Attributes:
       v: direction, in the shape of the kernel.
-      g: length, with the same number of axes; those over which the norm is taken have length 1. [1, D] or [1, 1, D]
-        holds one length per output channel, [1, C] one per channel of a depthwise kernel. (Decoders of fairseq
-        checkpoints before version 2 have [K, 1, 1]; `merge` reads that too.)
+      g: length, with the same number of axes. Axes over which the norm is computed have length 1: [1, D] or [1, 1, D]
+        for one length per output channel, [1, C] for one per channel of a depthwise kernel. (Decoders of fairseq
+        checkpoints before version 2 have [K, 1, 1], which `merge` accepts too.)
     """
 
     v: Array
@@ -44,10 +44,10 @@ def split(params: Tree) -> Tree:
 
 
 def normed(w: Array) -> Normed:
-    """v = w, g = ||w||, the norm over all axes but the last.
+    """Split a kernel into v = w and g = ||w||, the norm over all axes but the last.
 
-    An output channel of zeros, or of numbers whose squares are zero in this dtype, has no direction: there v = 1 and
-    g = 0, which gives zeros, where v = w gives NaN; derivatives are 0 there.
+    An output channel of zeros, or of numbers whose squares underflow to zero in this dtype, has no direction. Here
+    v = 1 and g = 0, which gives zeros, while v = w would give NaN. Derivatives are 0.
     """
     axes = range(w.ndim - 1)
     squares = jnp.sum(jnp.square(w), axis=axes, keepdims=True)
@@ -63,9 +63,9 @@ def merge(params: Tree) -> Tree:
 
 
 def unsplit(params: Tree) -> Tree:
-    """Undo `split` of kernels that were not trained since:  w = v, and w = 0 where g = 0.
+    """Undo `split` for kernels that have not been trained since:  w = v, and w = 0 where g = 0.
 
-    It gives their bits, where `merge` may round the last one.
+    The result is bit-exact, while `merge` may round the last bit.
     """
     return jax.tree.map(
         lambda x: jnp.where(x.g == 0, jnp.zeros_like(x.v), x.v) if isinstance(x, Normed) else x,
@@ -75,7 +75,7 @@ def unsplit(params: Tree) -> Tree:
 
 
 def kernel(normed: Normed) -> Array:
-    """w = g v / ||v||, the norm over the axes where g has length 1."""
+    """Compute w = g v / ||v||, with the norm over the axes where g has length 1."""
     v, g = normed.v, normed.g
     axes = [axis for axis, size in enumerate(g.shape) if size == 1]
     return v * (g / jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True)))

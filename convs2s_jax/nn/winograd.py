@@ -2,11 +2,11 @@
 Convolutional Neural Networks", section 4).
 
 A tile of m outputs of a kernel of width K is  y = A' [(G w) * (B' x)],  where * stands for n = m + K - 1 products, here
-matrix products over the channels. The sum over taps takes m K of them: 12 where this takes 6, with K = 3 and m = 4.
-A, B and G have small constants, so the rest are sums of inputs, of taps and of results. Gradients take as few products.
+matrix products over the channels. The plain sum over taps needs m K of them, or 12 instead of 6 with K = 3 and m = 4.
+A, B and G have small constants, so the rest are sums of inputs, taps and results. Gradients need equally few products.
 
-The price is rounding: in float32 the errors of such a tile are about 3e-6 of the largest output, ten times those of the
-sum. They grow with n, so n is 6 at most.
+The price is rounding. In float32 the errors of such a tile are about 3e-6 of the largest output, ten times those of the
+sum. They grow with n, so n is at most 6.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ POINTS = (0, 1, -1, 2, -2)
 """Where the polynomials behind the transforms are evaluated, besides at infinity."""
 
 MOST_PRODUCTS = len(POINTS) + 1
-"""n of the largest tile."""
+"""The number of products n of the largest tile."""
 
 Matrix = tuple[tuple[float, ...], ...]
 
 
 class Transforms(NamedTuple):
-    """The matrices of tiles of m outputs of kernels of width K, n = m + K - 1.
+    """The transform matrices for tiles of m outputs and kernels of width K, n = m + K - 1.
 
     Attributes:
       inputs: B', [n, n].
@@ -44,10 +44,10 @@ class Transforms(NamedTuple):
 
 @cache
 def transforms(outputs: int, width: int) -> Transforms:
-    """The transforms for m `outputs` and K = `width`, by the method of Toom and Cook, transposed.
+    """Return the transforms for m `outputs` and K = `width`, by the transposed method of Toom and Cook.
 
-    Row i of B' has the coefficients of the product of all (t - p) but that of point i, and G divides by its value at
-    point i. The last row belongs to infinity.
+    Row i of B' contains the coefficients of the product of all (t - p) except that of point i, and G divides by its
+    value at point i. The last row is for the point at infinity.
     """
     points = POINTS[: outputs + width - 2]
     others = [[q for q in points if q != p] for p in points]
@@ -60,16 +60,16 @@ def transforms(outputs: int, width: int) -> Transforms:
 
 
 def tile(length: int, width: int) -> int:
-    """The m whose tiles cover this many outputs with the fewest products; the smallest such m. 1 is the plain sum."""
+    """Return the smallest m whose tiles cover this many outputs with the fewest products. 1 is the plain sum."""
     largest = max(MOST_PRODUCTS - width + 1, 1)
     return min(range(1, largest + 1), key=lambda m: -(-length // m) * (m + width - 1))
 
 
 @jax.jit  # so that equal layers are traced once
 def winograd(w: Array, x: Array) -> Array:
-    """The convolution of x [B, T + K - 1, C] with w [K, C, D], 2 <= K <= 5: [B, T, D], computed in float32 or better.
+    """Convolve x [B, T + K - 1, C] with w [K, C, D], 2 <= K <= 5: [B, T, D], computed in float32 or better.
 
-    Linear in w and in x for JAX too, so it has derivatives of every kind and order.
+    JAX sees that it is linear in w and in x, so it has derivatives of every kind and order.
     """
     width, inputs, channels = w.shape
     dtype, w, x = w.dtype, w.astype(accumulation_dtype(w.dtype)), x.astype(accumulation_dtype(x.dtype))
@@ -87,23 +87,23 @@ def winograd(w: Array, x: Array) -> Array:
 
 
 def _beyond(outputs: int, width: int) -> int:
-    """Tiles that the last one reads beyond itself."""
+    """Return how many tiles beyond itself the last one reads."""
     return -(-(width - 1) // outputs)
 
 
 def _sum(coefficients: Sequence[float], arrays: Sequence[Array]) -> Array:
-    """The sum of arrays times coefficients, in their dtype; those with coefficient 0 are left out."""
+    """Sum arrays times coefficients, in their dtype; arrays with coefficient 0 are skipped."""
     terms = [a if c == 1 else c * a for c, a in zip(coefficients, arrays, strict=True) if c]
     return sum(terms[1:], terms[0])
 
 
 def _powers(points: Sequence[int], count: int) -> list[list[int]]:
-    """Values of 1, t, ..., t^(count - 1) at each point and, of the highest alone, at infinity."""
+    """Return 1, t, ..., t^(count - 1) at each point; at infinity only the highest power counts."""
     return [[p**j for j in range(count)] for p in points] + [[int(j == count - 1) for j in range(count)]]
 
 
 def _coefficients(roots: Sequence[int]) -> list[int]:
-    """Of the product of all (t - r), lowest power first."""
+    """Return the coefficients of the product of all (t - r), lowest power first."""
     found = [1]
     for r in roots:
         found = [up - r * same for up, same in zip([0, *found], [*found, 0], strict=True)]

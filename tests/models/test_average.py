@@ -63,7 +63,7 @@ def test_merged_and_split_models_have_one_mean():
 
 def test_models_of_different_shape_have_none():
     one, two = model(0), model(1)
-    with pytest.raises(ValueError, match=r"shapes \[\(1, 4\), \(7, 4\)\] have no average"):
+    with pytest.raises(ValueError, match=r"shapes \[\(1, 4\), \(7, 4\)\] cannot be averaged"):
         average([one, {**two, "table": two["table"][:1]}])
     with pytest.raises(ValueError, match="trees is empty"):
         average([])

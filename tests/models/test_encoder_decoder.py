@@ -235,8 +235,8 @@ def test_projecting_in_chunks_changes_neither_loss_nor_gradient(rows, length, mo
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dropout": 1.0}, r"^model\.dropout is 1\.0: a probability below 1; use 0\.0 to 0\.9"),
-        ({"dropout": -0.1}, r"^model\.dropout is -0\.1: a probability below 1"),
+        ({"dropout": 1.0}, r"^model\.dropout is 1\.0: expected a probability below 1; use 0\.0 to 0\.9"),
+        ({"dropout": -0.1}, r"^model\.dropout is -0\.1: expected a probability below 1"),
         ({"embedding_dim": 0}, r"^model\.embedding_dim is 0: use 1 or more"),
         ({"dtype": "float16"}, r"^model\.dtype is 'float16'; did you mean 'bfloat16'\?"),
         ({"encoder": {"kind": "cnov"}}, r"^model\.encoder\.kind is 'cnov'; did you mean 'conv'\?"),

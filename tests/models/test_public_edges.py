@@ -124,15 +124,15 @@ WRONG = {
     ),
     "no tokens": (
         lambda made: model.encode(made.params, CFG, SRC[:, :0]),
-        r"^src has shape \(2, 0\): there is no token; use one row of one token or more$",
+        r"^src has shape \(2, 0\): there are no tokens; use at least one row of one token$",
     ),
     "no tokens for the decoder": (
         lambda made: decode(*made, SRC[:, :0]),
-        r"^tokens has shape \(2, 0\): there is no token; use one row of one token or more$",
+        r"^tokens has shape \(2, 0\): there are no tokens; use at least one row of one token$",
     ),
     "a batch without rows": (
         lambda made: loss(made.params, CFG, Batch(src=SRC[:0], tgt=SRC[:0])),
-        r"^src has shape \(0, 3\): there is no token",
+        r"^src has shape \(0, 3\): there are no tokens",
     ),
     "no shards": (
         lambda made: loss(made.params, CFG, BATCH, shards=0),
@@ -160,7 +160,7 @@ WRONG = {
     ),
     "sides of a batch that do not agree": (
         lambda made: loss(made.params, CFG, Batch(src=SRC, tgt=SRC[:1])),
-        "^src has 2 rows and tgt 1: a row is a sentence pair$",
+        "^src has 2 rows and tgt has 1: each row is a sentence pair$",
     ),
     "tokens in place of a memory": (
         lambda made: model.init_cache(made.params, CFG, np.asarray(SRC), 2),
@@ -168,7 +168,7 @@ WRONG = {
     ),
     "a seed in place of a key": (
         lambda made: model.encode(made.params, CFG, SRC, key=3),
-        r"^key is 3: make one with jax.random.key\(seed\)$",
+        r"^key is 3: create one with jax.random.key\(seed\)$",
     ),
     "no rows": (
         lambda made: model.init_cache(made.params, CFG, made.memory, 0),
@@ -180,19 +180,19 @@ WRONG = {
     ),
     "features of another layer": (
         lambda made: model.logits(made.params, CFG, jnp.zeros((2, 3, 8))),
-        r"^features have shape \(2, 3, 8\) and the softmax layer reads 6 channels: hand over what `advance` returns$",
+        r"^features have shape \(2, 3, 8\) and the softmax layer reads 6 channels: pass what `advance` returns$",
     ),
     "a key for each row of a larger batch": (
         lambda made: model.encode(made.params, CFG, SRC, key=jax.random.split(jax.random.key(0), 3)),
-        r"^keys have shape \(3,\) for 2 rows: give one key, or one for each row \(`row_keys`\)$",
+        r"^keys have shape \(3,\) for 2 rows: pass one key, or one per row \(`row_keys`\)$",
     ),
     "parameters of a model with fewer layers": (
         lambda made: model.encode(made.params, DEEPER, SRC),
-        "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
+        "^params have 1 layers and cfg has 2: use the cfg passed to `init`$",
     ),
     "a decoder of fewer layers": (
         lambda made: model.init_cache(made.params, DEEPER, made.memory, 2),
-        "^layers: 1 in params and 2 in cfg: use the cfg that `init` was given$",
+        "^params have 1 layers and cfg has 2: use the cfg passed to `init`$",
     ),
     "a pair in place of a batch": (
         lambda made: loss(made.params, CFG, (SRC, SRC)),
@@ -204,15 +204,15 @@ WRONG = {
     ),
     "several keys to init": (
         lambda _: init(jax.random.split(jax.random.key(0), 2)),
-        r"^key has shape \(2,\): give one key, or map `init` over several with jax.vmap$",
+        r"^key has shape \(2,\): pass one key, or map `init` over several with jax.vmap$",
     ),
     "no source vocabulary": (
         lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=0, target_vocabulary=V),
-        "^source_vocabulary is 0: expected a whole number above 1, the id of padding$",
+        "^source_vocabulary is 0: expected an integer above 1, the id of padding$",
     ),
     "a fraction as a vocabulary": (
         lambda _: model.init(jax.random.key(0), CFG, source_vocabulary=V, target_vocabulary=9.0),
-        "^target_vocabulary is 9.0: expected a whole number above 1",
+        "^target_vocabulary is 9.0: expected an integer above 1",
     ),
     "a form that no convolution has": (
         lambda made: convolution.dense(made.params.encoder.blocks[0].conv, jnp.zeros((1, 9, 8)), "fft"),
@@ -220,17 +220,17 @@ WRONG = {
     ),
     "heads that do not divide the channels": (
         lambda _: multihead.map_source(multihead.init(jax.random.key(0), 6), 4, *[jnp.zeros((1, 2, 6))] * 2),
-        "^4 heads cannot share 6 channels: use a divisor$",
+        "^4 heads cannot evenly split 6 channels: use a divisor$",
     ),
-    "two channels of positions": (lambda _: sinusoidal(5, 2), "^dim is 2: half are sines, half cosines; use an even"),
-    "an odd number of channels": (lambda _: sinusoidal(5, 5), "^dim is 5: half are sines, half cosines; use an even"),
+    "two channels of positions": (lambda _: sinusoidal(5, 2), "^dim is 2: half sines, half cosines; use an even"),
+    "an odd number of channels": (lambda _: sinusoidal(5, 5), "^dim is 5: half sines, half cosines; use an even"),
     "key and cfg exchanged": (
         lambda _: model.init(CFG, jax.random.key(0), source_vocabulary=V, target_vocabulary=V),
         r"^cfg is a \w+: expected ModelConfig$",
     ),
     "a seed to init": (
         lambda _: init(3),
-        r"^key is 3: make one with jax.random.key\(seed\)$",
+        r"^key is 3: create one with jax.random.key\(seed\)$",
     ),
     "params and cfg exchanged": (
         lambda made: loss(CFG, made.params, BATCH),
@@ -246,20 +246,20 @@ WRONG = {
     ),
     "the encoder's config of another kind": (
         lambda made: model.encode(made.params, OTHER, SRC),
-        "^params.encoder is a ConvEncoderParams: the kind 'recurrent' of cfg has a RecurrentEncoderParams; give what "
+        "^params.encoder is a ConvEncoderParams: the kind 'recurrent' of cfg uses a RecurrentEncoderParams; pass what "
         "`init` returns for this cfg$",
     ),
     "the decoder's config of another kind": (
         lambda made: model.init_cache(made.params, OTHER, made.memory, 2),
-        "^params.decoder is a ConvDecoderParams: the kind 'recurrent' of cfg has a RecurrentDecoderParams; give what ",
+        "^params.decoder is a ConvDecoderParams: the kind 'recurrent' of cfg uses a RecurrentDecoderParams; pass what ",
     ),
     "precomputed parameters with a config of another kind": (
         lambda made: model.init_cache(model.precompute(made.params, CFG), OTHER, made.memory, 2),
-        "^params.decoder is a LookupParams: the kind 'recurrent' of cfg has a RecurrentDecoderParams; give what ",
+        "^params.decoder is a LookupParams: the kind 'recurrent' of cfg uses a RecurrentDecoderParams; pass what ",
     ),
     "no cache": (
         lambda made: model.decode(made.params, CFG, made.memory, None, SRC),
-        "^cache is a NoneType: the kind 'conv' of cfg has a ConvDecoderCache; give what `init_cache` returns for this",
+        "^cache is a NoneType: the kind 'conv' of cfg uses a ConvDecoderCache; pass what `init_cache` returns for this",
     ),
     "the cache of precomputed parameters": (
         lambda made: model.decode(
@@ -269,19 +269,19 @@ WRONG = {
             model.init_cache(model.precompute(made.params, CFG), CFG, made.memory, 2),
             SRC,
         ),
-        "^cache is a LookupCache: the kind 'conv' of cfg has a ConvDecoderCache; give what ",
+        "^cache is a LookupCache: the kind 'conv' of cfg uses a ConvDecoderCache; pass what ",
     ),
     "sides of layer_attention that do not agree": (
         lambda made: layer_attention(made.params, CFG, SRC[:1], SRC),
-        "^src has 1 rows and tgt 2: a row is a sentence pair$",
+        "^src has 1 rows and tgt has 2: each row is a sentence pair$",
     ),
     "sides of a module that do not agree": (
         lambda made: LinenModel(CFG, V, V).apply({"params": {"model": model.split(made.params, CFG)}}, SRC, SRC[:1]),
-        "^src has 2 rows and tgt 1: a row is a sentence pair",
+        "^src has 2 rows and tgt has 1: each row is a sentence pair",
     ),
     "a seed to the init of a classifier": (
         lambda _: classifier.init(3, KIM, vocabulary=V, labels=L),
-        r"^key is 3: make one with jax.random.key\(seed\)$",
+        r"^key is 3: create one with jax.random.key\(seed\)$",
     ),
     "the config of a translator to a classifier": (
         lambda _: classifier.init(jax.random.key(0), CFG, vocabulary=V, labels=L),
@@ -329,7 +329,7 @@ def test_a_mesh_of_ones_own_has_axes_of_type_auto(made):
     src = placed(AxisType.Explicit)
     for call in (lambda src: model.encode(made.params, CFG, src), jax.jit(model.decoder_inputs)):
         with pytest.raises(
-            ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: make the mesh with"
+            ValueError, match=r"is sharded over 'mine', a mesh axis of type Explicit: create the mesh with"
         ):
             call(src)
 
@@ -393,6 +393,6 @@ def test_a_type_that_cannot_be_compared_is_refused():
 
     for made, shown in ((quoted, "'int'"), (several, r"int \| str")):
         with pytest.raises(
-            TypeError, match=rf"^`{made.__name__}` of the kind 'own' is annotated to return {shown}: name"
+            TypeError, match=rf"^`{made.__name__}` of the kind 'own' is annotated to return {shown}: use"
         ):
             check_record("params.encoder", 3, made, "own")

@@ -129,7 +129,7 @@ def test_vocabularies_of_two_sizes_are_refused():
     [
         (
             {"model": {**KINDS["conv"], "decoder": {**KINDS["conv"]["decoder"], "tied_output": False}}},
-            "model.share_embeddings is True, and the softmax has a kernel of its own: set decoder.tied_output to True",
+            "model.share_embeddings is True, but the softmax has its own kernel: set decoder.tied_output to True",
         ),
         (
             {"model": KINDS["conv"]},

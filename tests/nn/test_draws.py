@@ -81,9 +81,9 @@ def test_draws_that_jax_would_keep_are_refused():
         return draws.normal(key, (3,)), within(key)
 
     batched, key = BatchedInit(init), jax.random.key(0)
-    with pytest.raises(ValueError, match=r"^an initialiser makes other draws each time, or makes them within jit"):
+    with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time, or makes them within jit"):
         batched.keys(key)
-    with pytest.raises(ValueError, match=r"^an initialiser makes other draws each time"):
+    with pytest.raises(ValueError, match=r"^an initialiser makes different draws each time"):
         batched.parameters(key, jnp.zeros((2, 2), jnp.uint32))
 
 

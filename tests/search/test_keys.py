@@ -66,5 +66,5 @@ def test_keys_of_the_old_kind_are_taken():
 
 @pytest.mark.parametrize(("key", "kind"), [(3, "3"), (jnp.zeros(2), "an array of float32")])
 def test_what_is_no_key_is_refused(key, kind):
-    with pytest.raises(TypeError, match=rf"^key is {kind}: make one with jax.random.key\(seed\)$"):
+    with pytest.raises(TypeError, match=rf"^key is {kind}: create one with jax.random.key\(seed\)$"):
         keys.checked(key, 1)

@@ -132,7 +132,7 @@ def test_force_has_the_scores_of_score_and_the_gradient_of_the_loss(params):
 
 
 def test_force_refuses_what_does_not_fit(params):
-    with pytest.raises(ValueError, match=r"^src has 1 rows and tgt 2: a row is a sentence pair$"):
+    with pytest.raises(ValueError, match=r"^src has 1 rows and tgt has 2: each row is a sentence pair$"):
         force(params, MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]] * 2))
     with pytest.raises(ValueError, match="2 parameters and 1 models"):
         force((params, params), MODEL, SEARCH, jnp.array([[5, 2]]), jnp.array([[5, 2]]))

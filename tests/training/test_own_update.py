@@ -78,7 +78,7 @@ def test_what_is_no_list_of_batches_or_no_key_is_refused():
         update(step, state, BATCHES[0], None, None)
     with pytest.raises(TypeError, match=r"^batches is a Pair: give a list"):
         update(step, state, NamedTuple("Pair", [("x", Any)])(BATCHES[0]["x"]), None, None)
-    with pytest.raises(TypeError, match=r"^key is 0: make one with jax.random.key\(seed\)$"):
+    with pytest.raises(TypeError, match=r"^key is 0: create one with jax.random.key\(seed\)$"):
         update(step, state, BATCHES, None, 0)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions of several widths with max pooling over time (Kim 2014, section 2): features of a text."""
+"""Sentence features from convolutions of several widths with max pooling over time (Kim 2014, section 2)."""
 
 from typing import Literal
 
@@ -23,8 +23,8 @@ class KimConfig(FeaturesConfig):
     Attributes:
       kind: Kim's features.
       widths: kernel width K of each bank of convolutions.
-      maps: D, channels of each bank.
-      max_length: longest text in tokens, its end symbol counted (the model itself has no bound).
+      maps: number of channels D of each bank.
+      max_length: maximum input length in tokens, including the end symbol (the model itself has no limit).
     """
 
     kind: Literal["kim"] = "kim"
@@ -33,14 +33,15 @@ class KimConfig(FeaturesConfig):
     max_length: int = 4096
 
     def __post_init__(self) -> None:
-        check(len(self.widths) > 0, "widths is empty: there is at least one convolution, as in (3, 4, 5)")
+        check(len(self.widths) > 0, "widths is empty: use at least one width, as in (3, 4, 5)")
         for i, width in enumerate(self.widths):
             check(width >= 1, f"widths[{i}] is {width}: a convolution sees at least one position; use 1 or more")
         check(self.maps >= 1, f"maps is {self.maps}: a convolution has at least one channel; use 1 or more")
-        check(self.max_length >= 2, f"max_length is {self.max_length}: it counts a word and its end; use 2 or more")
+        rule = f"max_length is {self.max_length}: a word and its end symbol need two; use 2 or more"
+        check(self.max_length >= 2, rule)
 
     def features_dim(self, _dim: int, /) -> int:
-        """F: the number of feature maps over all widths."""
+        """Return F, the number of feature maps over all widths."""
         return self.maps * len(self.widths)
 
 
@@ -60,7 +61,7 @@ class KimParams:
     """Parameters of Kim's features.
 
     Attributes:
-      embedding: of tokens, without positions.
+      embedding: token embedding, without positions.
       banks: one for each width.
     """
 
@@ -69,7 +70,7 @@ class KimParams:
 
 
 def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, **_: object) -> KimParams:
-    """Fresh parameters: V rows of E = dim; kernels ~ N(0, sqrt(2 / (K E))), the He initialisation for ReLU.
+    """Initialise parameters: V = vocabulary, E = dim, kernels ~ N(0, sqrt(2 / (K E))), the He initialisation for ReLU.
 
     Dropout does not affect the initial scale, because it is applied after the features.
     """
@@ -86,11 +87,11 @@ def init(key: Key, cfg: KimConfig, *, vocabulary: int, dim: int, **_: object) ->
 def extract(
     params: KimParams, _cfg: KimConfig, src: Array, /, *, execution: ExecutionConfig = DEFAULT, **_: object
 ) -> Array:
-    """One number for each feature map (equations 2 and 3):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
+    """Compute one number per feature map (equations 2 and 3):  c_t = relu(w . x_{t:t+K-1} + b),  c = max_t c_t.
 
-    Only windows inside the text count. A text shorter than K has one window: it begins where the text begins and is
-    padded with zeros. (Kim's code puts K_max - 1 zeros before and after every text, so its windows reach beyond the
-    text; the paper pads only texts that are too short.)
+    Only windows inside the sentence count. A sentence shorter than K has one window, which starts at its first token
+    and is padded with zeros. (Kim's code puts K_max - 1 zeros before and after every sentence, so its windows reach
+    beyond it; the paper pads only sentences that are too short.)
 
     Args:
       params: merged kernels.
@@ -98,7 +99,7 @@ def extract(
       execution: selects the form of the convolutions.
 
     Returns:
-      [B, F]: the maps of the first width, of the second, ...
+      [B, F]: the maps of the first width, then those of the second, and so on.
     """
     mask = src != PAD
     x = zero_padding(embed(params.embedding, src, jnp.zeros(src.shape[:1], jnp.int32)), mask)

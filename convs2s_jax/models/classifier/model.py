@@ -1,4 +1,4 @@
-"""Text classification (Kim 2014): features of a text, dropout and a softmax over labels. Also the table of features."""
+"""Text classification (Kim 2014): sentence features, dropout, a softmax over labels, and the registry of features."""
 
 import dataclasses
 from typing import Any, Literal
@@ -28,23 +28,23 @@ def _kind(_config: type[FeaturesConfigT], functions: Features[FeaturesConfigT, P
 FEATURES: dict[str, Features[Any, Any]] = {"kim": _kind(KimConfig, kim), "pooled": _kind(PooledConfig, pooled)}
 
 AnyFeatures = KimConfig | PooledConfig
-"""The config of any kind of features, told apart by `kind`; the first member is the default."""
+"""The config of any kind of features: a union discriminated by `kind`. The first member is the default."""
 
 
 @record
 class ClassifierConfig:
-    """A classifier of texts.
+    """A text classifier.
 
     Attributes:
-      kind: a classifier.
-      embedding_dim: E.
-      dropout: rate on the features before the softmax layer, and inside an encoder.
-      dtype: of products and activations; parameters, softmax and norms stay in float32.
-      matmul_precision: how exactly products of float32 arrays are computed. "highest" is float32 on every device;
-        "default" is what JAX is set to, by itself TF32 on recent NVIDIA GPUs and bfloat16 on TPUs; "high" is between
-        them. On CPU all are float32 (docs/reproducibility.md).
+      kind: a text classifier.
+      embedding_dim: embedding size E.
+      dropout: dropout rate on the features before the softmax layer, and inside an encoder.
+      dtype: dtype of products and activations; parameters, softmax and norms stay in float32.
+      matmul_precision: precision of products of float32 arrays. "highest" is float32 on every device. "default" keeps
+        JAX's setting, which is TF32 on recent NVIDIA GPUs and bfloat16 on TPUs unless you change it. "high" is between
+        them. On CPU all three are float32 (docs/reproducibility.md).
       features: any kind of features.
-      execution: how the layers are executed; it does not change results.
+      execution: how the layers are executed. Results differ at most by rounding.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -57,17 +57,17 @@ class ClassifierConfig:
 
     def __post_init__(self) -> None:
         check(self.embedding_dim >= 1, f"embedding_dim is {self.embedding_dim}: use 1 or more")
-        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: a probability below 1; use 0.0 to 0.9")
+        check(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}: expected a probability below 1; use 0.0 to 0.9")
         self.features.check_dim(self.embedding_dim)
 
     @property
     def max_source(self) -> int:
-        """Longest text in tokens, its end symbol counted."""
+        """Maximum input length in tokens, including the end symbol."""
         return self.features.max_length
 
     @property
     def max_target(self) -> int:
-        """2: a label and the end symbol."""
+        """Two, for a label and the end symbol."""
         return 2
 
 
@@ -85,9 +85,9 @@ class ClassifierParams:
 
 
 def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> ClassifierParams:
-    """Fresh parameters, with plain kernels (see `split`): V = vocabulary, L = labels.
+    """Initialise parameters with plain kernels (see `split`): V = vocabulary, L = labels.
 
-    They are in float32, under `jax_enable_x64` in float64.
+    They are in float32, or in float64 under `jax_enable_x64`.
     """
     check_config(cfg, ClassifierConfig)
     features_key, output_key = jax.random.split(typed(key))
@@ -99,7 +99,7 @@ def init(key: Key, cfg: ClassifierConfig, *, vocabulary: int, labels: int) -> Cl
 
 
 def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
-    """The trained parameters: with kernels as direction and length (`nn.weight_norm`) if the features use them."""
+    """Split kernels into direction and length for training (`nn.weight_norm`), if the features use it."""
     check_params(params, ClassifierParams)
     check_config(cfg, ClassifierConfig)
     return (
@@ -110,7 +110,7 @@ def split(params: ClassifierParams, cfg: ClassifierConfig) -> ClassifierParams:
 def logits(params: ClassifierParams, cfg: ClassifierConfig, src: Array, *, key: Key | None = None) -> Array:
     """Unnormalised log-probabilities of the labels (equation 5):  y = W (z o r) + b,  z the features, r the dropout.
 
-    (Kim scales W back to a norm of 3 after each update where it is longer; here only gradient clipping bounds it.)
+    (Kim rescales W to a norm of 3 after each update if it is larger. Here only gradient clipping limits it.)
 
     Args:
       params: merged kernels.

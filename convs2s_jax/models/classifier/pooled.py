@@ -1,4 +1,4 @@
-"""Features of a text: the outputs of any encoder, pooled over time."""
+"""Sentence features from any encoder, whose outputs are pooled over time."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -19,7 +19,7 @@ class PooledConfig(FeaturesConfig):
     Attributes:
       kind: an encoder with pooling.
       encoder: any kind of encoder.
-      pooling: "max" or "mean" over the positions of the text.
+      pooling: "max" or "mean" over the positions of the sentence.
     """
 
     kind: Literal["pooled"] = "pooled"
@@ -29,12 +29,12 @@ class PooledConfig(FeaturesConfig):
     def __post_init__(self) -> None:
         check(
             self.encoder.reads_source,
-            f"encoder.kind is '{self.encoder.kind}', which reads no text: name one that does, such as 'conv'",
+            f"encoder.kind is '{self.encoder.kind}', which does not read the input: use one that does, such as 'conv'",
         )
 
     @property
     def max_length(self) -> int:
-        """Longest text in tokens, its end symbol counted."""
+        """Maximum input length in tokens, including the end symbol."""
         return self.encoder.max_length
 
     def check_dim(self, dim: int) -> None:
@@ -48,7 +48,7 @@ class PooledConfig(FeaturesConfig):
 
 
 def init(key: Key, cfg: PooledConfig, *, vocabulary: int, dim: int, rate: float) -> Any:
-    """Fresh parameters of the encoder: V rows, E = dim, dropout `rate`."""
+    """Initialise the parameters of the encoder: V = vocabulary, E = dim, dropout `rate`."""
     return ENCODERS[cfg.encoder.kind].init(key, cfg.encoder, vocabulary=vocabulary, dim=dim, rate=rate)
 
 
@@ -61,13 +61,13 @@ def extract(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Array:
-    """The values of the memory, pooled over the text.
+    """Encode the sentence and pool the values of the memory over its positions.
 
     Args:
       params: merged kernels of the encoder.
       cfg: encoder config and pooling.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout within the encoder.
+      rate: dropout rate within the encoder.
       key: random key for dropout; None for evaluation.
       execution: how the layers are executed.
 

@@ -1,6 +1,6 @@
-"""The convolutions that blocks are made of: the config of each kind, and a table with one line for each.
+"""Kinds of convolution for ConvS2S blocks: the config of each kind, and a registry with one line for each.
 
-`dense` is the convolution of the paper (section 3.2); the others are in two factors (`nn.factored`).
+`dense` is the convolution of the paper (section 3.2); the others have two factors (`nn.factored`).
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from convs2s_jax.nn.types import Array, Key
 
 
 class EveryLayerAlike:
-    """Defaults that most kinds share; the config of a kind of one's own may inherit them."""
+    """Defaults that most kinds share. The config of a custom kind can inherit them."""
 
     @property
     def dilation(self) -> int:
-        """Distance from tap to tap, in one layer."""
+        """Distance between taps, in one layer."""
         return 1
 
     def at(self, _index: int) -> Self:
@@ -33,10 +33,10 @@ class EveryLayerAlike:
         return self
 
     def check_inputs(self, inputs: int) -> None:
-        """Refuse a number of input channels; here any C = `inputs` will do."""
+        """Reject an unsuitable number of input channels; the default accepts any C = `inputs`."""
 
     def heads_of(self, inputs: int) -> int:
-        """H of C = `inputs` channels: a kernel of its own for each channel."""
+        """Return the number of heads H for C = `inputs` channels; the default has one kernel per channel."""
         return inputs
 
 
@@ -58,25 +58,25 @@ class SeparableConfig(EveryLayerAlike):
     """Depthwise separable convolutions (Chollet 2017; Kaiser, Gomez and Chollet 2018, section 2.1).
 
     Attributes:
-      dilations: distance between the taps of the first layer, of the second and so on, then from the start again;
-        (1, 2, 4) for example.
+      dilations: distance between taps, one entry per layer, such as (1, 2, 4). If there are more layers than entries,
+        the list starts over.
     """
 
     kind: Literal["separable"] = "separable"
     dilations: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
-        check(len(self.dilations) > 0, "dilations is empty: name one at least, such as [1]")
+        check(len(self.dilations) > 0, "dilations is empty: use at least one, such as [1]")
         for dilation in self.dilations:
-            check(dilation >= 1, f"dilations has {dilation}: a step from tap to tap; use 1 (no dilation) or more")
+            check(dilation >= 1, f"dilations contains {dilation}: use 1 (no dilation) or more")
 
     def at(self, index: int) -> "SeparableConfig":
-        """The config of one layer: its own dilation alone."""
+        """The config of one layer, with only its own dilation."""
         return SeparableConfig(dilations=(self.dilations[index % len(self.dilations)],))
 
     @property
     def dilation(self) -> int:
-        """Distance from tap to tap, in one layer (`at`)."""
+        """Distance between taps, in one layer (`at`)."""
         return self.dilations[0]
 
 
@@ -91,14 +91,14 @@ class _Headed(EveryLayerAlike):
     heads: int = 8
 
     def __post_init__(self) -> None:
-        check(self.heads >= 1, f"heads is {self.heads}: channels share the kernels of heads; use 1 or more")
+        check(self.heads >= 1, f"heads is {self.heads}: each head has a kernel that its channels share; use 1 or more")
 
     def check_inputs(self, inputs: int) -> None:
-        """Refuse C that H does not divide."""
+        """Reject a C that is not a multiple of H."""
         check(
             inputs % self.heads == 0,
-            f"convolution.heads is {self.heads}, and a layer has {inputs} channels: heads have equal shares; use a "
-            "divisor",
+            f"convolution.heads is {self.heads}, but a layer has {inputs} channels: all heads have the same number of "
+            "channels; use a divisor",
         )
 
     def heads_of(self, _inputs: int) -> int:
@@ -131,18 +131,18 @@ class DynamicConfig(_Headed):
 
 
 ConvolutionConfig = DenseConfig | SeparableConfig | LightweightConfig | DynamicConfig
-"""Told apart by `kind`; without one, dense."""
+"""The config of any kind of convolution: a union discriminated by `kind`. The default is dense."""
 
 
 class BlockConvolution(NamedTuple):
-    """A kind of convolution: C channels to the D = 2 C' that a GLU reads. `cfg` is that of one layer.
+    """A kind of convolution, from C channels to the D = 2 C' that a GLU reads. `cfg` is the config of one layer.
 
     Attributes:
-      init: (key, cfg, width K, inputs C, outputs D, keep) -> parameters; keep is the share of x that dropout retains.
-      convolve: (parameters, cfg, x [B, T, C], form) -> the convolution for this x, which takes x padded (`centred` or
-        `causal` of `nn.convolution`); its reach is (K - 1) cfg.dilation.
-      dense: (parameters, cfg) -> the dense convolution of equal results, or None where there is none: tables of its
-        products stand for the first layer of a decoder (`models.convs2s.lookup`).
+      init: (key, cfg, width K, inputs C, outputs D, keep) -> parameters; keep is the fraction of x that dropout keeps.
+      convolve: (parameters, cfg, x [B, T, C], form) -> the convolution for this x, which is called with x padded
+        (`centred` or `causal` of `nn.convolution`); its reach is (K - 1) cfg.dilation.
+      dense: (parameters, cfg) -> the equivalent dense convolution, or None if there is none. Tables of its products
+        replace the first layer of a decoder (`models.convs2s.lookup`).
     """
 
     init: Callable[[Key, Any, int, int, int, float], Any]
@@ -163,9 +163,9 @@ def _itself(params: Affine, _cfg: DenseConfig) -> Affine:
 
 
 def _factored(name: str, deviation: Callable[[int, int], float]) -> BlockConvolution:
-    """A kind in two factors: taps ~ N(0, deviation(K, C)) of the kind `name`, P ~ N(0, sqrt(4 keep / C)).
+    """Build a kind with two factors: taps ~ N(0, deviation(K, C)) of the kind `name`, P ~ N(0, sqrt(4 keep / C)).
 
-    The factor 4 is that of every convolution before a GLU (`nn.convolution.init`).
+    The factor 4 is the same as for every convolution before a GLU (`nn.convolution.init`).
     """
     taps = TAPS[name]
 
@@ -188,9 +188,9 @@ CONVOLUTIONS: dict[str, BlockConvolution] = {
     "lightweight": _factored("lightweight", lambda *_: 1.0),
     "dynamic": _factored("dynamic", lambda _, inputs: inputs**-0.5),
 }
-"""Deviations keep the variance, but for lightweight taps: a mean over K positions has less of it than one position.
-Nothing makes up for that: neighbours grow alike from layer to layer, so that a factor that is right for one layer makes
-twenty explode (500 times at K = 7)."""
+"""The standard deviations preserve the variance, except for lightweight taps: an average over K positions has a smaller
+variance than one position. This is not corrected, because neighbouring positions become more similar from layer to
+layer. A factor that is right for one layer makes twenty layers explode (500 times at K = 7)."""
 
 
 def _no_dense(_params: Any, _cfg: Any) -> None:
@@ -204,27 +204,27 @@ def register_convolution(
     convolve: Callable[[Any, Any, Array, DenseForm], Valid],
     dense: Callable[[Any, Any], Affine | None] = _no_dense,
 ) -> None:
-    """Add a kind of convolution for the rest of the process: `convolution=config()` then builds blocks of it.
+    """Register a custom kind of convolution for the rest of the process, so that `convolution=config()` uses it.
 
-    Dictionaries with its kind are read as well, as those of a `config.json`, in processes that registered it before. On
-    a mesh, parameters that have no line in `training.sharding.RULES` need a rule in `MeshConfig.rules`.
+    Dictionaries with its kind, such as those in a `config.json`, can be read too, in processes that have registered it.
+    On a mesh, parameters that are not listed in `training.sharding.RULES` need a rule in `MeshConfig.rules`.
 
     Args:
-      config: a `record` with the attributes and methods of `EveryLayerAlike`, and a field `kind` with its name as
-        default. Defining class and functions again, under the same name, takes the place of what was registered.
-      init: (key, config, K, inputs, outputs, share that dropout keeps) -> parameters, as in `BlockConvolution`.
-      convolve: (parameters, config, x, form) -> the convolution of a padded input; position t may read the R + 1 inputs
-        from t on, R the reach.
-      dense: (parameters, config) -> the dense convolution of equal results; without one, a decoder's first layer is
-        computed at each step of a search.
+      config: a `record` with the attributes and methods of `EveryLayerAlike`, and a field `kind` whose default is the
+        name of the kind. Defining the class and functions again, under the same name, replaces what was registered.
+      init: (key, config, K, inputs, outputs, fraction that dropout keeps) -> parameters, as in `BlockConvolution`.
+      convolve: (parameters, config, x, form) -> the convolution of a padded input. Position t may read the R + 1 inputs
+        from t on, where R is the reach.
+      dense: (parameters, config) -> the equivalent dense convolution. Without it, a decoder's first layer is computed
+        at each step of a search.
 
     Raises:
-      ValueError: the kind is taken, or the class is no record of a kind, or lacks what `EveryLayerAlike` has.
+      ValueError: the kind is taken, the class is not a record of a kind, or it lacks an attribute of `EveryLayerAlike`.
     """
     missing = [name for name in vars(EveryLayerAlike) if not name.startswith("_") and not hasattr(config, name)]
     if missing:
-        raise ValueError(f"{config.__name__} has no {', '.join(missing)}: let it inherit `EveryLayerAlike`")
+        raise ValueError(f"{config.__name__} has no {', '.join(missing)}: inherit from `EveryLayerAlike`")
     add_kind(ConvolutionConfig, config)
-    with contextlib.suppress(ValueError):  # the class has the decorator already
+    with contextlib.suppress(ValueError):  # the class already has the decorator
         jax.tree_util.register_static(config)
     CONVOLUTIONS[config.kind] = BlockConvolution(init, convolve, dense)

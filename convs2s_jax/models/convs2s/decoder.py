@@ -47,13 +47,13 @@ class ConvDecoderConfig(DecoderConfig):
 
     Attributes:
       layers: from bottom to top, each (channels, width) or (channels, width, skip).
-      convolution: the kind of all layers: dense, separable, lightweight or dynamic.
-      attention_layers: which layers attend, counted from 1 as in table 5 of the paper; None for all, () in a language
-        model, which reads no source.
-      out_dim: O, of the linear map before the softmax.
+      convolution: the kind of convolution of all layers, dense, separable, lightweight or dynamic.
+      attention_layers: which layers attend, counted from 1 as in table 5 of the paper. None for all; () for a language
+        model, which has no source.
+      out_dim: output size O of the linear map before the softmax.
       tied_output: whether the softmax uses the embedding table (O = E).
       positions: whether position embeddings are added.
-      max_positions: rows of their table, two more than the longest target with its end symbol.
+      max_positions: rows of the position table, two more than the longest target including its end symbol.
     """
 
     normalised: ClassVar[bool] = True
@@ -75,14 +75,14 @@ class ConvDecoderConfig(DecoderConfig):
             for number in self.attention_layers:
                 check(
                     1 <= number <= len(self.layers),
-                    f"attention_layers has {number}: layers are counted from 1 to {len(self.layers)}",
+                    f"attention_layers contains {number}: layers are numbered from 1 to {len(self.layers)}",
                 )
             twice = [a for a, b in itertools.pairwise(sorted(self.attention_layers)) if a == b]
-            check(not twice, f"attention_layers has {twice[0] if twice else 0} more than once: name each layer once")
+            check(not twice, f"attention_layers contains {twice[0] if twice else 0} twice: list each layer once")
 
     @property
     def max_length(self) -> int:
-        """Longest target in tokens, its end symbol counted: two rows of the position table are reserved."""
+        """Maximum length of a target in tokens, end symbol included. Two rows of the position table are reserved."""
         return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
@@ -94,7 +94,7 @@ class ConvDecoderConfig(DecoderConfig):
         )
 
     def attends(self, index: int) -> bool:
-        """Whether the layer of this index, from 0, attends."""
+        """Whether the layer with this index, counted from 0, attends."""
         return self.attention_layers is None or index + 1 in self.attention_layers
 
     def features_dim(self, _dim: int, /) -> int:
@@ -147,7 +147,7 @@ class ConvDecoderParams:
       map_in: the linear map [E -> C] to the channels of the first layer.
       blocks: the layers.
       map_out: the linear map to O.
-      output: O to V; with a tied output only the bias [V], as the kernel is the embedding table.
+      output: the softmax layer [O -> V]; with a tied output only the bias [V], since the kernel is the embedding table.
     """
 
     embedding: Embedding
@@ -163,7 +163,7 @@ class ConvDecoderCache:
 
     Attributes:
       length: [N], real tokens read.
-      histories: for each layer the last inputs of its convolution, [N, (K - 1) r, C].
+      histories: the last inputs of the convolution of each layer, [N, (K - 1) r, C].
     """
 
     length: Array
@@ -171,7 +171,7 @@ class ConvDecoderCache:
 
 
 def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvDecoderParams:
-    """Fresh parameters (section 3.5): target vocabulary of V entries, E = dim, dropout `rate`."""
+    """Initialise parameters (section 3.5) for V = vocabulary, E = dim and dropout `rate`."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 4)
     keep = 1.0 - rate
     convolutions = init_layers(keys[4::2], cfg.layers, keep, cfg.convolution)
@@ -191,17 +191,17 @@ def init(key: Key, cfg: ConvDecoderConfig, *, vocabulary: int, dim: int, rate: f
 
 
 def _init_attention(key: Key, channels: int | None, *, dim: int) -> MultiStepAttention | None:
-    """The attention of a layer of so many channels; None for a layer that does not attend."""
+    """Initialise the attention of a layer with this number of channels; None for a layer that does not attend."""
     return None if channels is None else attention.init(key, channels, dim)
 
 
 def prepare(_params: ConvDecoderParams, _cfg: ConvDecoderConfig, memory: Memory) -> Memory:
-    """Identity: there is nothing to prepare (for many short calls see `convs2s.lookup`)."""
+    """Return the memory unchanged, since there is nothing to prepare (for many short calls see `convs2s.lookup`)."""
     return memory
 
 
 def init_cache(params: ConvDecoderParams, cfg: ConvDecoderConfig, _memory: Any, rows: int) -> ConvDecoderCache:
-    """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
+    """Create the cache before the first token, with zero histories, so that the first steps see zeros on the left."""
     check_blocks(params.blocks, cfg.layers)
     dtype = params.map_in.w.dtype
     histories = [
@@ -227,10 +227,10 @@ def advance(
     Args:
       params: merged kernels.
       cfg: decoder config.
-      memory: of B sentences.
-      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
+      memory: memory of B sentences.
+      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout, on the embeddings, the input of each convolution and the features.
+      rate: dropout rate on the embeddings, the input of each convolution and the features.
       key: random key for dropout; None for evaluation.
       execution: how the layers are executed; a single token is processed without a scan over layers.
 
@@ -279,7 +279,7 @@ def after_convolution(
       attend: (parameters, h [N, T, D]) -> the attention output for h, and the weights [N, T, S].
 
     Returns:
-      The layer's output [N, T, D], and the weights, None without attention.
+      The output of the layer [N, T, D], and the attention weights or None.
     """
     h, a = gated(y), None
     if block.attention is not None:
@@ -288,10 +288,10 @@ def after_convolution(
 
 
 def length_after(length: Array, tokens: Array) -> Array:
-    """Number of real tokens read so far, [N]: `length` [N] plus those in `tokens` [N, T]."""
+    """Return the number of real tokens read so far, [N]: `length` [N] plus those in `tokens` [N, T]."""
     return length + jnp.sum(tokens != PAD, axis=1, dtype=length.dtype)
 
 
 def output_layer(params: ConvDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer (section 3.2, last equation); see `models.output.layer`."""
+    """Return the softmax layer (section 3.2, last equation); see `models.output.layer`."""
     return output.layer(params.output, params.embedding, dtype)

@@ -42,9 +42,9 @@ class ConvEncoderConfig(EncoderConfig):
 
     Attributes:
       layers: from bottom to top, each (channels, width) or (channels, width, skip).
-      convolution: the kind of all layers: dense, separable, lightweight or dynamic.
+      convolution: the kind of convolution of all layers, dense, separable, lightweight or dynamic.
       positions: whether position embeddings are added (table 4 of the paper).
-      max_positions: rows of their table, two more than the longest source with its end symbol.
+      max_positions: rows of the position table, two more than the longest source including its end symbol.
     """
 
     normalised: ClassVar[bool] = True
@@ -59,12 +59,13 @@ class ConvEncoderConfig(EncoderConfig):
         check_layers(self.layers, self.convolution)
         check(
             self.max_positions >= 4,
-            f"max_positions is {self.max_positions}: two rows are reserved, a word and its end need two; use 4 or more",
+            f"max_positions is {self.max_positions}: two rows are reserved, and a word and its end symbol need two "
+            "more; use 4 or more",
         )
 
     @property
     def max_length(self) -> int:
-        """Longest source in tokens, its end symbol counted: two rows of the position table are reserved."""
+        """Maximum length of a source in tokens, end symbol included. Two rows of the position table are reserved."""
         return self.max_positions - 2
 
     @property
@@ -79,7 +80,7 @@ class ConvEncoderBlock:
 
     Attributes:
       conv: the convolution from C to 2D channels; the kind determines its structure (`convs2s.convolutions`).
-      projection: [C, D] of the residual connection, None where C = D or there is no residual connection.
+      projection: [C, D] of the residual connection; None if C = D or there is no residual connection.
     """
 
     conv: Any
@@ -91,7 +92,7 @@ class ConvEncoderParams:
     """Parameters of the encoder.
 
     Attributes:
-      embedding: of source tokens.
+      embedding: embedding of source tokens.
       map_in: the linear map [E -> C] to the channels of the first layer.
       blocks: the layers.
       map_out: the linear map back to E.
@@ -104,7 +105,7 @@ class ConvEncoderParams:
 
 
 def init(key: Key, cfg: ConvEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> ConvEncoderParams:
-    """Fresh parameters (section 3.5): source vocabulary of V entries, E = dim, dropout `rate`."""
+    """Initialise parameters (section 3.5) for V = vocabulary, E = dim and dropout `rate`."""
     keys = jax.random.split(key, len(cfg.layers) + 3)
     keep = 1.0 - rate
     return ConvEncoderParams(
@@ -125,16 +126,16 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Source tokens to memory: keys z, values (z + e) * sqrt(0.5).
+    """Encode source tokens into a memory with keys z and values (z + e) * sqrt(0.5).
 
-    Padding is set to zero before each convolution, with the same effect as the sentence boundary; the residual is
+    Padding is set to zero before each convolution, so it has the same effect as the sentence boundary. The residual is
     the unmasked input (fairseq).
 
     Args:
       params: merged kernels.
       cfg: encoder config.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout, on the embeddings and on the input of each convolution.
+      rate: dropout rate on the embeddings and on the input of each convolution.
       gradient_scale: factor on the gradient that reaches z (section 3.4).
       key: random key for dropout; None for evaluation.
       execution: how the layers are executed.

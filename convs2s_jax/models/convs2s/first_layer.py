@@ -1,4 +1,4 @@
-"""Tables of the first layer's products for every word and every position, which decoding looks up.
+"""Lookup tables for decoding: the first layer's products for every word and every position.
 
 The input of the first convolution is linear in the embedding, x = (w + p) W + b, and so are the products of its taps:
 
@@ -15,7 +15,7 @@ from convs2s_jax.nn.types import Array, accumulation_dtype
 
 @struct.dataclass
 class Table:
-    """A table with one row per word or position. The last row stands for the zeros before the first word.
+    """A table with one row per word or position. The last row is for the zeros before the first word.
 
     Attributes:
       inputs: [V + 1, C] or [P + 1, C], inputs of the convolution.
@@ -43,10 +43,10 @@ class Tables:
 
 @struct.dataclass
 class Words:
-    """Words of N hypotheses, T of each.
+    """T words of each of N hypotheses.
 
     Attributes:
-      tokens: [N, T], ids.
+      tokens: [N, T], token ids.
       places: [N, T], rows of their positions (`nn.embedding.places`).
     """
 
@@ -55,14 +55,14 @@ class Words:
 
 
 def size(embedding: Embedding, conv: Affine) -> int:
-    """Bytes of the tables that `init` makes, the bias aside."""
+    """Return the size in bytes of the tables that `init` would build, without the bias."""
     rows = sum(len(rows) + 1 for rows in (embedding.table, embedding.positions) if rows is not None)
     width, inputs, outputs = conv.w.shape
     return int(rows * (inputs + width * outputs) * conv.w.dtype.itemsize)
 
 
 def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
-    """The tables of an embedding, the map [E -> C] after it and a convolution w [K, C, D]."""
+    """Build the tables of an embedding, the map [E -> C] after it and a convolution w [K, C, D]."""
 
     def table(x: Array) -> Table:
         x = jnp.concatenate([x, jnp.zeros_like(x[:1])])
@@ -76,24 +76,24 @@ def init(embedding: Embedding, map_in: Affine, conv: Affine) -> Tables:
 
 
 def init_cache(tables: Tables, rows: int) -> Words:
-    """The history before the first word: K - 1 words for each of N rows."""
+    """Create the history before the first word: K - 1 words for each of N rows."""
     shape = (rows, tables.words.products.shape[1] - 1)
     before = [0 if table is None else len(table.inputs) - 1 for table in (tables.words, tables.positions)]
     return Words(*(jnp.full(shape, row, jnp.int32) for row in before))
 
 
 def read(tables: Tables, words: Words) -> Array:
-    """The input of the first convolution, [N, T, C]."""
+    """Look up the input of the first convolution, [N, T, C]."""
     words = _within(tables, words)
     x = _rows(tables.words.inputs, words.tokens)
     return x if tables.positions is None else x + _rows(tables.positions.inputs, words.places)
 
 
 def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
-    """The same as `nn.convolution.causal` of the inputs that `read` returns.
+    """Compute `nn.convolution.causal` for the inputs that `read` returns, from the tables.
 
     Args:
-      tables: of the layer.
+      tables: tables of the layer.
       history: [N, K - 1] words before `words`.
       words: [N, T].
 
@@ -114,13 +114,13 @@ def causal(tables: Tables, history: Words, words: Words) -> tuple[Array, Words]:
 
 
 def _within(tables: Tables, words: Words) -> Words:
-    """Words whose ids and places are rows of the plain tables, as `nn.embedding.rows` reads them.
+    """Clip ids and places to rows of the plain tables, as `nn.embedding.rows` does.
 
-    Beyond the last row that is the last one; negative ids count from the end. The row of zeros is for `init_cache`.
+    Ids beyond the last row read the last one; negative ids count from the end. The row of zeros is for `init_cache`.
     """
     ids, places = words.tokens, words.places
     V = len(tables.words.inputs) - 1
-    ids = ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)  # 8 bits do not hold every bound
+    ids = ids if ids.dtype.itemsize > 2 else ids.astype(jnp.int32)  # 8 bits are too few for some bounds
     ids = jnp.clip(jnp.where(ids < 0, ids + V, ids), 0, V - 1)
     if tables.positions is not None:
         places = jnp.minimum(places, len(tables.positions.inputs) - 2)
@@ -128,5 +128,5 @@ def _within(tables: Tables, words: Words) -> Words:
 
 
 def _rows(table: Array, index: Array) -> Array:
-    """Rows of a table, in float32 or better."""
+    """Read rows of a table, in float32 or better."""
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds").astype(accumulation_dtype(table.dtype))

@@ -20,11 +20,11 @@ from convs2s_jax.nn.types import SQRT_HALF, Array, Key
 
 @record(kw_only=False)
 class ConvLayer:
-    """One convolution and GLU. Written (channels, width) or (channels, width, skip) in configs.
+    """One convolution and GLU, written as (channels, width) or (channels, width, skip) in configs.
 
     Attributes:
       channels: output channels of the GLU.
-      width: K, the kernel width.
+      width: kernel width K.
       skip: how many layers back the residual connection starts, 0 for none (fairseq's third number; always 1 in the
         paper).
     """
@@ -36,11 +36,11 @@ class ConvLayer:
     def __post_init__(self) -> None:
         check(self.channels >= 1, f"channels is {self.channels}: a layer has at least one channel; use 1 or more")
         check(self.width >= 1, f"width is {self.width}: a convolution sees at least one position; use 1 or more")
-        check(self.skip >= 0, f"skip is {self.skip}: a residual comes from 1 or more layers back; use 0 for none")
+        check(self.skip >= 0, f"skip is {self.skip}: a residual starts 1 or more layers back; use 0 for none")
 
 
 def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> None:
-    """Refuse an empty list, residual connections that start before the first layer, and channels that do not suit."""
+    """Reject an empty list, residual connections that start before the first layer, and unsuitable channels."""
     check(len(layers) > 0, "layers is empty: a convolutional stack has at least one layer, such as [(256, 3)]")
     for i, layer in enumerate(layers):
         rule = f"layers[{i}].skip is {layer.skip}: only {i + 1} earlier outputs exist there; use at most {i + 1}"
@@ -50,17 +50,17 @@ def check_layers(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) ->
 
 
 def check_blocks(blocks: Sequence[object], layers: Sequence[ConvLayer]) -> None:
-    """Refuse parameters that were made with another list of layers."""
+    """Reject parameters that were initialised with a different list of layers."""
     if len(blocks) != len(layers):
-        raise ValueError(f"layers: {len(blocks)} in params and {len(layers)} in cfg: use the cfg that `init` was given")
+        raise ValueError(f"params have {len(blocks)} layers and cfg has {len(layers)}: use the cfg passed to `init`")
 
 
 class LayerChannels(NamedTuple):
-    """Numbers of channels around one layer.
+    """Channel counts around one layer.
 
     Attributes:
       inputs: channels of its input.
-      residual: channels where its residual connection starts, None without one.
+      residual: channels where its residual connection starts; None if it has none.
     """
 
     inputs: int
@@ -68,7 +68,7 @@ class LayerChannels(NamedTuple):
 
 
 def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
-    """Input and residual channels of each layer. The first input has the channels of the first layer."""
+    """Return the input and residual channels of each layer. The first input has the channels of the first layer."""
     outputs = [layers[0].channels]
     result = []
     for layer in layers:
@@ -78,7 +78,7 @@ def sizes(layers: Sequence[ConvLayer]) -> list[LayerChannels]:
 
 
 def receptive_fields(layers: Sequence[ConvLayer], convolution: ConvolutionConfig) -> tuple[int, ...]:
-    """Positions of the input that an output of each layer depends on:  1 + sum (K - 1) r  over the layers up to it."""
+    """Return how many inputs an output of each layer depends on:  1 + sum (K - 1) r  over the layers up to it."""
     reaches = [(layer.width - 1) * convolution.at(i).dilation for i, layer in enumerate(layers)]
     return fields_after(reaches)
 
@@ -86,7 +86,7 @@ def receptive_fields(layers: Sequence[ConvLayer], convolution: ConvolutionConfig
 def init_layer(
     key: Key, layer: ConvLayer, size: LayerChannels, keep: float, convolution: ConvolutionConfig
 ) -> tuple[Any, Affine | None]:
-    """The convolution of C to 2D channels, and the residual's projection [C, D] where its channels differ."""
+    """Initialise the convolution from C to 2D channels, and the residual's projection [C, D] if channels change."""
     conv_key, projection_key = jax.random.split(key)
     init = CONVOLUTIONS[convolution.kind].init
     conv = init(conv_key, convolution, layer.width, size.inputs, 2 * layer.channels, keep)
@@ -98,7 +98,7 @@ def init_layer(
 def init_layers(
     keys: Key, layers: Sequence[ConvLayer], keep: float, convolution: ConvolutionConfig
 ) -> list[tuple[Any, Affine | None]]:
-    """`init_layer` of each layer: keys, one for each, and the config of all layers."""
+    """Call `init_layer` for each layer, with one key for each and the config of all layers."""
 
     def init(key: Key, described: tuple[ConvLayer, LayerChannels, ConvolutionConfig]) -> tuple[Any, Affine | None]:
         layer, size, own = described
@@ -109,7 +109,7 @@ def init_layers(
 
 
 def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | None) -> Array | None:
-    """The input of a layer's residual connection, projected where channels change (section 3.2); None without."""
+    """Return the input of a layer's residual connection, projected if channels change (section 3.2), or None."""
     if layer.skip == 0:
         return None
     r = outputs[-layer.skip]
@@ -117,19 +117,19 @@ def residual(outputs: Sequence[Array], layer: ConvLayer, projection: Affine | No
 
 
 def mark_conv_output(y: Array, form: DenseForm) -> Array:
-    """y, the output of a convolution, marked for `with_remat`: layers that gather their kernels save it.
+    """Mark y, the output of a convolution, for `with_remat`, so that layers that gather their kernels save it.
 
-    They recompute all else: attention has a small part of the operations and half of the activations. In a loop
-    ("products") the outputs of all its layers would be held together, so there `remat` has to ask for them.
+    They recompute everything else, since attention has a small part of the operations and half of the activations. In a
+    loop ("products"), the outputs of all its layers would be in memory together, so `remat` has to request them.
     """
     return mark_product(y) if form == "products" else save_for_backward(y)
 
 
 def gated(y: Array) -> Array:
-    """The GLU of a convolution's output: [B, T, 2D], or [B, T, n, 2D / n] of a kernel in groups, to [B, T, D]."""
+    """Apply the GLU to a convolution's output: [B, T, 2D], or [B, T, n, 2D / n] if grouped, to [B, T, D]."""
     return shard_channels(glu(y).reshape(*y.shape[:2], -1))
 
 
 def add_residual(x: Array, r: Array | None) -> Array:
-    """(x + r) * sqrt(0.5), which keeps the variance (section 3.4); x without residual."""
+    """Return (x + r) * sqrt(0.5), which preserves the variance (section 3.4), or x if there is no residual."""
     return x if r is None else shard_channels((x + r) * SQRT_HALF)

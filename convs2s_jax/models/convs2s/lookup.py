@@ -1,10 +1,10 @@
-"""The convolutional decoder for decoding token by token: whatever does not depend on the hypotheses is computed once.
+"""The convolutional decoder for token-by-token decoding. What does not depend on the hypotheses is computed once.
 
     once for a model     products of the first convolution with every word and position (`precompute`)
     once for a sentence  the source, mapped for the attention of each layer (`prepare`)
     at each step         the rest of the layers, as in `convs2s.decoder`
 
-Results are those of `convs2s.decoder` up to rounding.
+Results are the same as those of `convs2s.decoder` up to rounding.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ from convs2s_jax.nn.embedding import embed, places
 from convs2s_jax.nn.types import Array, Key
 
 MOST_BYTES = 2**27
-"""Largest size of the tables in bytes. Larger ones are not built, and the first layer is computed at each step."""
+"""Maximum size of the tables in bytes. Larger ones are not built, and the first layer is computed at each step."""
 
 
 @struct.dataclass
 class LookupParams:
-    """Parameters and what was computed of them.
+    """Parameters and the values precomputed from them.
 
     Attributes:
-      plain: what they were made of.
-      tables: of the first layer; None where its convolution depends on its input (dynamic), has a dilation, or would
-        have tables that are too large.
+      plain: the original parameters.
+      tables: tables of the first layer; None if its convolution depends on its input (dynamic), has a dilation, or
+        would have tables that are too large.
       maps_source: whether `prepare` maps the source for each layer; static.
     """
 
@@ -53,11 +53,11 @@ class LookupParams:
 
 @struct.dataclass
 class LookupMemory:
-    """A memory as the layers read it.
+    """A memory mapped for the attention of each layer.
 
     Attributes:
-      z: [B, E, S] of `nn.attention.scaled_keys`; zeros where no layer attends.
-      sources: of each layer, None without attention.
+      z: [B, E, S] of `nn.attention.scaled_keys`; shape [B, 0, S] if no layer attends.
+      sources: the mapped source of each layer; None for layers without attention.
       mask: [B, S], True at real source positions.
     """
 
@@ -68,7 +68,7 @@ class LookupMemory:
 
 @struct.dataclass
 class UnmappedMemory:
-    """A memory as the encoder returns it; the maps of each layer are applied to the hypotheses.
+    """A memory as the encoder returns it. The maps of each layer are applied to the hypotheses instead.
 
     Attributes:
       keys: [B, S, E].
@@ -83,12 +83,12 @@ class UnmappedMemory:
 
 @struct.dataclass
 class LookupCache:
-    """What the decoder remembers of the target so far.
+    """The decoder state after the target tokens read so far.
 
     Attributes:
       length: [N], real tokens read.
-      histories: for each layer the last inputs that its convolution sees, [N, (K - 1) r, C]; for a first layer with
-        tables the words that they come from.
+      histories: the last inputs of the convolution of each layer, [N, (K - 1) r, C]. For a first layer with tables, the
+        words that they come from.
     """
 
     length: Array
@@ -96,7 +96,7 @@ class LookupCache:
 
 
 def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> LookupParams:
-    """The tables of the first layer."""
+    """Precompute the tables of the first layer."""
     conv = CONVOLUTIONS[cfg.convolution.kind].dense(params.blocks[0].conv, cfg.convolution.at(0))
     if conv is None or first_layer.size(params.embedding, conv) > MOST_BYTES:
         return LookupParams(plain=params, tables=None)
@@ -104,10 +104,10 @@ def precompute(params: ConvDecoderParams, cfg: ConvDecoderConfig) -> LookupParam
 
 
 def for_one_hypothesis(params: LookupParams) -> LookupParams:
-    """The same for a search with one hypothesis of each sentence, whose source is not mapped.
+    """Adapt the parameters to a search with one hypothesis per sentence, which does not map the source.
 
-    A target is about as long as its source, so that the maps cost the same on either side, and all layers read the same
-    keys and values.
+    A target is about as long as its source, so the maps cost the same on either side, and without mapping, all layers
+    read the same keys and values.
     """
     return dataclasses.replace(params, maps_source=False)
 
@@ -130,7 +130,7 @@ def prepare(params: LookupParams, _cfg: ConvDecoderConfig, memory: Memory) -> Lo
 def init_cache(
     params: LookupParams, cfg: ConvDecoderConfig, memory: LookupMemory | UnmappedMemory, rows: int
 ) -> LookupCache:
-    """The cache before the first token."""
+    """Create the cache before the first token."""
     plain = decoder.init_cache(params.plain, cfg, memory, rows)
     histories: tuple[Array | Words, ...] = plain.histories
     if params.tables is not None:
@@ -149,13 +149,13 @@ def advance(
     execution: ExecutionConfig = DEFAULT,
     **_: object,
 ) -> tuple[Array, tuple[Array, ...], LookupCache]:
-    """`convs2s.decoder.advance` without dropout; arguments and results are its own.
+    """Like `convs2s.decoder.advance`, but without dropout. Arguments and results are the same.
 
     Raises:
-      ValueError: a key: there is no dropout here.
+      ValueError: a key was passed, although there is no dropout.
     """
     if key is not None:
-        raise ValueError("precomputed parameters are for decoding: a key is for those they were made of")
+        raise ValueError("precomputed parameters are for decoding without dropout: pass the key with the original ones")
     plain, tables, form = params.plain, params.tables, execution.form(False)
     g = embed(plain.embedding, tokens, cache.length).astype(plain.map_in.w.dtype)
     words = Words(tokens=tokens, places=places(tokens, cache.length))
@@ -169,7 +169,7 @@ def advance(
     def attend(i: int, maps: MultiStepAttention, h: Array) -> tuple[Array, Array]:
         if isinstance(memory, UnmappedMemory):
             return attention.attend(maps, h, g, memory.keys, memory.values, memory.mask)
-        source: Any = memory.sources[i]  # there is one where a layer attends
+        source: Any = memory.sources[i]  # not None for a layer that attends
         return attention.attend_projected(maps, h, g, memory.z, source, memory.mask)
 
     outputs = [linear(plain.map_in, g) if tables is None else first_layer.read(tables, words).astype(g.dtype)]

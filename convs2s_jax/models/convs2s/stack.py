@@ -1,4 +1,4 @@
-"""Executing a stack of layers: one after another, or runs of equal layers as a `lax.scan`. Results are the same."""
+"""Execution of a stack of layers, one by one or as a `lax.scan` over runs of equal layers, with the same results."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,13 +16,13 @@ from convs2s_jax.nn.types import Array, Tree
 
 Layer = Callable[[ConvLayer, DenseForm, Tree, Sequence[Array]], tuple[Array, Tree]]
 """One layer: (its entry in the list, the form of its convolution, its item, the outputs of the layers before) -> its
-output, and a tree of further results. The item holds its parameters and further inputs."""
+output, and a tree of further results. The item contains its parameters and further inputs."""
 PlacedLayer = Callable[[Tree, Sequence[Array]], tuple[Array, Tree]]
 """A `Layer` with its first two arguments bound."""
 
 
 def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> list[range]:
-    """Cut a layer list into runs of equal neighbours, each of which can be one loop, and single layers.
+    """Split a layer list into single layers and runs of equal adjacent layers, each of which can be one loop.
 
     All layers of a run have the same channels, width and inputs. Each takes its residual from the layer just below or
     has none. No later layer takes its residual from inside the run, because a loop only returns its last output.
@@ -30,7 +30,7 @@ def runs(layers: Sequence[ConvLayer], marks: Sequence[Any], shortest: int) -> li
     Args:
       layers: the list.
       marks: one value per layer that must also be equal within a run, such as whether the layer attends.
-      shortest: runs with fewer layers are cut into single layers; 0 cuts all runs.
+      shortest: runs with fewer layers are split into single layers; 0 splits all runs.
     """
     size = sizes(layers)
     reached = {i - layer.skip for i, layer in enumerate(layers) if layer.skip > 1}
@@ -56,7 +56,7 @@ def apply_layers(
     Args:
       layer: the function of one layer, used inside and outside a loop.
       layers: the list.
-      items: for each layer the third argument of `layer`.
+      items: the third argument of `layer`, for each layer.
       x: [B, T, C], input of the first layer.
       cfg: whether to use loops and recomputation.
 
@@ -75,7 +75,7 @@ def apply_layers(
             made += [jax.tree.map(itemgetter(i), ys) for i in range(len(run))]
         else:
             x, y = apply(items[run.start], outputs)
-            x = jax.lax.optimization_barrier(x)  # so that later layers read it, and do not compute it again
+            x = jax.lax.optimization_barrier(x)  # so that later layers read it instead of recomputing it
             made.append(y)
         outputs += [None] * (len(run) - 1) + [x]
     return outputs[-1], made

@@ -1,4 +1,4 @@
-"""The decoder of lightweight or dynamic convolutions with multi-head attention (Wu et al. 2019)."""
+"""The LightConv and DynamicConv decoder: lightweight or dynamic convolutions, multi-head attention (Wu et al. 2019)."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rule = f"attention_dropout is {self.attention_dropout}: a probability below 1; use 0.0 to 0.9"
+        rule = f"attention_dropout is {self.attention_dropout}: expected a probability below 1; use 0.0 to 0.9"
         check(0.0 <= self.attention_dropout < 1.0, rule)
 
     def check_dim(self, dim: int) -> None:
@@ -51,12 +51,12 @@ class LightDecoderConfig(LightConfig, DecoderConfig):
         super().check_dim(dim)
         check(
             dim % self.heads == 0,
-            f"decoder.heads is {self.heads}: the attention shares the {dim} of embedding_dim out evenly; use a divisor",
+            f"decoder.heads is {self.heads}: attention splits the {dim} of embedding_dim evenly; use a divisor",
         )
 
     @property
     def attention_names(self) -> tuple[str, ...]:
-        """All layers, counted from 1."""
+        """One name per layer, counted from 1."""
         return tuple(f"layer {i + 1}" for i in range(len(self.layers)))
 
 
@@ -93,10 +93,10 @@ class LightDecoderParams:
     """Parameters of the decoder.
 
     Attributes:
-      embedding: of target tokens.
+      embedding: embedding of target tokens.
       blocks: the layers.
-      norm: the final layer norm, with pre-norm sublayers; else None.
-      output_kernel: [E, V] of the softmax, which has no bias; None where it is the embedding table.
+      norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
+      output_kernel: kernel [E, V] of the softmax, which has no bias; None if it is the embedding table.
     """
 
     embedding: Embedding
@@ -111,7 +111,7 @@ class LightDecoderCache:
 
     Attributes:
       length: [N], real tokens read.
-      histories: for each layer the last K - 1 inputs of its convolution, [N, K - 1, C].
+      histories: the last K - 1 inputs of the convolution of each layer, [N, K - 1, C].
     """
 
     length: Array
@@ -132,7 +132,7 @@ class LightMemory:
 
 
 def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightDecoderParams:
-    """Fresh parameters, initialised as in fairseq: target vocabulary of V entries, E = dim; dropout has no effect."""
+    """Initialise parameters as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
     keys = jax.random.split(key, 3 * len(cfg.layers) + 2)
     return LightDecoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
@@ -151,7 +151,7 @@ def init(key: Key, cfg: LightDecoderConfig, *, vocabulary: int, dim: int, **_: o
 
 def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory) -> LightMemory:
     """Project the source for the attention of each layer, once for all steps and hypotheses."""
-    keys, values = once(memory.keys), once(memory.values)  # the sums of the gradients of all layers
+    keys, values = once(memory.keys), once(memory.values)  # so that the gradients of all layers are summed once
     sources = [multihead.map_source(gather(block.attention.heads), cfg.heads, keys, values) for block in params.blocks]
     return LightMemory(sources=tuple(sources), mask=memory.mask)
 
@@ -159,7 +159,7 @@ def prepare(params: LightDecoderParams, cfg: LightDecoderConfig, memory: Memory)
 def init_cache(
     params: LightDecoderParams, cfg: LightDecoderConfig, _memory: LightMemory, rows: int
 ) -> LightDecoderCache:
-    """The cache before the first token: zero histories, so that the first steps see zeros on the left."""
+    """Create the cache before the first token, with zero histories, so that the first steps see zeros on the left."""
     dtype = params.blocks[0].convolution.map_in.w.dtype
     histories = [jnp.zeros((rows, width - 1, cfg.conv_dim), dtype) for width in cfg.layers]
     return LightDecoderCache(length=jnp.zeros(rows, jnp.int32), histories=tuple(histories))
@@ -178,17 +178,17 @@ def advance(
 ) -> tuple[Array, tuple[Array, ...], LightDecoderCache]:
     """Read any number of target tokens: all of them in training, one in decoding.
 
-    The softmax of a kernel always includes all its taps, even those on the zeros before the target. (fairseq
-    cuts the kernels of dynamic convolutions to the length of the target where that is shorter, before the softmax, but
-    in training only.)
+    The softmax of a kernel always includes all its taps, even those on the zeros before the target. (In training only,
+    fairseq truncates the kernels of dynamic convolutions to the length of the target before the softmax, if the target
+    is shorter.)
 
     Args:
-      params: of the decoder.
+      params: parameters of the decoder.
       cfg: decoder config.
-      memory: of B sentences, from `prepare`.
-      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
+      memory: memory of B sentences, from `prepare`.
+      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout, on the embeddings and on each sublayer.
+      rate: dropout rate on the embeddings and on each sublayer.
       key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each layer.
 
@@ -232,6 +232,6 @@ def advance(
 
 
 def output_layer(params: LightDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer: the embedding table or a separate kernel, without a bias."""
+    """Return the softmax layer: the embedding table or a separate kernel, without a bias."""
     kernel = params.embedding.table.T if params.output_kernel is None else params.output_kernel
     return Affine(w=kernel.astype(dtype), b=jnp.zeros(kernel.shape[1], accumulation_dtype(dtype)))

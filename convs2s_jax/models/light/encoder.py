@@ -1,4 +1,4 @@
-"""The encoder of lightweight or dynamic convolutions (Wu et al. 2019)."""
+"""The LightConv and DynamicConv encoder: lightweight or dynamic convolutions (Wu et al. 2019)."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ class LightEncoderParams:
     """Parameters of the encoder.
 
     Attributes:
-      embedding: of source tokens.
+      embedding: embedding of source tokens.
       blocks: the layers.
       norm: the final layer norm of a pre-norm stack; None for post-norm sublayers.
     """
@@ -56,7 +56,7 @@ class LightEncoderParams:
 
 
 def init(key: Key, cfg: LightEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> LightEncoderParams:
-    """Fresh parameters, initialised as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
+    """Initialise parameters as in fairseq: V = vocabulary, E = dim. They do not depend on dropout."""
     keys = jax.random.split(key, 2 * len(cfg.layers) + 1)
     return LightEncoderParams(
         embedding=layers.init_embedding(keys[0], cfg, vocabulary, dim),
@@ -81,18 +81,18 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Source tokens to memory: keys and values are both the output of the last layer.
+    """Encode source tokens into a memory whose keys and values are both the output of the last layer.
 
     Padding is set to zero before each convolution, so it acts like the end of the sentence.
 
     Args:
-      params: of the encoder.
-      cfg: layer list.
+      params: parameters of the encoder.
+      cfg: encoder config.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout, on the embeddings and on the output of each sublayer.
+      rate: dropout rate on the embeddings and on the output of each sublayer.
       gradient_scale: factor on the gradient that reaches the memory.
-      key: for dropout; None for evaluation.
-      execution: of the layers; only `remat` is used.
+      key: random key for dropout; None for evaluation.
+      execution: only `remat` has an effect, on each layer.
     """
     mask = src != PAD
     keys = split_key(key, len(cfg.layers) + 1)

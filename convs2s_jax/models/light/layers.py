@@ -1,4 +1,4 @@
-"""Layers of lightweight and dynamic convolutions, for encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
+"""Layers of LightConv and DynamicConv, shared by encoder and decoder (Wu et al. 2019, sections 3 and 4)."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -29,14 +29,14 @@ class LightConfig:
 
     Attributes:
       layers: the kernel width K of each layer, from bottom to top.
-      convolution: "lightweight" has one kernel for all positions, "dynamic" predicts one at each.
-      conv_dim: C, the channels of the convolutions.
-      heads: H, of the convolutions and of the attention; a divisor of conv_dim.
+      convolution: "lightweight" uses one kernel for all positions, "dynamic" predicts one at each position.
+      conv_dim: number of channels C of the convolutions.
+      heads: number of heads H of the convolutions and of the attention; a divisor of conv_dim.
       glu: whether a gated linear unit precedes the convolution.
-      ffn_dim: F, the units of the feed-forward sublayer.
+      ffn_dim: number of units F of the feed-forward sublayer.
       norm_before: whether layer norm is applied before each sublayer (pre-norm) or after its residual sum (post-norm).
       positions: "sinusoidal" or "learned".
-      max_positions: rows of the position table, two more than the longest sequence with its end symbol.
+      max_positions: rows of the position table, two more than the longest sequence including its end symbol.
       input_dropout: dropout rate on the input of the convolution sublayer, in addition to the model's own rate.
       relu_dropout: dropout rate after the ReLU of the feed-forward sublayer.
       weight_dropout: dropout rate on the taps of the convolutions.
@@ -57,23 +57,23 @@ class LightConfig:
     weight_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check(len(self.layers) > 0, "layers is empty: give the kernel width of one layer or more, such as [3, 7, 15]")
+        check(len(self.layers) > 0, "layers is empty: set the kernel width of at least one layer, such as [3, 7, 15]")
         for i, width in enumerate(self.layers):
             check(width >= 1, f"layers[{i}] is {width}: a convolution sees at least one position; use 1 or more")
         for name in ("conv_dim", "heads", "ffn_dim"):
             check(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: use 1 or more")
         check(
             self.conv_dim % self.heads == 0,
-            f"heads is {self.heads}: it shares the {self.conv_dim} channels of conv_dim out evenly; use a divisor",
+            f"heads is {self.heads}: heads split the {self.conv_dim} channels of conv_dim evenly; use a divisor",
         )
         check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
         for name in ("input_dropout", "relu_dropout", "weight_dropout"):
             rate = getattr(self, name)
-            check(0.0 <= rate < 1.0, f"{name} is {rate}: a probability below 1; use 0.0 to 0.9")
+            check(0.0 <= rate < 1.0, f"{name} is {rate}: expected a probability below 1; use 0.0 to 0.9")
 
     @property
     def max_length(self) -> int:
-        """Longest sequence in tokens, its end symbol counted: two rows of the position table are reserved."""
+        """Maximum sequence length in tokens, end symbol included. Two rows of the position table are reserved."""
         return self.max_positions - 2
 
     @property
@@ -85,8 +85,8 @@ class LightConfig:
         """Reject an E that cannot be divided between sines and cosines."""
         check(
             self.positions != "sinusoidal" or (dim % 2 == 0 and dim >= 4),
-            f"embedding_dim is {dim}: sinusoidal positions are half sines, half cosines; use an even number from 4 on, "
-            "or learned positions",
+            f"embedding_dim is {dim}: sinusoidal positions are half sines, half cosines; use an even number of at "
+            "least 4, or learned positions",
         )
 
 
@@ -126,18 +126,18 @@ BOUNDS: dict[str, Callable[[int, int, int], float]] = {
     "lightweight": lambda width, _, heads: (6.0 / (width + heads * width)) ** 0.5,
     "dynamic": lambda _, channels, __: channels**-0.5,
 }
-"""Fresh taps are uniform within these bounds of K, C and H, as fairseq's: Xavier's, which counts K inputs and H K
-outputs, and PyTorch's for linear maps."""
+"""Taps are initialised uniformly within these bounds, functions of K, C and H, as in fairseq. "lightweight" uses the
+Xavier bound with K inputs and H K outputs, "dynamic" uses PyTorch's bound for linear maps."""
 
 
 def init_embedding(key: Key, cfg: LightConfig, vocabulary: int, dim: int) -> Embedding:
-    """Entries ~ N(0, 1 / sqrt(E)) of both tables."""
+    """Initialise both tables with entries ~ N(0, 1 / sqrt(E))."""
     rows = cfg.max_positions if cfg.positions == "learned" else None
     return embedding.init(key, vocabulary, dim, rows, std=dim**-0.5)
 
 
 def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> Array:
-    """e = sqrt(E) w + p; arguments and result as in `nn.embedding.embed`."""
+    """Embed tokens: e = sqrt(E) w + p. Arguments and result are as in `nn.embedding.embed`."""
     E = params.table.shape[1]
     e = embedding.rows(params.table, tokens) * E**0.5
     table = jnp.asarray(sinusoidal(cfg.max_positions, E)) if params.positions is None else params.positions
@@ -145,7 +145,7 @@ def embed(params: Embedding, cfg: LightConfig, tokens: Array, start: Array) -> A
 
 
 def init_norm_after(cfg: LightConfig, dim: int) -> LayerNorm | None:
-    """The final layer norm, with pre-norm sublayers; else None."""
+    """Initialise the final layer norm of a pre-norm stack; None for post-norm sublayers."""
     return layer_norm.init(dim) if cfg.norm_before else None
 
 
@@ -155,7 +155,7 @@ def norm_after(params: LayerNorm | None, x: Array) -> Array:
 
 
 def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> LightConvolution:
-    """Fresh parameters: linear maps Xavier uniform, taps as their kind initialises them."""
+    """Initialise a convolution sublayer: Xavier-uniform linear maps, and taps as their kind initialises them."""
     keys = jax.random.split(key, 3)
     draw = uniform(BOUNDS[cfg.convolution](width, cfg.conv_dim, cfg.heads))
     return LightConvolution(
@@ -167,7 +167,7 @@ def init_convolution(key: Key, cfg: LightConfig, width: int, dim: int) -> LightC
 
 
 def init_feed_forward(key: Key, cfg: LightConfig, dim: int) -> FeedForward:
-    """Fresh parameters: linear maps Xavier uniform."""
+    """Initialise a feed-forward sublayer with Xavier-uniform linear maps."""
     keys = jax.random.split(key)
     map_in, map_out = affine.xavier(keys[0], dim, cfg.ffn_dim), affine.xavier(keys[1], cfg.ffn_dim, dim)
     return FeedForward(map_in=map_in, map_out=map_out, norm=layer_norm.init(dim))
@@ -181,9 +181,9 @@ def residual(
     rate: float,
     key: Key | None,
 ) -> tuple[Array, T]:
-    """norm(x + part(x)), or x + part(norm(x)) with pre-norm; and the second result of `part`.
+    """Return norm(x + part(x)), or x + part(norm(x)) with pre-norm, and the second result of `part`.
 
-    The output of the sublayer `part` has dropout `rate`.
+    Dropout with `rate` is applied to the output of the sublayer `part`.
     """
     y, made = part(layer_norm.normalise(norm, x) if cfg.norm_before else x)
     x = x + dropout(once(y), rate, key)
@@ -199,11 +199,11 @@ def convolve(
     mask: Array | None = None,
     key: Key | None = None,
 ) -> tuple[Array, T]:
-    """W_out conv(glu(W_in x)), where dynamic taps are predicted from the input of the convolution.
+    """Compute W_out conv(glu(W_in x)). Dynamic taps are predicted from the input of the convolution.
 
     Args:
-      params: of the sublayer.
-      cfg: of the encoder or decoder.
+      params: parameters of the sublayer.
+      cfg: config of the encoder or decoder.
       x: [N, T, E].
       along: (taps, z [N, T, C]) -> the convolution of z, padded as in the encoder or decoder, and a second result.
       mask: [N, T], True at real positions; the others are set to zero.
@@ -223,6 +223,6 @@ def convolve(
 
 
 def feed_forward(params: FeedForward, cfg: LightConfig, x: Array, key: Key | None = None) -> Array:
-    """W_out relu(W_in x) at each position, [N, T, E]."""
+    """Compute W_out relu(W_in x) at each position, [N, T, E]."""
     z = jax.nn.relu(once(linear(params.map_in, x)))
     return linear(params.map_out, dropout(z, cfg.relu_dropout, key))

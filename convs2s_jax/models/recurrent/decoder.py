@@ -1,6 +1,6 @@
 """The recurrent decoder: GRU or LSTM layers that attend to the memory, or read only its summary.
 
-`wirings` connects the attention to the layers; `nn.recurrent_attention` scores positions.
+`wirings` connects the attention to the layers, and `nn.recurrent_attention` computes the scores of positions.
 """
 
 from typing import Literal
@@ -40,16 +40,16 @@ class RecurrentDecoderConfig(DecoderConfig):
       kind: the recurrent decoder.
       cell: GRU or LSTM.
       layers: number of layers.
-      units: U of each layer.
-      residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
-        al. 2016, equation 6); None for no layer.
+      units: number of units U of each layer.
+      residual: the first layer, counted from 1, with a residual connection; all layers above it have one too (Wu et al.
+        2016, equation 6). None for no residual connections.
       attention: how positions are scored: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015),
         or "none" to read only the encoder's summary.
       wiring: which state attends and where its context goes: the first layer's "previous" state (Bahdanau et al.
         2015), the top layer's "current" state (Luong et al. 2015), or that with input "feeding" (their section 3.3).
-      out_dim: O, channels of the layer before the softmax.
+      out_dim: number of channels O of the layer before the softmax.
       tied_output: whether the softmax uses the embedding table (O = E).
-      max_length: longest target in tokens, its end symbol counted.
+      max_length: maximum length of a target in tokens, including its end symbol.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -68,7 +68,7 @@ class RecurrentDecoderConfig(DecoderConfig):
         check(self.out_dim >= 1, f"out_dim is {self.out_dim}: use 1 or more")
 
     def check_dim(self, dim: int) -> None:
-        """Reject sizes that must equal E = dim and do not."""
+        """Reject sizes that must equal E = dim but do not."""
         check(
             not self.tied_output or self.out_dim == dim,
             f"decoder.out_dim is {self.out_dim} with tied_output: the embedding table has {dim} columns; make the two "
@@ -95,12 +95,12 @@ class RecurrentDecoderParams:
     """Parameters of the recurrent decoder.
 
     Attributes:
-      embedding: of target tokens.
-      first: for each layer the map from the summary to its initial state, [E -> U] for each part, concatenated.
+      embedding: embedding of target tokens.
+      first: maps from the summary to the initial state of each layer, [E -> U] for each part, concatenated.
       cells: kernels of each layer.
       attention: parameters of the attention.
       map_out: the linear map to the O features.
-      output: the softmax layer [O -> V], or only its bias [V] where the kernel is the embedding table.
+      output: the softmax layer [O -> V], or only its bias [V] if the kernel is the embedding table.
     """
 
     embedding: Embedding
@@ -112,7 +112,7 @@ class RecurrentDecoderParams:
 
 
 def init(key: Key, cfg: RecurrentDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentDecoderParams:
-    """Fresh parameters (`nn.recurrent.init`): target vocabulary of V entries, E = dim, dropout `rate`."""
+    """Initialise parameters (`nn.recurrent.init`) for V = vocabulary, E = dim and dropout `rate`."""
     kind, wiring, keep = CELLS[cfg.cell], WIRINGS[cfg.wiring], 1.0 - rate
     keys = jax.random.split(key, 2 * cfg.layers + 4)
 
@@ -142,10 +142,10 @@ def prepare(params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory:
 def init_cache(
     params: RecurrentDecoderParams, cfg: RecurrentDecoderConfig, memory: Memory | MappedMemory, rows: int
 ) -> RecurrentDecoderCache:
-    """The cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.
+    """Create the cache before the first token: s_0 = tanh(W summary + b) for each part of each layer's state.
 
-    (Bahdanau et al. 2015, appendix A.2.2, where the summary is the encoder's backward state at the first word; an
-    LSTM has two parts, h and c.)
+    (See Bahdanau et al. 2015, appendix A.2.2, where the summary is the encoder's backward state at the first word. An
+    LSTM state has two parts, h and c.)
     """
     parts, dtype = CELLS[cfg.cell].parts, params.map_out.w.dtype
 
@@ -173,12 +173,12 @@ def advance(
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
-      params: of the decoder.
-      cfg: stack, attention and wiring.
-      memory: of B sentences, as encoded or from `prepare`.
-      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
+      params: parameters of the decoder.
+      cfg: decoder config.
+      memory: memory of B sentences, as encoded or from `prepare`.
+      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right, where states do not change.
-      rate: dropout, on the embeddings, between layers and on the features.
+      rate: dropout rate on the embeddings, between layers and on the features.
       key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each step or layer.
 
@@ -202,5 +202,5 @@ def advance(
 
 
 def output_layer(params: RecurrentDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer (section 3.2, last equation); see `models.output.layer`."""
+    """Return the softmax layer (section 3.2, last equation); see `models.output.layer`."""
     return output.layer(params.output, params.embedding, dtype)

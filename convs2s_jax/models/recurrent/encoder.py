@@ -1,4 +1,4 @@
-"""The recurrent encoder: a stack of GRU or LSTM layers, of which the lower ones are bidirectional."""
+"""The recurrent encoder: a stack of GRU or LSTM layers. The lower ones can be bidirectional."""
 
 from typing import Literal
 
@@ -28,12 +28,12 @@ class RecurrentEncoderConfig(EncoderConfig):
       kind: the recurrent encoder.
       cell: GRU or LSTM.
       layers: number of layers.
-      units: U of one direction.
-      bidirectional: number of bidirectional layers, counted from the bottom: all in Bahdanau et al. 2015, 1 in Wu et
-        al. 2016.
-      residual: the first layer, counted from 1, whose input is added to its output, as in all layers above it (Wu et
-        al. 2016, equation 6, who have 3); None for no layer.
-      max_length: longest source in tokens, its end symbol counted.
+      units: number of units U of one direction.
+      bidirectional: number of bidirectional layers, counted from the bottom (all in Bahdanau et al. 2015, 1 in Wu et
+        al. 2016).
+      residual: the first layer, counted from 1, with a residual connection; all layers above it have one too (3 in Wu
+        et al. 2016, equation 6). None for no residual connections.
+      max_length: maximum length of a source in tokens, including its end symbol.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -48,7 +48,7 @@ class RecurrentEncoderConfig(EncoderConfig):
         check_stack(self.layers, self.units, self.residual, self.max_length)
         check(
             0 <= self.bidirectional <= self.layers,
-            f"bidirectional is {self.bidirectional}: so many of {self.layers} layers run in both directions; use 0 to "
+            f"bidirectional is {self.bidirectional}: expected a number of bidirectional layers between 0 and "
             f"{self.layers}",
         )
         changes = (i for i in range(1, self.layers) if self.adds_input(i) and self.outputs(i - 1) != self.outputs(i))
@@ -61,11 +61,11 @@ class RecurrentEncoderConfig(EncoderConfig):
         )
 
     def adds_input(self, index: int) -> bool:
-        """Whether the layer of this index, from 0, has a residual connection."""
+        """Whether the layer with this index, counted from 0, has a residual connection."""
         return self.residual is not None and index + 1 >= self.residual
 
     def outputs(self, index: int) -> int:
-        """Output channels of the layer of this index, from 0."""
+        """Return the output channels of the layer with this index, counted from 0."""
         return 2 * self.units if index < self.bidirectional else self.units
 
 
@@ -77,7 +77,7 @@ def check_stack(layers: int, units: int, residual: int | None, max_length: int) 
     check(
         residual is None or 2 <= residual <= layers,
         f"residual is {residual}: the first of {layers} layers reads words, and layer 2 is the first that can add its "
-        "input; use 2 or more, to the number of layers, or None",
+        "input; use 2 up to the number of layers, or None",
     )
     check(max_length >= 2, f"max_length is {max_length}: a word and its end symbol need two; use 2 or more")
 
@@ -100,7 +100,7 @@ class RecurrentEncoderParams:
     """Parameters of the recurrent encoder.
 
     Attributes:
-      embedding: of source tokens.
+      embedding: embedding of source tokens.
       layers: from bottom to top.
       map_out: the linear map to E, for the last layer's outputs and its final states.
     """
@@ -111,7 +111,7 @@ class RecurrentEncoderParams:
 
 
 def init(key: Key, cfg: RecurrentEncoderConfig, *, vocabulary: int, dim: int, rate: float) -> RecurrentEncoderParams:
-    """Fresh parameters (`nn.recurrent.init`): source vocabulary of V entries, E = dim, dropout `rate`."""
+    """Initialise parameters (`nn.recurrent.init`) for V = vocabulary, E = dim and dropout `rate`."""
     kind = CELLS[cfg.cell]
     keys = jax.random.split(key, 2 * cfg.layers + 2)
     layers = []
@@ -138,16 +138,16 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Source tokens to memory: keys and values are W y_s + b for the last layer's outputs y_s = [forward; backward].
+    """Encode source tokens: keys and values are W y_s + b for the last layer's outputs y_s = [forward; backward].
 
     The summary is the same map of the last layer's final states: forward at the last word, backward at the first.
-    (Bahdanau et al. 2015 have no map: their decoder reads 2 U channels, and their summary is the backward half.)
+    (Bahdanau et al. 2015 have no map. Their decoder reads 2 U channels, and their summary is the backward half.)
 
     Args:
-      params: of the encoder.
+      params: parameters of the encoder.
       cfg: encoder config.
       src: [B, S] tokens with the end symbol; PAD on either side does not affect the result.
-      rate: dropout, on the embeddings, between layers and on the last outputs.
+      rate: dropout rate on the embeddings, between layers and on the last outputs.
       gradient_scale: factor on the gradient that reaches keys and values.
       key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each layer.
@@ -170,7 +170,7 @@ def encode(
 
 
 def _layer(cfg: RecurrentEncoderConfig, layer: EncoderLayer, x: Array, mask: Array) -> tuple[Array, Array]:
-    """Outputs [B, S, D] of one layer for x [B, S, C], and its final states [B, D]; D = 2 U if bidirectional."""
+    """Run one layer on x [B, S, C]; return outputs [B, S, D] and final states [B, D], with D = 2 U if bidirectional."""
     kind = CELLS[cfg.cell]
 
     def direction(cell: Cell, reverse: bool) -> tuple[Array, CellState]:

@@ -1,7 +1,7 @@
-"""Three ways to wire attention into a recurrent decoder: which state attends, and where the context goes.
+"""Three ways to wire attention into a recurrent decoder, by which state attends and where the context goes.
 
-e_t is the embedding of the word before the predicted one, s^l_t the state of layer l of L (its output h), y^l_t what
-leaves the layer (s^l_t, plus its input where it has a residual), c_t = attention(query) the context, o_t the features.
+e_t is the embedding of the word before the predicted one, s^l_t the state of layer l of L (its output h), y^l_t the
+output of the layer (s^l_t, plus its input if it has a residual), c_t = attention(query) the context, o_t the features.
 
 previous (Bahdanau et al. 2015; with several layers Wu et al. 2016, who attend from the bottom layer so that the layers
 above can run in parallel):
@@ -9,8 +9,8 @@ above can run in parallel):
     c_t = attention(s^1_{t-1});   s^1_t = cell([e_t; c_t], s^1_{t-1});   s^l_t = cell([y^{l-1}_t; c_t], s^l_{t-1})
     o_t = tanh(W_o [y^L_t; c_t; e_t] + b_o)
 
-current (Luong et al. 2015, section 3.1 and equation 5): states do not depend on attention, so all positions attend
-at once.
+current (Luong et al. 2015, section 3.1 and equation 5). States do not depend on attention, so all positions attend at
+once:
 
     s^1_t = cell(e_t, s^1_{t-1});   s^l_t = cell(y^{l-1}_t, s^l_{t-1});   c_t = attention(y^L_t)
     o_t = tanh(W_o [y^L_t; c_t] + b_o)
@@ -38,8 +38,8 @@ class RecurrentDecoderCache:
     """The decoder state after the target tokens read so far.
 
     Attributes:
-      states: of each layer, after the last real token.
-      fed: [N, O], the features after that token with input feeding, else [N, 0].
+      states: states of each layer after the last real token.
+      fed: with input feeding the features after that token, [N, O]; otherwise [N, 0].
     """
 
     states: tuple[CellState, ...]
@@ -52,7 +52,7 @@ class RecurrentLayers(NamedTuple):
     Attributes:
       kind: the kind of cell.
       scoring: the kind of attention.
-      residual: the first layer, counted from 1, whose input is added to its output; None for no layer.
+      residual: the first layer, counted from 1, with a residual connection; None for no residual connections.
       cells: kernels of each layer.
       attention: parameters of the attention.
       map_out: the map to the O features.
@@ -66,7 +66,7 @@ class RecurrentLayers(NamedTuple):
     map_out: Affine
 
     def adds_input(self, index: int) -> bool:
-        """Whether the layer of this index, from 0, has a residual connection."""
+        """Whether the layer with this index, counted from 0, has a residual connection."""
         return self.residual is not None and index + 1 >= self.residual
 
 
@@ -76,9 +76,9 @@ class TargetWords(NamedTuple):
     Attributes:
       e: [N, T, E], embedded words.
       mask: [N, T], True at real words.
-      rate: dropout between layers.
+      rate: dropout rate between layers.
       keys: random keys for the dropout below each layer except the first, or None.
-      execution: what the backward pass keeps of steps or layers.
+      execution: which activations of steps or layers are saved for the backward pass.
     """
 
     e: Array
@@ -115,7 +115,7 @@ class Wiring(NamedTuple):
 def previous(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """One loop over time for the first layer with attention, then the layers above; see the module docstring."""
+    """Run one loop over time for the first layer with attention, then the layers above; see the module docstring."""
     cell = layers.cells[0]
     words, contexts = _cut(cell.input, target.e.shape[-1])
 
@@ -139,7 +139,7 @@ def previous(
 def current(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """Each layer over all positions, then attention for all positions at once; see the module docstring."""
+    """Run each layer over all positions, then attention for all positions at once; see the module docstring."""
     y, states = _stack(layers, 0, cache.states, target.e, None, target)
     c, a = attend(layers.scoring, layers.attention, memory, y)
     features = jnp.tanh(linear(layers.map_out, jnp.concatenate([y, c], axis=-1)))
@@ -149,7 +149,7 @@ def current(
 def feeding(
     layers: RecurrentLayers, memory: MappedMemory, cache: RecurrentDecoderCache, target: TargetWords
 ) -> tuple[Array, Array, RecurrentDecoderCache]:
-    """One loop over time for all layers, since the first depends on the last; see the module docstring."""
+    """Run one loop over time for all layers, since the first depends on the last; see the module docstring."""
     words, features_before = _cut(layers.cells[0].input, target.e.shape[-1])
     ones = jnp.ones((*target.mask.shape, layers.cells[0].state.w.shape[0]), target.e.dtype)
     kept = tuple(None if k is None else jnp.swapaxes(dropout(ones, target.rate, k), 0, 1) for k in target.keys)
@@ -191,7 +191,7 @@ WIRINGS: dict[str, Wiring] = {
 
 
 def _cut(params: Affine, dim: int) -> tuple[Affine, Affine]:
-    """Split an affine map by input: the first `dim` channels with the bias, the others without."""
+    """Split an affine map by input channels: the first `dim` with the bias, the others without."""
     return Affine(w=params.w[:dim], b=params.b), Affine(w=params.w[dim:], b=jnp.zeros_like(params.b))
 
 
@@ -208,7 +208,7 @@ def _stack(
     Args:
       layers: all layers of the decoder.
       first: index of the lowest layer to run.
-      states: of the layers to run, before the first position.
+      states: states of the layers to run, before the first position.
       x: [N, T, C], the output of the layer below.
       beside: [N, T, E], an additional input of each layer, or None.
       target: mask and dropout settings.

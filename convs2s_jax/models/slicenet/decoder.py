@@ -2,7 +2,7 @@
 
     x_0 = merge([attend(g, m); g]),   x_{i+1} = y + attend(y, m),  y = module(x_i)
 
-Here g are the embedded target tokens and m is the memory.
+where g are the embedded target tokens and m is the memory.
 """
 
 from typing import Any, Literal
@@ -40,12 +40,12 @@ class SliceNetDecoderConfig(SliceNetConfig, DecoderConfig):
 
     @property
     def attention_names(self) -> tuple[str, ...]:
-        """The attention of the mixer, then those after the modules, counted from 1."""
+        """Names of the attention of the mixer, then of those after the modules, counted from 1."""
         return ("mixer", *(f"module {i + 1}" for i in range(self.modules)))
 
     @property
     def receptive_fields(self) -> tuple[int, ...]:
-        """After the mixer and after each module with its attention, whose queries see further back."""
+        """After the mixer and after each module with its attention. The queries of the attention extend the field."""
         queries = layers.reach_of(ATTENTION)
         reaches = [queries + layers.reach_of(shapes) for shapes in (MERGE, *[self.shapes] * self.modules)]
         return fields_after(reaches)
@@ -69,7 +69,7 @@ class SliceNetDecoderParams:
     """Parameters of the decoder.
 
     Attributes:
-      embedding: of target tokens.
+      embedding: embedding of target tokens.
       attention: the attention of the mixer.
       merge: the merging step of the mixer.
       blocks: modules with their attention.
@@ -88,7 +88,7 @@ class SliceNetBlockCache:
     """Histories of one module, or of the mixer.
 
     Attributes:
-      steps: one for each step of the module; in the mixer, of the merging step.
+      steps: one for each step of the module, or for the merging step of the mixer.
       attention: one for each step of its attention.
     """
 
@@ -112,7 +112,7 @@ class SliceNetDecoderCache:
 
 
 def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rate: float) -> SliceNetDecoderParams:
-    """Fresh parameters: embeddings of V target tokens ~ N(0, sqrt(1 / E)), E = dim."""
+    """Initialise parameters: embeddings of V = vocabulary target tokens ~ N(0, sqrt(1 / E)), E = dim."""
     keys = jax.random.split(key, 2 * cfg.modules + 4)
     return SliceNetDecoderParams(
         embedding=embedding.init(keys[0], vocabulary, dim, None, std=dim**-0.5),
@@ -127,14 +127,14 @@ def init(key: Key, cfg: SliceNetDecoderConfig, *, vocabulary: int, dim: int, rat
 
 
 def prepare(_params: SliceNetDecoderParams, _cfg: SliceNetDecoderConfig, memory: Memory) -> Memory:
-    """Identity: there is nothing to prepare."""
+    """Return the memory unchanged, since there is nothing to prepare."""
     return memory
 
 
 def init_cache(
     params: SliceNetDecoderParams, cfg: SliceNetDecoderConfig, _memory: Memory, rows: int
 ) -> SliceNetDecoderCache:
-    """The cache before the first token: zero histories."""
+    """Create the cache before the first token, with zero histories."""
     dim, dtype = _dim_and_dtype(params)
 
     def block(shapes: layers.Shapes, inputs: int | None = None) -> SliceNetBlockCache:
@@ -162,12 +162,12 @@ def advance(
     """Read any number of target tokens: all of them in training, one in decoding.
 
     Args:
-      params: of the decoder.
+      params: parameters of the decoder.
       cfg: decoder config.
-      memory: of B sentences.
-      cache: of N = B * W rows, the W hypotheses of a sentence adjacent.
+      memory: memory of B sentences.
+      cache: cache of N = B * W rows, the W hypotheses of a sentence adjacent.
       tokens: [N, T], the target shifted right by one; PAD only on the right.
-      rate: dropout, on the embeddings and on the output of each module.
+      rate: dropout rate on the embeddings and on the output of each module.
       key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each module.
 
@@ -202,10 +202,10 @@ def advance(
 
 
 def output_layer(params: SliceNetDecoderParams, dtype: DTypeLike) -> Affine:
-    """The softmax layer (section 3.2, last equation); see `models.output.layer`."""
+    """Return the softmax layer (section 3.2, last equation); see `models.output.layer`."""
     return output.layer(params.output, params.embedding, dtype)
 
 
 def _dim_and_dtype(params: SliceNetDecoderParams) -> tuple[int, Any]:
-    """E and the dtype of products."""
+    """Return E and the dtype of products."""
     return params.embedding.table.shape[1], params.merge[0].conv.pointwise.w.dtype

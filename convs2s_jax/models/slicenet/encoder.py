@@ -27,7 +27,7 @@ class SliceNetEncoderConfig(SliceNetConfig, EncoderConfig):
 
     Attributes:
       kind: SliceNet.
-      modules: number of modules; six in the published code, 1.5 times as many as in the decoder.
+      modules: number of modules. The published code has six, 1.5 times as many as in the decoder.
     """
 
     kind: Literal["slicenet"] = "slicenet"
@@ -44,7 +44,7 @@ class SliceNetEncoderParams:
     """Parameters of the encoder.
 
     Attributes:
-      embedding: of source tokens.
+      embedding: embedding of source tokens.
       modules: the four steps of each module.
     """
 
@@ -53,7 +53,7 @@ class SliceNetEncoderParams:
 
 
 def init(key: Key, cfg: SliceNetEncoderConfig, *, vocabulary: int, dim: int, **_: object) -> SliceNetEncoderParams:
-    """Fresh parameters: embeddings of V source tokens ~ N(0, sqrt(1 / E)), E = dim."""
+    """Initialise parameters: embeddings of V = vocabulary source tokens ~ N(0, sqrt(1 / E)), E = dim."""
     table_key, *keys = jax.random.split(key, cfg.modules + 1)
     return SliceNetEncoderParams(
         embedding=embedding.init(table_key, vocabulary, dim, None, std=dim**-0.5),
@@ -71,13 +71,13 @@ def encode(
     key: Key | None = None,
     execution: ExecutionConfig = DEFAULT,
 ) -> Memory:
-    """Source tokens to memory: keys and values are both the output of the last module.
+    """Encode source tokens into a memory whose keys and values are both the output of the last module.
 
     Args:
-      params: of the encoder.
+      params: parameters of the encoder.
       cfg: encoder config.
       src: [B, S] tokens with the end symbol, PAD on either side.
-      rate: dropout, on the embeddings and on the output of each module.
+      rate: dropout rate on the embeddings and on the output of each module.
       gradient_scale: factor on the gradient that reaches the memory.
       key: random key for dropout; None for evaluation.
       execution: only `remat` has an effect, on each module.

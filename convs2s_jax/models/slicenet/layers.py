@@ -1,11 +1,11 @@
-"""The parts of SliceNet (Kaiser, Gomez and Chollet 2018, section 3): steps, modules, attention.
+"""Building blocks of SliceNet (Kaiser, Gomez and Chollet 2018, section 3): steps, modules, attention.
 
     step(x)      = LN(separable(relu(x)))
     module(x)    = dropout(x + step4(step3(h))),  h = x + step2(step1(x))
     attend(x, m) = LN(x + softmax(q m' / sqrt(E)) m),  q = step6(step5(x + timing))
 
-E channels everywhere. Steps are centred in the encoder and causal in the decoder. Differences from the paper
-and from its published code are listed in docs/models.md.
+All layers have E channels. Steps are centred in the encoder and causal in the decoder. Differences from the paper and
+from its published code are listed in docs/models.md.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from convs2s_jax.nn.taps import TAPS, normal
 from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 ATTENTION = ((5, 1), (5, 4))
-"""Width and dilation of the two steps that make the queries of an attention."""
+"""Width and dilation of the two steps that compute the queries of an attention."""
 MERGE = ((3, 1),)
-"""Of the step that merges target and attention before the first module of the decoder."""
+"""Width and dilation of the step that merges target and attention before the first module of the decoder."""
 
 SEPARABLE = TAPS["separable"]
 
@@ -46,7 +46,7 @@ class SliceNetConfig:
       modules: number of modules.
       kernels: widths of the four steps of each module.
       dilations: dilations of the same steps.
-      max_positions: two more than the longest sequence with its end symbol.
+      max_positions: two more than the longest sequence including its end symbol.
     """
 
     modules: int = 4
@@ -59,7 +59,7 @@ class SliceNetConfig:
         check(self.modules <= ITEMS, f"modules is {self.modules}: use at most {ITEMS}")
         for name in ("kernels", "dilations"):
             for number in getattr(self, name):
-                check(number >= 1, f"{name} has {number}: use 1 or more")
+                check(number >= 1, f"{name} contains {number}: use 1 or more")
         check(self.max_positions >= 4, f"max_positions is {self.max_positions}: two rows are reserved; use 4 or more")
 
     @property
@@ -69,14 +69,14 @@ class SliceNetConfig:
 
     @property
     def max_length(self) -> int:
-        """Longest sequence in tokens, its end symbol counted."""
+        """Maximum length of a sequence in tokens, including its end symbol."""
         return self.max_positions - 2
 
     def check_dim(self, dim: int) -> None:
         """Reject an E that the timing signal does not support."""
         check(
             dim >= 4 and dim % 2 == 0,
-            f"embedding_dim is {dim}: half of the timing signal are sines, half cosines; use an even number from 4 on",
+            f"embedding_dim is {dim}: the timing signal is half sines, half cosines; use an even number of at least 4",
         )
 
 
@@ -107,7 +107,7 @@ class SliceNetAttention:
 
 
 def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) -> tuple[SliceNetStep, ...]:
-    """Fresh steps of E = `dim` channels, the first reads `inputs`; `keep` = 2 compensates for the ReLU."""
+    """Initialise steps of E = `dim` channels; the first reads `inputs`. `keep` = 2 compensates for the ReLU."""
     made = []
     for k, (width, _) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
         C = inputs or dim
@@ -118,19 +118,19 @@ def init_steps(key: Key, shapes: Shapes, dim: int, inputs: int | None = None) ->
 
 
 def init_attention(key: Key, dim: int) -> SliceNetAttention:
-    """Fresh steps of E = `dim` channels."""
+    """Initialise an attention of E = `dim` channels."""
     return SliceNetAttention(steps=init_steps(key, ATTENTION, dim), norm=layer_norm.init(dim))
 
 
 def histories(shapes: Shapes, rows: int, dim: int, dtype: jnp.dtype, inputs: int | None = None) -> tuple[Array, ...]:
-    """Zero histories before the first position, one for each step, [N, (K - 1) r, C]."""
+    """Create zero histories before the first position, one for each step, [N, (K - 1) r, C]."""
     sizes = [inputs or dim] + [dim] * (len(shapes) - 1)
     reaches = [_reach(*shape) for shape in shapes]
     return tuple(jnp.zeros((rows, reach, size), dtype) for reach, size in zip(reaches, sizes, strict=True))
 
 
 def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask: Array) -> Array:
-    """Steps of an encoder: padding is zeroed before each convolution, as beyond the sentence boundary."""
+    """Apply steps of an encoder. Padding is zeroed before each convolution, as beyond the sentence boundary."""
     for step, (width, dilation) in zip(steps, shapes, strict=True):
         x = zero_padding(jax.nn.relu(x), mask)
         convolve = factored.convolution(step.conv, SEPARABLE, x, dilation)
@@ -141,7 +141,7 @@ def centred_steps(steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, mask:
 def causal_steps(
     steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Steps of a decoder, and their histories after x."""
+    """Apply steps of a decoder, and return their histories after x."""
     afters = []
     for step, (_, dilation), before in zip(steps, shapes, befores, strict=True):
         x = jax.nn.relu(x)
@@ -154,7 +154,7 @@ def causal_steps(
 def centred_module(
     steps: Sequence[SliceNetStep], shapes: Shapes, x: Array, *, mask: Array, rate: float, key: Key | None
 ) -> Array:
-    """A module of an encoder, [B, S, E] -> [B, S, E]."""
+    """Apply a module of an encoder, [B, S, E] -> [B, S, E]."""
     y = centred_steps(steps[:2], shapes[:2], x, mask)
     z = centred_steps(steps[2:], shapes[2:], x + y, mask)
     return dropout(x + z, rate, key)
@@ -163,7 +163,7 @@ def centred_module(
 def causal_module(
     steps: Sequence[SliceNetStep], shapes: Shapes, befores: Sequence[Array], x: Array, *, rate: float, key: Key | None
 ) -> tuple[Array, tuple[Array, ...]]:
-    """A module of a decoder, [N, T, E] -> [N, T, E], and the histories after x."""
+    """Apply a module of a decoder, [N, T, E] -> [N, T, E], and return the histories after x."""
     y, early = causal_steps(steps[:2], shapes[:2], befores[:2], x)
     z, late = causal_steps(steps[2:], shapes[2:], befores[2:], x + y)
     return dropout(x + z, rate, key), (*early, *late)
@@ -199,13 +199,13 @@ def attend(
 
 
 def timing_of(cfg: SliceNetConfig, tokens: Array, start: Array, dim: int, dtype: jnp.dtype) -> Array:
-    """The timing signal of tokens [B, T], [B, T, E]: sines and cosines of their positions; zero at PAD."""
+    """Return the timing signal [B, T, E] of tokens [B, T]: sines and cosines of their positions; zero at PAD."""
     table = jnp.asarray(sinusoidal(cfg.max_positions, dim), dtype)
     return jnp.where((tokens != PAD)[:, :, None], rows(table, places(tokens, start)), jnp.zeros((), dtype))
 
 
 def reach_of(shapes: Shapes) -> int:
-    """Positions that an output of several steps sees besides its own."""
+    """Return the number of positions that an output of several steps sees besides its own."""
     return sum(_reach(*shape) for shape in shapes)
 
 

@@ -62,7 +62,7 @@ def test_attention_lists_name_layers(case):
     some = fairseq.config_from_args({**args, **layers, "decoder_attention": "[True, False, True]"})
     assert some.decoder.attention_layers == (1, 3)
     assert fairseq.config_from_args({**args, **layers, "decoder_attention": "True"}).decoder.attention_layers is None
-    with pytest.raises(UserError, match="decoder reads no source, and there is an encoder: let a layer attend"):
+    with pytest.raises(UserError, match="decoder does not read the source, but there is an encoder: let a layer"):
         fairseq.config_from_args({**args, **layers, "decoder_attention": "False"})
 
 

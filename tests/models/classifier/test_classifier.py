@@ -74,7 +74,7 @@ def test_models_and_classifiers_take_every_encoder(encoder):
 
 
 def test_what_reads_nothing_is_no_encoder_of_a_classifier():
-    with pytest.raises(UserError, match=r"^config\.encoder\.kind is 'none', which reads no text: name one "):
+    with pytest.raises(UserError, match=r"^config\.encoder\.kind is 'none', which does not read the input: use one "):
         build(PooledConfig, {"encoder": {"kind": "none"}})
 
 
@@ -187,7 +187,7 @@ def test_configs_come_back_from_their_dictionaries(name):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"features": {"widths": ()}}, r"^config.features.widths is empty: there is at least one convolution"),
+        ({"features": {"widths": ()}}, r"^config.features.widths is empty: use at least one width"),
         ({"features": {"widths": (3, 0)}}, r"^config.features.widths\[1\] is 0: a convolution sees at least one"),
         ({"features": {"maps": 0}}, "^config.features.maps is 0: "),
         ({"features": {"max_length": 1}}, "^config.features.max_length is 1: "),

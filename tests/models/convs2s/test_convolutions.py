@@ -258,11 +258,14 @@ def test_a_configuration_of_before_is_dense():
         ({"kind": "separabel"}, r"^model\.encoder\.convolution\.kind is 'separabel'; did you mean 'separable'\?"),
         (
             {"kind": "separable", "dilations": []},
-            r"^model\.encoder\.convolution\.dilations is empty: name one at least",
+            r"^model\.encoder\.convolution\.dilations is empty: use at least one",
         ),
-        ({"kind": "separable", "dilations": [1, 0]}, r"^model\.encoder\.convolution\.dilations has 0: .* 1 \(no dil"),
+        (
+            {"kind": "separable", "dilations": [1, 0]},
+            r"^model\.encoder\.convolution\.dilations contains 0: use 1 \(no ",
+        ),
         ({"kind": "dynamic", "heads": 0}, r"^model\.encoder\.convolution\.heads is 0: .*use 1 or more"),
-        ({"kind": "dynamic", "heads": 3}, r"^model\.encoder\.convolution\.heads is 3, and a layer has 256 channels: "),
+        ({"kind": "dynamic", "heads": 3}, r"^model\.encoder\.convolution\.heads is 3, but a layer has 256 channels: "),
         ({"kind": "lightweight", "heads": 7}, r"^model\.encoder\.convolution\.heads is 7, .* use a divisor"),
         (
             {"kind": "lightweight", "dilations": [1]},

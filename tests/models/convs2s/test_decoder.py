@@ -128,7 +128,7 @@ def test_an_unmapped_source_for_one_hypothesis_predicts_the_same(name):
 def test_precomputed_parameters_take_no_key():
     cfg, params = setup("plain")
     params, source, cache = fast(params, cfg)
-    with pytest.raises(ValueError, match="precomputed parameters are for decoding: a key is for those they were made "):
+    with pytest.raises(ValueError, match="precomputed parameters are for decoding without dropout: pass the key with "):
         lookup.advance(params, cfg, source, cache, TOKENS, rate=0.1, key=jax.random.key(0))
 
 
@@ -282,12 +282,12 @@ def test_fresh_bias_of_a_tied_output_is_uniform():
         ({"layers": []}, r"^model\.decoder\.layers is empty"),
         ({"out_dim": 0}, r"^model\.decoder\.out_dim is 0: use 1 or more"),
         ({"max_positions": 3}, r"^model\.decoder\.max_positions is 3: two rows are reserved; use 4 or more"),
-        ({"attention_layers": []}, r"^model\.decoder reads no source, and there is an encoder: .* such as .*=\[1\]"),
-        ({"attention_layers": [0]}, r"^model\.decoder\.attention_layers has 0: layers are counted from 1 to 3"),
-        ({"attention_layers": [1, 4]}, r"^model\.decoder\.attention_layers has 4: layers are counted from 1 to 3"),
+        ({"attention_layers": []}, r"^model\.decoder does not read the source, but .* encoder: .* such as .*=\[1\]"),
+        ({"attention_layers": [0]}, r"^model\.decoder\.attention_layers contains 0: layers are numbered from 1 to 3"),
+        ({"attention_layers": [1, 4]}, r"^model\.decoder\.attention_layers contains 4: layers are numbered .* 1 to 3"),
         (
             {"attention_layers": [1, 3, 1]},
-            r"^model\.decoder\.attention_layers has 1 more than once: name each layer once",
+            r"^model\.decoder\.attention_layers contains 1 twice: list each layer once",
         ),
         ({"attention_layers": 1}, r"^model\.decoder\.attention_layers is 1: expected a list"),
         (

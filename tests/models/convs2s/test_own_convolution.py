@@ -130,7 +130,7 @@ class BareConfig:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BareConfig, "^BareConfig has no dilation, at, check_inputs, heads_of: let it inherit `EveryLayerAlike`$"),
+        (BareConfig, "^BareConfig has no dilation, at, check_inputs, heads_of: inherit from `EveryLayerAlike`$"),
         (
             TakenConfig,
             r"^kind 'dense' is already used by DenseConfig; choose .*: dense, separable, lightweight, dynamic\)$",

@@ -300,7 +300,7 @@ def test_a_configuration_of_before_has_the_defaults_and_a_wrong_value_is_refused
     with pytest.raises(UserError, match=r"^model\.execution\.convolution is 'shifts'"):
         build(ModelConfig, {"execution": {"convolution": "shifts"}}, "model")
     with pytest.raises(
-        UserError, match=r"^model\.execution\.scan_layers is 1: a loop has at least two .* 0 for no loop"
+        UserError, match=r"^model\.execution\.scan_layers is 1: a loop has at least two .* 0 to disable"
     ):
         build(ModelConfig, {"execution": {"scan_layers": 1}}, "model")
     with pytest.raises(UserError, match=r"^model\.execution\.softmax_rows is 0: use 1 or more, or None"):

@@ -152,14 +152,17 @@ def test_sinusoidal_positions_are_no_parameters_and_a_tied_output_has_none():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layers": []}, r"^model\.decoder\.layers is empty: give the kernel width of one layer or more"),
+        ({"layers": []}, r"^model\.decoder\.layers is empty: set the kernel width of at least one layer"),
         ({"layers": [3, 0]}, r"^model\.decoder\.layers\[1\] is 0: a convolution sees at least one position; use 1"),
-        ({"heads": 5}, r"^model\.decoder\.heads is 5: it shares the 256 channels of conv_dim out evenly"),
-        ({"heads": 3, "conv_dim": 12}, r"^model\.decoder\.heads is 3: the attention shares the 256 of embedding_dim"),
+        ({"heads": 5}, r"^model\.decoder\.heads is 5: heads split the 256 channels of conv_dim evenly"),
+        ({"heads": 3, "conv_dim": 12}, r"^model\.decoder\.heads is 3: attention splits the 256 of embedding_dim"),
         ({"ffn_dim": 0}, r"^model\.decoder\.ffn_dim is 0: use 1 or more"),
         ({"max_positions": 3}, r"^model\.decoder\.max_positions is 3: two rows are reserved; use 4 or more"),
-        ({"weight_dropout": 1.0}, r"^model\.decoder\.weight_dropout is 1\.0: a probability below 1; use 0\.0 to 0\.9"),
-        ({"attention_dropout": 1.0}, r"^model\.decoder\.attention_dropout is 1\.0: a probability below 1"),
+        (
+            {"weight_dropout": 1.0},
+            r"^model\.decoder\.weight_dropout is 1\.0: expected a probability below 1; use 0\.0 to 0\.9",
+        ),
+        ({"attention_dropout": 1.0}, r"^model\.decoder\.attention_dropout is 1\.0: expected a probability below 1"),
         ({"convolution": "dynamc"}, r"^model\.decoder\.convolution is 'dynamc'; did you mean 'dynamic'\?"),
         ({"positions": "none"}, r"^model\.decoder\.positions is 'none'"),
     ],

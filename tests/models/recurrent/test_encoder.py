@@ -125,8 +125,11 @@ def test_dropout_stands_on_embeddings_between_layers_and_on_the_last_outputs(mon
         ({"units": 0}, r"^model\.encoder\.units is 0: use 1 or more"),
         ({"max_length": 1}, r"^model\.encoder\.max_length is 1: a word and its end symbol need two; use 2 or more"),
         ({"cell": "gur"}, r"^model\.encoder\.cell is 'gur'; did you mean 'gru'\?"),
-        ({"bidirectional": 2}, r"^model\.encoder\.bidirectional is 2: so many of 1 layers run in both .*; use 0 to 1"),
-        ({"residual": 1}, r"^model\.encoder\.residual is 1: the first of 1 layers reads words, .*; use 2 or more, "),
+        (
+            {"bidirectional": 2},
+            r"^model\.encoder\.bidirectional is 2: expected a number of bidirectional layers between 0 and 1$",
+        ),
+        ({"residual": 1}, r"^model\.encoder\.residual is 1: the first of 1 layers reads words, .*; use 2 up to "),
         ({"layers": 2, "residual": 9}, r"^model\.encoder\.residual is 9: the first of 2 layers reads words, "),
         (
             {"layers": 4, "residual": 2},

@@ -176,10 +176,13 @@ def test_parameters_are_counted_as_in_the_documentation():
             {"encoder": {**VALUES["encoder"], "modules": 2**31 - 1}},
             r"^model\.encoder\.modules is 2147483647: use at most",
         ),
-        ({"encoder": {**VALUES["encoder"], "kernels": [3, 3, 0, 3]}}, r"^model\.encoder\.kernels has 0: use 1 or more"),
+        (
+            {"encoder": {**VALUES["encoder"], "kernels": [3, 3, 0, 3]}},
+            r"^model\.encoder\.kernels contains 0: use 1 or more",
+        ),
         ({"decoder": {**VALUES["decoder"], "kernels": [3]}}, r"^model\.decoder\.kernels is \[3\]: expected 4 values"),
         ({"decoder": {**VALUES["decoder"], "max_positions": 3}}, r"^model\.decoder\.max_positions is 3: two rows are"),
-        ({"embedding_dim": 7}, r"^model\.embedding_dim is 7: half of the timing signal are sines"),
+        ({"embedding_dim": 7}, r"^model\.embedding_dim is 7: the timing signal is half sines"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(values, message):

@@ -138,10 +138,13 @@ def test_models_that_do_not_go_together_are_refused(trained, lm, other, tmp_path
             r"^config\.data\.corpus is 'cldr_kinds', whose texts have labels: they are for model\.kind 'classifier'",
         ),
         ({"search__lm_weight": 0.1}, r"^config\.search\.lm_weight is 0\.1: it goes with convs2s decode --lm"),
-        ({"model__decoder__attention_layers": []}, r"^config\.model\.decoder reads no source, and there is an enc"),
+        (
+            {"model__decoder__attention_layers": []},
+            r"^config\.model\.decoder does not read the source, but there is an ",
+        ),
         (
             {"model__encoder": {"kind": "none"}},
-            r"^config\.model\.encoder\.kind is 'none', and the decoder reads a sour",
+            r"^config\.model\.encoder\.kind is 'none', but the decoder reads a sour",
         ),
     ],
 )
