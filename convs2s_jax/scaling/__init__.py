@@ -1,1 +1,1 @@
-"""The scaling lab: what an update costs on many devices, planned without them, swept, and checked beside a run."""
+"""Scaling lab: plan the cost of an update on many devices without them, sweep over meshes, check against real runs."""

@@ -1,4 +1,4 @@
-"""Updates on the devices at hand, measured beside their plan."""
+"""Measure updates on the attached devices and compare them with their plan."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ from convs2s_jax.training.run.programs.run_programs import program_key, state_pr
 from convs2s_jax.training.step import StepSums, TrainState
 
 WARM_UP = 2
-"""Updates before the first that is measured."""
+"""Number of updates before the first one that is measured."""
 LEARNING_RATE = 1e-4
 
 
@@ -38,9 +38,9 @@ class Measured(NamedTuple):
     """One quantity, planned and measured.
 
     Attributes:
-      name: what it is, with the shape of the batch.
+      name: what is measured, with the shape of the batch.
       unit: "s" or "B".
-      planned: by the plan.
+      planned: value from the plan.
       values: measurements.
     """
 
@@ -51,12 +51,12 @@ class Measured(NamedTuple):
 
     @property
     def median(self) -> float:
-        """The middle measurement."""
+        """Median of the measurements."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median; 0 for one measurement."""
+        """Half the interquartile range, as a fraction of the median; 0 for one measurement."""
         if len(self.values) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.values, n=4)
@@ -64,21 +64,21 @@ class Measured(NamedTuple):
 
     @property
     def error(self) -> float:
-        """median / planned - 1: positive where the plan promised too much speed, or too little memory."""
+        """median / planned - 1: positive if the plan was too fast, or too low in memory."""
         return self.median / self.planned - 1 if self.planned else 0.0
 
 
 def at_hand(count: int | None = None) -> Topology:
-    """The devices of this training, all processes together; the first `count` of them. Memory is what JAX may use.
+    """Return the attached devices of all processes, or the first `count` of them. Memory is what JAX may use.
 
     Raises:
       UserError: there are fewer, or there are several processes and `count` is not the number of all devices.
     """
     devices = jax.devices()[:count]
-    check(count is None or len(devices) == count, f"--devices={count}: there are {len(devices)}; use fewer")
+    check(count is None or len(devices) == count, f"--devices={count}: only {len(devices)} are attached; use fewer")
     check(
         len(devices) == jax.device_count() or jax.process_count() == 1,
-        f"--devices={count}: several processes use all of their {jax.device_count()} devices; leave it out",
+        f"--devices={count}: several processes use all of their {jax.device_count()} devices; omit the flag",
     )
     kind = devices[0].device_kind
     chip, memory = chips.of_device(kind), rates.memory_limit(devices)
@@ -93,14 +93,14 @@ def at_hand(count: int | None = None) -> Topology:
 def measure(
     plan: Plan, cfg: Config, topology: Topology, *, steps: int, sizes: Mapping[str, int] | None = None
 ) -> list[Measured]:
-    """Run the programs of a plan of these devices.
+    """Run the programs of a plan on its devices and measure them.
 
     Args:
       plan: as `plan.make` returns it for the same configuration, devices and vocabulary.
       cfg: the configuration.
-      topology: devices, attached.
-      steps: updates to measure for each shape, after `WARM_UP` others.
-      sizes: entries of the vocabularies, as for the plan.
+      topology: the attached devices.
+      steps: number of updates to measure for each shape, after `WARM_UP` others.
+      sizes: vocabulary sizes, as for the plan.
     """
     mesh = meshes.make(cfg.mesh, topology.devices, parallel=cfg.parallel)
     sizes = sizes or vocabularies(cfg)
@@ -127,7 +127,7 @@ def measure(
 
 
 def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
-    """A full batch of random words, or of one random label for each text."""
+    """Create a full batch of random words, or of one random label for each source."""
     abstract = abstract_batch(mesh, rows=shape.rows, src=shape.src, tgt=shape.tgt)
 
     def make(key: Key) -> Batch:
@@ -143,9 +143,10 @@ def random_batch(mesh: Mesh, shape: Shape, sizes: Mapping[str, int]) -> Batch:
 def _timed(
     gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, count: int
 ) -> tuple[TrainState, list[float]]:
-    """The state after `count` updates, and the seconds between their ends; the first from the return of its call.
+    """Return the state after `count` updates and the seconds between their ends; the first from the return of its call.
 
-    As in training, each is called before the one before it is awaited. Keys and rate are there before the first.
+    As in training, each update is dispatched before the previous one is awaited. Keys and learning rate are on the
+    devices before the first.
     """
     mesh = jax.tree.leaves(state.params)[0].sharding.mesh
     rate = _replicated(mesh, jnp.float32(LEARNING_RATE))
@@ -164,7 +165,7 @@ def _timed(
 def _one(
     gradients: Sequence[Compiled], update: Compiled, state: TrainState, batch: Batch, key: Key, rate: Array
 ) -> tuple[TrainState, StepSums[Any]]:
-    """One update by the compiled programs, awaited on several CPU devices only."""
+    """Run one update with the compiled programs. It is awaited only on several CPU devices."""
     total = dispatch.Program(gradients[0].program)(state.params, batch, key)
     for more in gradients[1:]:
         for _ in range(more.times):
@@ -173,7 +174,7 @@ def _one(
 
 
 def _replicated(mesh: Mesh, value: Array) -> Array:
-    """An array or a key on every device of the mesh, those of other processes too, which all call this."""
+    """Replicate an array or a key on every device of the mesh, including those of other processes. All call this."""
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         words = _replicated(mesh, jax.random.key_data(value))
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(value))
@@ -182,11 +183,11 @@ def _replicated(mesh: Mesh, value: Array) -> Array:
 
 
 def _bytes_here(tree: Tree) -> int:
-    """Bytes of the first device of this process."""
+    """Return the bytes on the first device of this process."""
     return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def _peak_here(mesh: Mesh) -> float:
-    """Most bytes in use so far on a device of this process; 0 where it does not tell, as on CPU."""
+    """Return the peak bytes in use on a device of this process; 0 if the device does not report it, as on CPU."""
     stats = [d.memory_stats() or {} for d in mesh.devices.flat if d.process_index == jax.process_index()]
     return float(max(each.get("peak_bytes_in_use", 0) for each in stats))

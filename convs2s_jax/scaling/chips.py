@@ -1,11 +1,11 @@
-"""What one chip can do, by the makers' published numbers: the constants of the roofline.
+"""Published peak rates and memory sizes of TPUs and GPUs, the constants of the roofline.
 
-A rate is a bound that no program reaches. Links are counted in one direction: a ring sends to one neighbour while it
-receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products are
-those that training divides by (`training.run.reports.utilisation.PEAKS`).
+A rate is an upper bound that no program reaches. Links are counted in one direction. A ring sends to one neighbour
+while it receives from the other, and uses both directions of a torus axis with half of the data each. Peaks of products
+are the ones that training uses for MFU (`training.run.reports.utilisation.PEAKS`).
 
-To add a chip, add an entry to `CHIPS` with the page its numbers are from, and its device kinds to `KINDS`. A GPU also
-needs one in `gpus.CORES`.
+To add a chip, add an entry to `CHIPS` with the page that its numbers are from, and its device kinds to `KINDS`. A GPU
+also needs an entry in `gpus.CORES`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from convs2s_jax.training.run.reports.utilisation import PEAKS, known_kind
 GB = 1e9
 GIB = 2.0**30
 RESERVED = 0.75
-"""Share of a GPU's memory that JAX reserves for programs, by default (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
+"""Fraction of a GPU's memory that JAX reserves for programs by default (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +26,19 @@ class Chip:
     """Rates and sizes of a chip.
 
     Attributes:
-      name: as it is written before the colon of a topology.
-      peaks: largest FLOP/s of matrix products, by dtype; products of float32 at JAX's default precision.
+      name: the name before the colon of a topology.
+      peaks: peak FLOP/s of matrix products, by dtype; float32 products use JAX's default precision.
       memory: bytes of its memory (HBM) that programs may use.
       memory_bandwidth: bytes/s between memory and chip.
-      link: bytes/s of one link in one direction; of a switch, all links of the chip to it together.
-      axes: axes of the torus that links connect, each with two links per chip; 0 for a switch.
-      wraps: with two axes, size from which on an axis of the torus is closed to a ring; with three, all axes are where
-        this divides all sizes of the slice, none otherwise.
-      together: chips that are connected by links; 0 for those of a slice, however many these are.
+      link: bytes/s of one link in one direction; for a switch, the sum over all links of the chip to it.
+      axes: number of torus axes, each with two links per chip; 0 for a switch.
+      wraps: with two axes, the minimum size at which a torus axis is closed to a ring. With three, all axes are closed
+        if this divides all sizes of the slice; otherwise none is.
+      together: number of chips that are connected by links; 0 for all chips of a slice.
       network: bytes/s of a chip's share of the network between slices or machines, in one direction; 0 if unknown.
       host: bytes/s between the chip and its host (PCIe), in one direction; 0 if unknown.
-      in_turn: whether operations without products run before or after those with them, as on GPUs, not beside them.
+      in_turn: whether operations without products run before or after those with products, as on GPUs, and not
+        concurrently.
       source: where the numbers are published.
     """
 
@@ -55,7 +56,7 @@ class Chip:
     source: str
 
     def peak(self, dtype: str) -> float:
-        """Largest FLOP/s of products of this dtype. Raises UserError where the table does not have it."""
+        """Return the peak FLOP/s of products of this dtype. Raises UserError if it is not in the table."""
         if dtype not in self.peaks:
             raise UserError(
                 f"the table of chips has no rate of {self.name} for {dtype}; it has {', '.join(self.peaks)}"
@@ -63,7 +64,7 @@ class Chip:
         return self.peaks[dtype]
 
     def rings(self, sizes: Sequence[int]) -> tuple[bool, ...]:
-        """Which axes of a slice of these sizes are closed to rings."""
+        """Return which axes of a slice of these sizes are closed to rings."""
         if self.axes == 2:
             return tuple(size >= self.wraps for size in sizes)
         return (all(size % self.wraps == 0 for size in sizes),) * len(sizes)
@@ -76,7 +77,7 @@ _BOOK = "https://jax-ml.github.io/scaling-book/tpus (links, host)"
 def _tpu(
     name: str, kind: str, page: str, *, gib: float, hbm: float, link: float, network: float, axes: int, host: float = 15
 ) -> Chip:
-    """A TPU. Its products of float32 are made of one pass of bfloat16 at JAX's default precision."""
+    """Build the entry of a TPU. At JAX's default precision, its float32 products are a single bfloat16 pass."""
     return Chip(
         name=name,
         peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float32": PEAKS[kind]}),
@@ -94,7 +95,7 @@ def _tpu(
 def _gpu(
     name: str, kind: str, page: str, *, memory: float, hbm: float, link: float, network: float, host: float
 ) -> Chip:
-    """A GPU of a machine with eight on a switch, `memory` in bytes. Its products of float32 are TF32, half as fast."""
+    """Build the entry of a GPU with `memory` bytes, eight per switch. Its float32 products are TF32, half as fast."""
     return Chip(
         name=name,
         peaks=MappingProxyType({"bfloat16": PEAKS[kind], "float16": PEAKS[kind], "float32": PEAKS[kind] / 2}),
@@ -130,11 +131,12 @@ CHIPS: Mapping[str, Chip] = MappingProxyType(
         )
     }
 )
-"""Peaks are those of the product pages, without sparsity. The memory of a TPU is what its compiler (libtpu 0.0.42.1)
-takes programs for, that of a GPU `RESERVED` of the bytes that XLA has for it (`scaling.gpus`). A link of a TPU is that
-of the scaling book, nine tenths of the product page's. The network is the machine's, divided by its chips: 2 x 100
-Gbit/s for 8 v5e, 50 Gbit/s for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100 and H100.
-The link to the host is that of the scaling book for TPUs, and half of both directions of PCIe on the pages of GPUs."""
+"""Peaks are from the product pages, without sparsity. The memory of a TPU is the limit up to which its compiler (libtpu
+0.0.42.1) accepts programs. The memory of a GPU is `RESERVED` of the bytes that XLA lists for it (`scaling.gpus`). TPU
+links are from the scaling book, nine tenths of the product page's. The network is the machine's, divided by its chips:
+2 x 100 Gbit/s for 8 v5e, 50 Gbit/s for a v5p, 4 x 200 Gbit/s for 8 v6e, 200 and 400 Gbit/s for each GPU of a DGX A100
+and H100. The link to the host is from the scaling book for TPUs, and half of the bidirectional PCIe rate on the product
+pages for GPUs."""
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -149,17 +151,17 @@ KINDS: Mapping[str, str] = MappingProxyType(
         _H200: "h200",
     }
 )
-"""The chip of a device's kind, as `PEAKS` has it. GPUs on cards and parts of GPUs are no such chip."""
+"""The chip for each device kind of `PEAKS`. GPUs on PCIe cards and partitions of GPUs are not included."""
 
 
 def named(name: str) -> Chip:
-    """The chip of this name. Raises UserError if there is none."""
+    """Return the chip with this name. Raises UserError if there is none."""
     if name not in CHIPS:
         raise UserError(f"the chip is '{name}'{did_you_mean(name, CHIPS)}")
     return CHIPS[name]
 
 
 def of_device(kind: str) -> Chip | None:
-    """The chip of a JAX device of this kind, such as "TPU v5 lite"; None if the table does not have it."""
+    """Return the chip of a JAX device kind, such as "TPU v5 lite"; None if it is not in the table."""
     known = known_kind(kind)
     return None if known is None or known not in KINDS else CHIPS[KINDS[known]]

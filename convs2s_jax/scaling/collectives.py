@@ -1,13 +1,13 @@
-"""The exchanges between devices in a compiled program: kind, mesh axis, bytes, how often, and whether beside compute.
+"""Collective operations of a compiled program: kind, mesh axis, bytes, count, and whether they are asynchronous.
 
 Kinds are XLA's: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute. The bytes on the wire are those
-that one device sends in a ring of n devices, of an array of `size` bytes (whole, not the device's part):
+that one device sends in a ring of n devices, for an array of `size` bytes (the full array, not the device's shard):
 
     all-gather, reduce-scatter, all-to-all   size (n - 1) / n
     all-reduce                             2 size (n - 1) / n
     collective-permute                       size
 
-Between slices of TPUs the hosts send. XLA writes that as one `send` on each device, of the part that the corresponding
+Between TPU slices the hosts send. XLA prints this as one `send` on each device, of the shard that the corresponding
 devices of the other slices need.
 """
 
@@ -29,28 +29,28 @@ SENDS = {f"ALL_{name}": f"all-{name.lower()}" for name in ("REDUCE", "GATHER")} 
     "ALL_TO_ALL": "all-to-all",
     "ONE_TO_ONE": PERMUTATION,
 }
-"""Names of exchanges between slices in a send."""
+"""Names of collectives between slices in a send."""
 PART = "part of "
 BETWEEN = " between slices"
-"""The end of the axis of an exchange on the network of several slices."""
+"""Suffix of the axis of a collective on the network between slices."""
 ELSEWHERE = "other"
-"""The axis of an exchange among devices that are not in line along axes of the mesh."""
+"""The axis of a collective among devices that are not aligned along mesh axes."""
 
 
 class Collective(NamedTuple):
-    """Exchanges of one kind over one axis in an execution of a program.
+    """Collectives of one kind over one axis in an execution of a program.
 
     Attributes:
       kind: one of `KINDS`.
-      axis: mesh axes over which it goes, joined by "+"; with "part of " before it if over some of the devices only, and
-        `BETWEEN` behind it on the network of several slices.
-      members: positions in the mesh of the devices of the first group; of permutations, of all pairs: a sender, who it
-        sends to, the next sender and so on.
-      operations: lines of the program.
+      axis: mesh axes that it spans, joined by "+". The prefix "part of " means only some of the devices, and the suffix
+        `BETWEEN` the network between slices.
+      members: positions in the mesh of the devices of the first group. For permutations, those of all pairs: a sender,
+        its receiver, the next sender and so on.
+      operations: number of lines of the program.
       times: how often they run; more than `operations` in loops.
-      size: bytes of the whole arrays, over all times.
+      size: bytes of the full arrays, over all times.
       wire: bytes that one device sends, over all times.
-      asynchronous: whether it runs beside other operations.
+      asynchronous: whether it overlaps with other operations.
     """
 
     kind: str
@@ -64,10 +64,10 @@ class Collective(NamedTuple):
 
 
 def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] = (0,)) -> tuple[Collective, ...]:
-    """The exchanges of a program, those of one kind, axis and manner together; the longest on the wire first.
+    """Return the collectives of a program, grouped by kind, axis and asynchrony, those with the most bytes sent first.
 
     Args:
-      program: parsed.
+      program: the parsed program.
       mesh: size of each mesh axis, in order. The number of a device in the program is its position in the mesh.
       slices: position in the mesh of the first device of each slice.
     """
@@ -81,7 +81,7 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
                 continue
             between = operation.kind == "send"
             groups = _between(kind, slices) if between else _groups(operation, math.prod(mesh.values()))
-            if not groups:  # a permutation that leaves all where it is
+            if not groups:  # a permutation that moves nothing
                 continue
             one = _one(kind, operation, computation, groups, mesh)
             if between:
@@ -100,19 +100,19 @@ def of_program(program: Program, mesh: Mapping[str, int], slices: Sequence[int] 
 
 
 def _kind(operation: Operation, computation: str) -> str | None:
-    """The kind of an exchange, which is told where it starts; None for any other operation."""
+    """Return the kind of a collective, counted where it starts; None for any other operation."""
     kind = operation.kind.removesuffix("-start")
     if kind == "send":
         named = re.search(r'_xla_megascale_transfer_type="(\w+)"', operation.rest)
         return SENDS.get(named.group(1)) if named else None
     if kind not in KINDS:
         return None
-    # a TPU's reduce-scatter is printed as a fusion of an all-reduce and a slice
+    # on TPUs a reduce-scatter is printed as a fusion of an all-reduce and a slice
     return "reduce-scatter" if kind == "all-reduce" and computation.startswith("all-reduce-scatter") else kind
 
 
 def _seen(operation: Operation, seen: set[tuple[str, str]]) -> bool:
-    """Whether this is a further link of a chain: a TPU prints one exchange in each operation that runs beside it."""
+    """Whether this collective was counted before: on TPUs, it is printed in each operation that overlaps with it."""
     chain, channel = re.search(r'chain_id="(\d+)"', operation.rest), re.search(r"channel_id=(\d+)", operation.rest)
     if chain is None or channel is None:
         return False
@@ -138,7 +138,7 @@ def _one(
 ) -> Collective:
     count = len(groups[0])
     given = sum(b.bytes for name in operation.operands if name in computation for b in computation[name].results)
-    if not given:  # an operand that is not printed: the result has the size
+    if not given:  # the operand is not printed, so use the size of the result
         given = sum(b.bytes for b in operation.results) // (count if kind == "all-gather" else 1)
     size = given * count if kind == "all-gather" else given
     share = {"all-reduce": 2 * (count - 1) / count, PERMUTATION: 1.0}.get(kind, (count - 1) / count)
@@ -148,22 +148,22 @@ def _one(
 
 
 def pairs_of(members: Sequence[int]) -> list[tuple[int, int]]:
-    """Sender and receiver of each pair of permutations, from their `members`."""
+    """Return the sender and receiver of each pair of permutations, from their `members`."""
     return list(zip(members[::2], members[1::2], strict=True))
 
 
 def _joined(before: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
-    """The members of several permutations, each pair once."""
+    """Merge the members of several permutations, with each pair once."""
     return tuple(itertools.chain(*dict.fromkeys([*pairs_of(before), *pairs_of(more)])))
 
 
 def _between(kind: str, slices: Sequence[int]) -> list[list[int]]:
-    """The groups of what hosts send: the first device of each slice."""
+    """Return the groups of what hosts send: the first device of each slice."""
     return [[slices[0], other] for other in slices[1:]] if kind == PERMUTATION else [list(slices)]
 
 
 def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bool) -> str:
-    """The mesh axes along which the members of each group differ."""
+    """Return the mesh axes along which the members of each group differ."""
     places = np.stack(
         np.unravel_index(np.asarray(groups, int), tuple(mesh.values())), axis=-1
     )  # [groups, members, axes]
@@ -176,7 +176,7 @@ def _axis(groups: Sequence[Sequence[int]], mesh: Mapping[str, int], *, pairs: bo
 
 
 def _groups(operation: Operation, devices: int) -> list[list[int]]:
-    """The groups of devices of an exchange; each pair of a permutation is a group, but those of one device."""
+    """Return the device groups of a collective. Each pair of a permutation is a group, except those of one device."""
     rest = operation.rest
     pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
     if pairs:
@@ -198,13 +198,13 @@ def _groups(operation: Operation, devices: int) -> list[list[int]]:
 
 
 def _numbers(shape: str, order: str | None) -> np.ndarray:
-    """0, 1, ... in this shape, its axes in another order where one is given: "4,2" and "1,0"."""
+    """Return 0, 1, ... in this shape, such as "4,2", transposed to an order, such as "1,0", if one is given."""
     numbers = np.arange(math.prod(_ints(shape))).reshape(_ints(shape))
     return numbers.transpose(_ints(order)) if order else numbers
 
 
 def _along(axes: str, chosen: str, numbers: np.ndarray | None) -> list[list[int]]:
-    """Groups along the chosen ones of named axes: "'a'=4,'b'=2" and "'b'"; "'a':(2)4" is a part of a, within 2 of it.
+    """Return groups along the chosen named axes, such as "'a'=4,'b'=2" and "'b'"; "'a':(2)4" is a part of a, within 2.
 
     `numbers` are the devices in the order of the axes; None for 0, 1, ...
     """

@@ -1,4 +1,4 @@
-"""What each process sees, and what is wrong with it, in sentences: before a long run is started on many machines."""
+"""Checks of all processes before a long run on many machines: versions, devices, data, workdir, clocks and rates."""
 
 import platform
 import socket
@@ -25,26 +25,26 @@ from convs2s_jax.training.run.processes import distributed
 Facts = Mapping[str, Any]
 PACKAGES = ("convs2s_jax", "jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
 CLOCK = 1.0
-"""Seconds by which clocks may differ: file times and logs of different machines are compared."""
+"""Seconds by which clocks may differ, since file times and logs of different machines are compared."""
 SLOW = 0.8
-"""Share of the median product rate below which a process is reported."""
+"""Fraction of the median product rate below which a process is reported."""
 SLOW_EXCHANGE = 0.25
-"""Share of the published rate of a link, or of the network, below which an all-reduce is reported (not measured)."""
+"""Fraction of the published rate of a link, or of the network, below which an all-reduce is reported (not measured)."""
 SPLITS = ("train", "valid", "test")
 
 
 class Finding(NamedTuple):
-    """A sentence for the user, and whether it is about something that is wrong."""
+    """A sentence for the user, and whether it reports a problem."""
 
     sentence: str
     wrong: bool = False
 
 
 def facts(cfg: Config | None, place: str) -> Facts:
-    """What this process sees. All processes call it together.
+    """Collect what this process sees. All processes call it together.
 
     Args:
-      cfg: the configuration whose data is read and hashed; None for none.
+      cfg: the configuration whose data is read and hashed, or None.
       place: workdir of a run, a path or an address; "" for none.
     """
     local = jax.local_devices()
@@ -69,13 +69,16 @@ def facts(cfg: Config | None, place: str) -> Facts:
 
 
 def exchange() -> float | None:
-    """Bytes/s that a device sends in an all-reduce over all devices; None for one device. All processes call it."""
+    """Measure the bytes/s that a device sends in an all-reduce over all devices; None for one device.
+
+    All processes call it together.
+    """
     devices = jax.devices()
     return rates.exchange_rate(Mesh(np.asarray(devices), ("all",))) if len(devices) > 1 else None
 
 
 def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
-    """The sentences for what the processes see.
+    """Return sentences about what the processes see.
 
     Args:
       seen: facts of each process, in order.
@@ -98,22 +101,22 @@ def findings(seen: Sequence[Facts], bandwidth: float | None) -> list[Finding]:
 def _differences(
     seen: Sequence[Facts], what: str, value: Callable[[Facts], str], way_out: str, *, told: bool = True
 ) -> list[Finding]:
-    """A sentence for a value that all should have alike."""
+    """Return a sentence about a value that should be the same in all processes."""
     first = value(seen[0])
     odd = [each for each in seen if value(each) != first]
     if not odd:
         return [Finding(f"{what}: {first}")] if told else []
     return [
         Finding(
-            f"{what}: process {odd[0]['process']} has {value(odd[0])}, process {seen[0]['process']} {first}"
-            f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}: {way_out}",
+            f"{what}: process {odd[0]['process']} has {value(odd[0])}, process {seen[0]['process']} has {first}"
+            f"{f' ({len(odd)} differ)' if len(odd) > 1 else ''}; {way_out}",
             wrong=True,
         )
     ]
 
 
 def _unread(seen: Sequence[Facts]) -> list[Finding]:
-    """A sentence for each reason why a process cannot read splits of the data."""
+    """Return a sentence for each reason why a process cannot read splits of the data."""
     reasons: dict[str, list[tuple[int, str]]] = {}
     for each in seen:
         for split, reason in each["unread"].items():
@@ -129,7 +132,7 @@ def _unread(seen: Sequence[Facts]) -> list[Finding]:
 
 
 def _data(seen: Sequence[Facts]) -> list[Finding]:
-    """Whether the processes that can read a split have the same."""
+    """Return sentences about whether all processes that can read a split have the same data."""
     found = []
     for name in SPLITS:
         if readers := [each for each in seen if name in each["data"]]:
@@ -146,9 +149,9 @@ def _package(name: str, each: Facts) -> str:
 
 
 def _versions(seen: Sequence[Facts]) -> list[Finding]:
-    """One sentence for all versions that all have alike, one for each that differs."""
+    """Return one sentence for all versions that agree, and one for each that differs."""
     names = sorted({name for each in seen for name in each["versions"]})
-    found = [_differences(seen, name, partial(_package, name), "install the same") for name in names]
+    found = [_differences(seen, name, partial(_package, name), "install the same version") for name in names]
     odd = [one for each in found for one in each if one.wrong]
     same = [one.sentence.replace(": ", " ") for each in found for one in each if not one.wrong]
     return [Finding(f"versions: {', '.join(same)}"), *odd]
@@ -159,8 +162,8 @@ def _clocks(seen: Sequence[Facts]) -> list[Finding]:
     if len(seen) == 1:
         return []
     if apart > CLOCK:
-        return [Finding(f"clocks are {apart:.1f} s apart: set them by NTP", wrong=True)]
-    return [Finding(f"clocks are at most {apart:.2f} s apart, the time of a barrier included")]
+        return [Finding(f"clocks are {apart:.1f} s apart; synchronise them with NTP", wrong=True)]
+    return [Finding(f"clocks are at most {apart:.2f} s apart, including the time of a barrier")]
 
 
 def _workdirs(seen: Sequence[Facts]) -> list[Finding]:
@@ -170,20 +173,20 @@ def _workdirs(seen: Sequence[Facts]) -> list[Finding]:
         if each["workdir"]["error"]:
             return [Finding(f"process {each['process']}: {each['workdir']['error']}", wrong=True)]
     found = min((each["workdir"] for each in seen), key=lambda one: one["free"])
-    there = "" if seen[0]["workdir"]["there"] else " is not there yet, a run would make it"  # before process 0 made it
+    there = "" if seen[0]["workdir"]["there"] else " does not exist yet, a run would create it"  # as process 0 found it
     store = " for a copy on each machine; it can be listed, read and written" if scheme_of(found["path"]) else ""
     return [Finding(f"workdir: {found['path']}{there}, {found['free'] / 1e9:.1f} GB free{store}")]
 
 
 def _slow(seen: Sequence[Facts]) -> list[Finding]:
     middle = float(np.median([each["product_rate"] for each in seen]))
-    told = [Finding(f"a product of float32 runs at {middle / 1e9:,.0f} GFLOP/s on a device (median over processes)")]
+    told = [Finding(f"a float32 product runs at {middle / 1e9:,.0f} GFLOP/s on a device (median over processes)")]
     for each in seen:
         if each["product_rate"] < SLOW * middle:
             told.append(
                 Finding(
                     f"process {each['process']} on {each['host']} computes at {each['product_rate'] / 1e9:,.0f} "
-                    "GFLOP/s: look for other programs, or for a device that is too hot",
+                    "GFLOP/s; look for other programs, or for an overheated device",
                     wrong=True,
                 )
             )
@@ -191,9 +194,9 @@ def _slow(seen: Sequence[Facts]) -> list[Finding]:
 
 
 def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float | None) -> list[Finding]:
-    """The rate of an all-reduce beside that of what connects the devices, where the table of chips knows it."""
+    """Compare the rate of an all-reduce with that of the links or network, if the table of chips contains it."""
     if bandwidth is None:
-        return [Finding("one device exchanges nothing")]
+        return [Finding("a single device does not communicate")]
     told = f"an all-reduce over all devices sends {bandwidth / 1e9:.2f} GB/s from each"
     kind = next(iter(kinds))
     chip = chips.of_device(kind)
@@ -201,7 +204,7 @@ def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float 
         return [Finding(told)]
     hosts, slices = {each["host"] for each in seen}, {number for each in seen for number in each["slices"]}
     by_network = len(slices) > 1 if chip.axes else len(hosts) > 1
-    within = sum(kinds.values()) // len(slices if chip.axes else hosts)  # they send their parts of the array together
+    within = sum(kinds.values()) // len(slices if chip.axes else hosts)  # they send their shards of the array together
     rate = chip.network * within if by_network else chip.link
     if not rate:
         return [Finding(told)]
@@ -211,7 +214,7 @@ def _exchange(seen: Sequence[Facts], kinds: Mapping[str, int], bandwidth: float 
     if bandwidth >= SLOW_EXCHANGE * min(rate, chip.link):
         return [Finding(told)]
     look = "a network interface that is slow or not used" if by_network else "a link that is down"
-    return [Finding(f"{told}: look for other programs on the devices, and for {look}", wrong=True)]
+    return [Finding(f"{told}; look for other programs on the devices, and for {look}", wrong=True)]
 
 
 def _devices(each: Facts) -> str:
@@ -226,7 +229,7 @@ def _version(name: str) -> str | None:
 
 
 def _splits(cfg: Config) -> tuple[dict[str, str], dict[str, str]]:
-    """A checksum of the lines of each split, and the reason for each that cannot be read."""
+    """Return a checksum of the lines of each split, and for each split that cannot be read, the reason."""
     data, unread = {}, {}
     for name in SPLITS:
         try:

@@ -1,4 +1,4 @@
-"""The figures of a sweep: weak and strong scaling, memory, communication."""
+"""Figures of a sweep: weak and strong scaling, memory, communication."""
 
 import importlib.util
 import itertools
@@ -20,10 +20,10 @@ class Figure(NamedTuple):
     """A figure over the number of chips.
 
     Attributes:
-      title: above it.
-      unit: of the vertical axis; in it {counts} is what a step counts, as target tokens.
-      value: of a row.
-      batch: rows to show: "each" (the same tokens for each part of the rows), "all" (the same in all) or "" for both.
+      title: title of the figure.
+      unit: unit of the vertical axis, in which {counts} is replaced by what a step counts, such as target tokens.
+      value: row -> its value.
+      batch: rows to show: "each" (the same tokens per row shard), "all" (the same tokens in total) or "" for both.
       log: whether the vertical axis is logarithmic.
     """
 
@@ -37,15 +37,15 @@ class Figure(NamedTuple):
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
         "weak": Figure(
-            "Weak scaling: the same tokens for each part of the rows",
+            "Weak scaling: the same tokens per row shard",
             "efficiency, %",
             lambda row: 100 * row["efficiency"],
             "each",
         ),
         "strong": Figure("Strong scaling: the same batch", "{counts}/s", lambda row: row["tokens_per_s"], "all", True),
-        "memory": Figure("Memory of a chip, at most", "GB", lambda row: row["resident_bytes"] / 1e9, "", True),
+        "memory": Figure("Peak memory of a chip", "GB", lambda row: row["resident_bytes"] / 1e9, "", True),
         "communication": Figure(
-            "Exchanges and copies to the host that nothing hides",
+            "Exposed collectives and copies to the host",
             "% of the step",
             lambda row: 100 * row["exposed_s"] / row["step_s"],
             "",
@@ -55,15 +55,15 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
 
 
 def check_installed() -> None:
-    """Raise UserError without matplotlib: before the plans are made, which may take hours."""
+    """Raise UserError if matplotlib is missing, before planning, which may take hours."""
     check(
         importlib.util.find_spec("matplotlib") is not None,
-        "matplotlib is not installed, and figures are drawn by it: pip install '.[plan]', or --nofigures",
+        "figures need matplotlib, which is not installed: pip install '.[plan]', or --nofigures",
     )
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write each figure that has rows, as PNG and SVG. Returns the files."""
+    """Write each figure that has rows, as PNG and SVG, and return the files."""
     from matplotlib.figure import Figure as Canvas  # it takes a second to import
 
     written = []
@@ -87,16 +87,16 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def series(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by what is the same in them but the number of chips: chip, way, slices, tokens, and all axes but one.
+    """Group rows that only differ in the number of chips: same chip, way, slices, tokens, and all axes but one.
 
-    The label has the axis that grows, and the sizes of the others. A row can be in several lines, as 2 x 2 where either
-    axis is fixed. A single chip begins each line of its chip, way and tokens.
+    The label contains the axis that grows, and the sizes of the others. A row can be in several lines, such as 2 x 2,
+    where either axis can be the fixed one. A single chip starts each line with the same chip, way and tokens.
     """
     several = len({row["length"] for row in rows}) > 1
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         slices = f", {row['slices']} slices" if row["slices"] > 1 else ""
-        unit = "for each part of the rows" if row["batch"] == "each" else "in all"
+        unit = "per row shard" if row["batch"] == "each" else "in total"
         length = f", length {row['length']}" if several else ""
         rest = f"{row['parallel']}{slices}, {row['budget']:,} tokens {unit}{length}"
         groups.setdefault((row["topology"].partition(":")[0], rest), []).append(row)
@@ -106,7 +106,7 @@ def series(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows in which one axis of the mesh grows, by the mesh in words; a row that is in no such line is alone in one."""
+    """Group rows in which one mesh axis grows, by the label of the mesh. A row that fits none gets its own line."""
     found: dict[str, list[Row]] = {}
     for grows, row in itertools.product(AXES, rows):
         found.setdefault(_mesh(row, grows), []).append(row)
@@ -121,7 +121,7 @@ def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _mesh(row: Row, grows: str = "") -> str:
-    """The axes of a mesh that have several chips, with the sizes of those that do not grow: "data x fsdp 2"."""
+    """Return a label of the mesh axes with several chips and the sizes of those that do not grow: "data x fsdp 2"."""
     return " x ".join(
         axis if axis == grows else f"{axis} {row[axis]}" for axis in AXES if axis == grows or row[axis] > 1
     )

@@ -1,7 +1,7 @@
-"""GPUs that are not attached, described so that XLA's compiler for GPUs takes them for attached ones.
+"""Descriptions of GPUs with which XLA's GPU compiler compiles for them although they are not attached.
 
-The description is the text of an XLA `GpuTargetConfigProto`. Its numbers are those that XLA itself has for these GPUs
-(openxla/xla, xla/backends/gpu/target_config/specs), with the memory of `chips`. What it leaves out, XLA does without.
+The description is the text of an XLA `GpuTargetConfigProto`. Its numbers are XLA's own for these GPUs (openxla/xla,
+xla/backends/gpu/target_config/specs), with the memory of `chips`. XLA works without the fields that it omits.
 """
 
 import importlib.util
@@ -12,22 +12,22 @@ from types import MappingProxyType
 from convs2s_jax.scaling.chips import RESERVED, Chip
 
 PLUGIN = "jax_cuda13_plugin"
-"""The package that holds XLA's compiler for NVIDIA's GPUs, for the version of CUDA that `description` names."""
+"""The package that contains XLA's compiler for NVIDIA GPUs, for the version of CUDA that `description` sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """What a GPU's multiprocessors have.
+    """The multiprocessors of a GPU.
 
     Attributes:
       capability: CUDA's compute capability.
-      extended: whether programs may use instructions of this capability alone (the "a" of sm_90a).
-      count: of multiprocessors.
-      units: of each for float32.
-      clock: in GHz.
+      extended: whether programs may use instructions that only this capability has (the "a" of sm_90a).
+      count: number of multiprocessors.
+      units: number of float32 units of each.
+      clock: clock rate in GHz.
       shared: bytes of shared memory of each.
-      shared_by_block: of these, what a block of threads may ask for.
-      cache: bytes of the level-2 cache of all.
+      shared_by_block: how many of these a block of threads can request.
+      cache: bytes of the shared level-2 cache.
     """
 
     capability: tuple[int, int]
@@ -67,16 +67,16 @@ CORES: Mapping[str, Core] = MappingProxyType(
         "h200": _HOPPER,
     }
 )
-"""By the names of `chips.CHIPS`."""
+"""The multiprocessors of each GPU, by its name in `chips.CHIPS`."""
 
 
 def has_compiler() -> bool:
-    """Whether XLA's compiler for NVIDIA's GPUs is installed."""
+    """Whether XLA's compiler for NVIDIA GPUs is installed."""
     return importlib.util.find_spec(PLUGIN) is not None
 
 
 def description(chip: Chip) -> str:
-    """The text of XLA's description of a GPU. CUDA is taken to be 13.0 and cuDNN 9.10."""
+    """Return XLA's description of a GPU as text. It assumes CUDA 13.0 and cuDNN 9.10."""
     core = CORES[chip.name]
     major, minor = core.capability
     extension = " feature_extension: ACCELERATED_FEATURES" if core.extended else ""

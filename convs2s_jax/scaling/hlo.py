@@ -1,4 +1,4 @@
-"""The text of a compiled program, as XLA prints it, parsed: computations, operations, and how often each runs."""
+"""Parser for compiled programs as XLA prints them (HLO text): computations, operations, and how often each runs."""
 
 import math
 import re
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
-"""Bits of an element where the name of its type does not tell them."""
+"""Bits of an element for types whose name does not contain the number."""
 
 
 HOST = 5
-"""Number of the host's memory, as a layout has it: S(5)."""
+"""Number of the host's memory in a layout: S(5)."""
 
 
 class Buffer(NamedTuple):
@@ -19,7 +19,7 @@ class Buffer(NamedTuple):
     Attributes:
       dtype: name of its type, such as "bf16".
       dims: its shape.
-      space: number of its memory; 0 is the device's large one, `HOST` that of the host, others are on the chip.
+      space: number of its memory; 0 is the device's main memory, `HOST` that of the host, others are on the chip.
     """
 
     dtype: str
@@ -28,7 +28,7 @@ class Buffer(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its size, without the padding of a tiled layout."""
+        """Size in bytes, without the padding of a tiled layout."""
         bits = BITS.get(self.dtype)
         if bits is None:
             digits = re.search(r"\d+", self.dtype)
@@ -40,9 +40,9 @@ class Operation(NamedTuple):
     """One line of a computation.
 
     Attributes:
-      name: of its result.
-      kind: such as "fusion".
-      results: arrays that it gives.
+      name: name of its result.
+      kind: kind of operation, such as "fusion".
+      results: arrays that it returns.
       operands: names of the operations that it reads.
       rest: its attributes, as text; for a constant, its value.
       root: whether its result is that of the computation.
@@ -56,7 +56,7 @@ class Operation(NamedTuple):
     root: bool
 
     def called(self, attribute: str) -> str:
-        """The name of the computation in an attribute, such as "body"; "" without."""
+        """Return the name of the computation in an attribute, such as "body"; "" if it is missing."""
         found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)
         return found.group(1) if found else ""
 
@@ -65,8 +65,8 @@ class Program(NamedTuple):
     """A compiled program.
 
     Attributes:
-      computations: by name.
-      entry: name of the one that is run.
+      computations: all computations, by name.
+      entry: name of the one that is executed.
     """
 
     computations: Mapping[str, Mapping[str, Operation]]
@@ -74,12 +74,12 @@ class Program(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """How a computation is run in one execution of the program.
+    """How a computation runs in one execution of the program.
 
     Attributes:
-      times: how often.
-      fused: whether as the inside of one operation, so that its intermediate results are in no memory.
-      asynchronous: whether beside what follows it.
+      times: how often it runs.
+      fused: whether it is the body of one operation, so that its intermediate results are not stored in memory.
+      asynchronous: whether it overlaps with what follows it.
     """
 
     times: int
@@ -93,7 +93,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 
 
 def parse(text: str) -> Program:
-    """Parse `compiled.as_text()`. Raises ValueError if there is no entry in it."""
+    """Parse `compiled.as_text()`. Raises ValueError if it has no entry."""
     computations: dict[str, dict[str, Operation]] = {}
     entry, current = "", {}
     for line in text.splitlines():
@@ -105,12 +105,12 @@ def parse(text: str) -> Program:
             operation = _operation(line)
             current[operation.name] = operation
     if not entry:
-        raise ValueError("the text has no ENTRY: it is not that of a compiled program")
+        raise ValueError("the text has no ENTRY: it is not a compiled program")
     return Program(computations, entry)
 
 
 def runs(program: Program) -> dict[str, Runs]:
-    """How each computation that is run is run; those that only say how elements are combined are left out."""
+    """Return how each computation runs. Those that only define how elements are combined are omitted."""
     found: dict[str, Runs] = {}
 
     def visit(name: str, how: Runs) -> None:
@@ -125,7 +125,7 @@ def runs(program: Program) -> dict[str, Runs]:
 
 
 def buffers(text: str) -> tuple[Buffer, ...]:
-    """The arrays in the text of a type, such as "(f32[8,4]{1,0}, s32[])"."""
+    """Parse the arrays in the text of a type, such as "(f32[8,4]{1,0}, s32[])"."""
     return tuple(
         Buffer(
             dtype,
@@ -137,7 +137,7 @@ def buffers(text: str) -> tuple[Buffer, ...]:
 
 
 def _calls(program: Program, where: str, operation: Operation, how: Runs) -> list[tuple[str, Runs]]:
-    """The computations that an operation runs."""
+    """Return the computations that an operation runs."""
     kind = operation.kind
     if kind == "while":
         times = how.times * _trips(program, where, operation)
@@ -157,7 +157,7 @@ def _calls(program: Program, where: str, operation: Operation, how: Runs) -> lis
 
 
 def _trips(program: Program, where: str, loop: Operation) -> int:
-    """How often the body of a loop runs: as XLA has noted it, or by the bound in its condition; else 1."""
+    """Return how often the body of a loop runs, from XLA's annotation or the bound in its condition; otherwise 1."""
     known = re.search(r'known_trip_count[^}]*?"n":"(\d+)"', loop.rest)
     if known:
         return int(known.group(1))
@@ -176,7 +176,7 @@ def _trips(program: Program, where: str, loop: Operation) -> int:
 
 
 def _step(body: Mapping[str, Operation], index: int) -> int:
-    """What a loop adds to its counter, an element of its tuple, such as 2 in a loop that is unrolled; 1 if not told."""
+    """Return what a loop adds to its counter, an element of its tuple, such as 2 in an unrolled loop; 1 if unknown."""
     root = next((operation for operation in body.values() if operation.root), None)
     counter = body.get(root.operands[index]) if root is not None and root.kind == "tuple" else None
     if counter is None or counter.kind != "add":
@@ -187,7 +187,7 @@ def _step(body: Mapping[str, Operation], index: int) -> int:
 
 
 def _constant(computation: Mapping[str, Operation], tuple_name: str, index: int) -> int:
-    """The value of an element of a tuple where it is a constant, else 0, with which counters begin."""
+    """Return the value of a tuple element if it is a constant; otherwise 0, the usual initial value of counters."""
     made = computation.get(tuple_name)
     name = made.operands[index] if made is not None and made.kind == "tuple" else ""
     while (operation := computation.get(name)) is not None and operation.kind in ("copy", "bitcast"):
@@ -212,7 +212,7 @@ def _operation(line: str) -> Operation:
 
 
 def _closing(text: str, begin: int) -> int:
-    """The index of the parenthesis that closes the one at `begin`; of the last character where none does."""
+    """Return the index of the parenthesis that closes the one at `begin`, or of the last character if none does."""
     depth = 0
     for i in range(begin, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")

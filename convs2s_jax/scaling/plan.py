@@ -1,4 +1,4 @@
-"""The plan of an update: what each chip holds, computes and exchanges, and the time that a roofline gives it."""
+"""Plan an update: the memory, compute and communication of each chip, and a lower bound of its time by a roofline."""
 
 import dataclasses
 import math
@@ -25,31 +25,31 @@ from convs2s_jax.training.run.shared_programs import forget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an update costs on some devices.
+    """The cost of an update on some devices.
 
     Attributes:
       topology: name of the devices.
       slices: number of slices.
       chip: the rates that were used.
-      exact: whether the programs were compiled for these chips themselves; else memory and asynchronous exchanges are
-        those of virtual devices.
+      exact: whether the programs were compiled for these chips. If not, memory and asynchronous collectives are those
+        of virtual devices.
       mesh: size of each axis.
-      parallel: the way the update is spread.
-      dtype: of products.
+      parallel: how the update is parallelised.
+      dtype: dtype of products.
       parameters: number of parameters.
-      state_bytes: of parameters and optimiser, on one chip.
-      resident: most bytes of a chip's memory at one time: a program's, and of the state what it is not given.
-      start: the program of the state before the first update.
-      programs: those of an update, the optimiser's part last.
-      shapes: of the batches.
-      counts: what `tokens` are: "target tokens", or "texts" of a classifier.
-      tokens: how many an update on full batches has, for each shape.
+      state_bytes: bytes of parameters and optimiser on one chip.
+      resident: peak bytes of a chip's memory: those of a program, plus the part of the state that is not its argument.
+      start: the program that initialises the state.
+      programs: the programs of an update; the optimiser's is the last.
+      shapes: batch shapes.
+      counts: what `tokens` counts: "target tokens", or "texts" for a classifier.
+      tokens: how many of these an update on full batches has, for each shape.
       steps: the bound of an update, for each shape.
-      refused: which program does not fit and what the compiler said of it; "" where it compiled.
-      efficiency: tokens/s of a chip as a share of those of a single chip, for each shape; () where it was not planned.
-      too_large_alone: why a single chip cannot hold the rows that each part of the mesh's rows has; "" where it can, or
-        was not planned. Where its programs compiled all the same, there is an efficiency.
-      run_shapes: most shapes of batches that a run of the configuration has.
+      refused: which program does not fit, with the compiler's message; "" if all compiled.
+      efficiency: tokens/s of a chip as a fraction of those of a single chip, for each shape; () if not planned.
+      too_large_alone: why a single chip cannot hold the rows of one row shard of the mesh; "" if it can, or was not
+        planned. If its programs compiled nevertheless, there is an efficiency.
+      run_shapes: maximum number of batch shapes in a run of the configuration.
     """
 
     topology: str
@@ -75,14 +75,14 @@ class Plan:
 
     @property
     def all_programs(self) -> list[Compiled]:
-        """That of the state before the first update, and those of an update."""
+        """The program that initialises the state, and those of an update."""
         return [*([self.start] if self.start else []), *self.programs]
 
     @property
     def run_processor_seconds(self) -> float | None:
-        """Processor seconds to compile a run's first state and updates, its shapes like those planned; None if refused.
+        """Processor seconds to compile a run's initial state and updates, with shapes as planned; None if refused.
 
-        Validation and search compile programs of their own.
+        Validation and search compile their own programs.
         """
         if self.refused:
             return None
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the memory of a chip is enough; None where its size is not known."""
+        """Whether the memory of a chip is enough; None if its size is unknown."""
         if self.refused:
             return False
         return self.resident <= self.chip.memory if self.chip.memory else None
@@ -112,15 +112,15 @@ def make(
     tokens_per_chip: int | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Compile an update for the devices and add up what it costs.
+    """Compile an update for the devices and add up its cost.
 
     Args:
-      cfg: the configuration, whose mesh takes all devices of the topology, or as many as it names.
+      cfg: the configuration, whose mesh uses all devices of the topology, or as many as it specifies.
       topology: devices.
-      lengths: of the batches' sources and targets, one number for both or two; shapes that come out equal are one.
-      tokens: budget of a batch on all chips together; None for the configuration's.
-      tokens_per_chip: the same for each part of the rows, in place of `tokens`.
-      sizes: entries of the vocabularies (`configured.vocabularies`); None for those that the configuration asks for.
+      lengths: source and target lengths of the batches, one number for both or two. Equal shapes are planned once.
+      tokens: token budget of a batch on all chips together; None for the configuration's.
+      tokens_per_chip: token budget of each row shard, in place of `tokens`.
+      sizes: vocabulary sizes (`configured.vocabularies`); None for those that the configuration requests.
 
     Raises:
       UserError: the mesh or a length does not fit, or the table of chips lacks a rate.
@@ -136,8 +136,8 @@ def make(
 def _of_shapes(
     cfg: Config, topology: Topology, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int] | None
 ) -> Plan:
-    """The plan of updates on batches of these shapes."""
-    forget()  # what an earlier plan has compiled would take no time here
+    """Plan updates on batches of these shapes."""
+    forget()  # programs that an earlier plan compiled would take no time here
     chip = topology.chip or rates.measured(list(mesh.devices.flat), cfg.model.dtype)
     sizes = sizes or vocabularies(cfg)
     state = placed_state(program_key(cfg), mesh, **sizes)
@@ -164,11 +164,11 @@ def _of_shapes(
 
 
 def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, int] | None = None) -> Plan:
-    """The plan of a single chip with the rows that each part of the mesh's rows has, to compare with.
+    """Plan a single chip with the rows of one row shard of the mesh, for comparison.
 
     Args:
       cfg: the configuration of `plan`; its mesh is not used.
-      plan: of many chips.
+      plan: the plan of many chips.
       alone: a topology of one chip of the same kind.
       sizes: as for `plan`.
     """
@@ -179,11 +179,11 @@ def one_chip(cfg: Config, plan: Plan, alone: Topology, *, sizes: Mapping[str, in
 
 
 def compared(plan: Plan, base: Plan) -> Plan:
-    """The plan with its efficiency against that of a single chip, and whether that can hold its part.
+    """Return the plan with its efficiency relative to a single chip, and whether a single chip can hold its shard.
 
     Args:
-      plan: of many chips, not refused.
-      base: of a single chip for the same lengths (`one_chip`).
+      plan: a plan of many chips, not refused.
+      base: the plan of a single chip for the same lengths (`one_chip`).
     """
     reason = base.refused
     if not reason and base.fits is False:
@@ -202,20 +202,20 @@ def _costed(
     compiled: Sequence[Compiled],
     params_bytes: int,
 ) -> Plan:
-    """The plan with what its programs cost."""
+    """Return the plan with the cost of its programs."""
     order = dict(zip(topology.devices, topology.places(), strict=True))
     places = [order[device] for device in mesh.devices.flat]
     counted = [shape.rows * (1 if cfg.classifies else shape.tgt) for shape in shapes]
     targets = [cfg.data.batch.accumulate * count for count in counted]
 
-    # which operations a GPU runs is not known from the program of a CPU
+    # the program of a CPU does not show which operations a GPU runs
     chip = dataclasses.replace(plan.chip, in_turn=plan.chip.in_turn and plan.exact)
 
     def bound(shape: Shape, tokens: int) -> roofline.Step:
         work = [work_of(each, mesh.size) for each in compiled if each.shape in (shape, None)]
         return roofline.step(work, chip, places, dtype=plan.dtype, tokens=tokens)
 
-    beside = plan.state_bytes - params_bytes  # gradient programs are given the parameters, not the optimiser's state
+    beside = plan.state_bytes - params_bytes  # the arguments of gradient programs exclude the optimiser's state
     return dataclasses.replace(
         plan,
         resident=max(plan.resident, *(each.memory.peak + (beside if each.shape else 0) for each in compiled)),
@@ -227,7 +227,7 @@ def _costed(
 
 
 def work_of(compiled: Compiled, devices: int) -> Work:
-    """A device's share of a program's work."""
+    """Return a device's share of a program's work."""
     return Work(
         model=compiled.flops.model / devices,
         executed=compiled.flops.executed / devices,
@@ -240,14 +240,14 @@ def work_of(compiled: Compiled, devices: int) -> Work:
 
 
 def bytes_on_a_device(tree: Tree) -> int:
-    """Bytes of the largest parts of abstract arrays that one device holds."""
+    """Return the bytes of the largest shards of abstract arrays on one device."""
     return sum(
         int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan as values that JSON can hold."""
+    """Convert the plan to JSON values."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""The programs of an update as training compiles them, for devices that need not be attached, from shapes alone."""
+"""Compile the programs of an update as training does, from shapes alone, for devices that need not be attached."""
 
 import re
 import time
@@ -32,14 +32,14 @@ RATE = jax.ShapeDtypeStruct((), jnp.float32)
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes of one device, as the compiler plans them.
+    """Memory of one device in bytes, as the compiler plans it.
 
     Attributes:
-      arguments: what the program is given.
-      outputs: what it gives.
-      aliased: the part of both that is the same memory.
-      temporaries: of intermediate results.
-      peak: most at one time; where the compiler does not tell, all of the above.
+      arguments: arguments of the program.
+      outputs: its outputs.
+      aliased: the part of both that shares memory.
+      temporaries: intermediate results.
+      peak: peak memory; if the compiler does not report it, arguments + outputs + temporaries - aliased.
       host: temporaries in the memory of the host.
     """
 
@@ -53,18 +53,18 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A compiled program and what it costs.
+    """A compiled program and its cost.
 
     Attributes:
       name: "first state", "gradients", "more gradients" (of the further batches of an update) or "update".
-      shape: of its batch; None for the first state and the optimiser's part.
+      shape: shape of its batch; None for the first state and the optimiser's program.
       times: executions in an update.
-      flops: of all devices together, from the traced program.
-      memory: of one device.
+      flops: FLOPs of all devices together, from the traced program.
+      memory: memory of one device.
       memory_traffic: bytes from and to the memory of one device.
-      product_traffic: of these, those of operations with products.
+      product_traffic: the part of these from operations with products.
       copies: bytes between one device and its host.
-      collectives: exchanges of one device.
+      collectives: collectives of one device.
       seconds: wall-clock time of compilation.
       processor_seconds: processor time of compilation.
       program: XLA's executable.
@@ -85,29 +85,29 @@ class Compiled:
 
     @property
     def label(self) -> str:
-        """What the program is called in tables: its name, and the lengths of its batch."""
+        """Label of the program in tables: its name and the lengths of its batch."""
         return _label(self.name, self.shape)
 
 
 class TooLargeError(Exception):
-    """The compiler refused a program that does not fit into the device's memory.
+    """The compiler rejected a program that does not fit into the device's memory.
 
-    The message names the program and has the compiler's sentence about how much memory is missing.
+    The message contains the program's name and the compiler's sentence about how much memory is missing.
     """
 
 
 def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mesh) -> Shape:
-    """The batch of these lengths, as training makes it.
+    """Return the batch shape that training would use for these lengths.
 
     Args:
       cfg: the configuration.
-      lengths: of sources and targets; one number is for both, and leaves the side that is an empty line or a label as
-        long as that is.
-      tokens: budget of the batch.
-      mesh: over which its rows are spread.
+      lengths: lengths of sources and targets. One number is for both, except for a side that is an empty line or a
+        label, which keeps its own length.
+      tokens: token budget of the batch.
+      mesh: the mesh over which its rows are sharded.
 
     Raises:
-      UserError: a length is more than the model's positions allow.
+      UserError: a length exceeds what the model's positions allow.
     """
     batch, labelled, one_sided = cfg.data.batch, cfg.classifies, cfg.data.one_sided
     longest_source = min(batch.max_length, cfg.model.max_source)
@@ -115,7 +115,7 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
     if isinstance(lengths, tuple):
         check(
             not labelled and not one_sided,
-            f"--lengths={lengths[0]}x{lengths[1]}: this configuration has one side of text; give its length alone",
+            f"--lengths={lengths[0]}x{lengths[1]}: this configuration has text on one side only; use a single length",
         )
         source, target = lengths
         fits = 1 <= source <= longest_source and 1 <= target <= longest_target
@@ -137,7 +137,7 @@ def shape_of(cfg: Config, lengths: int | tuple[int, int], tokens: int, mesh: Mes
 
 
 def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch, LossSums]:
-    """The update that training compiles; the devices of the mesh may stand for those of another platform.
+    """Return the update that training compiles. The devices of the mesh can stand in for those of another platform.
 
     Raises:
       UserError: it cannot be compiled before it is called.
@@ -151,10 +151,10 @@ def step_of(cfg: Config, mesh: Mesh, platform: str | None = None) -> Step[Batch,
 
 
 def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled:
-    """The program of the state before the first update; arguments as those of `compile_update`.
+    """Compile the program that initialises the state; arguments are as in `compile_update`.
 
     Raises:
-      TooLargeError: it does not fit into the devices.
+      TooLargeError: it does not fit into the devices' memory.
     """
     key = placed(abstract_key(), sharding.replicated(mesh))
     program = run_programs.state_program(run_programs.program_key(cfg), mesh, **sizes)
@@ -164,17 +164,17 @@ def compile_start(cfg: Config, mesh: Mesh, sizes: Mapping[str, int]) -> Compiled
 def compile_update(
     cfg: Config, mesh: Mesh, shapes: Sequence[Shape], sizes: Mapping[str, int], platform: str | None = None
 ) -> list[Compiled]:
-    """All programs of updates on batches of these shapes; the optimiser's part is the last one.
+    """Compile all programs of updates on batches of these shapes; the optimiser's program is the last one.
 
     Args:
       cfg: the configuration.
       mesh: devices.
-      shapes: of batches.
-      sizes: of vocabularies, by side.
-      platform: what the devices stand for, if it is another than their own.
+      shapes: batch shapes.
+      sizes: vocabulary sizes, by side.
+      platform: the platform that the devices stand in for, if it is not their own.
 
     Raises:
-      TooLargeError: one does not fit into the devices.
+      TooLargeError: one does not fit into the devices' memory.
     """
     steps = step_of(cfg, mesh, platform)
     state = run_programs.placed_state(run_programs.program_key(cfg), mesh, **sizes)
@@ -195,13 +195,13 @@ def _label(name: str, shape: Shape | None) -> str:
 
 
 def _reason(message: str) -> str:
-    """The sentence of a compiler's error that says how much memory is missing."""
+    """Extract the sentence of a compiler error that says how much memory is missing."""
     found = re.search(r"[^\n.]*(?:exceed|out of memory|Used)[^\n]*", message)
     return (found.group() if found else message.splitlines()[0]).strip()[:300]
 
 
 def _total(steps: Step[Batch, LossSums], state: TrainState, batch: Batch, key: Any, compiled: Compiled) -> Tree:
-    """What the compiled program of `steps.first` gives, as shapes with their shardings."""
+    """Return the outputs of the compiled program of `steps.first`, as shapes with their shardings."""
     return placed(jax.eval_shape(steps.first, state.params, batch, key), compiled.program.output_shardings)
 
 
@@ -212,7 +212,7 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
     except jax.errors.JaxRuntimeError as error:
         if any(part in str(error) for part in ("ptxas", "libdevice", "libnvvm")):
             raise UserError(
-                f"XLA's compiler for GPUs misses a part of CUDA ({first_line(error)}): pip install '.[plan-gpu]'"
+                f"XLA's GPU compiler is missing a part of CUDA ({first_line(error)}): pip install '.[plan-gpu]'"
             ) from error
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -236,13 +236,13 @@ def _compiled(name: str, shape: Shape | None, times: int, mesh: Mesh, function: 
 
 
 def _first_of_slices(mesh: Mesh) -> list[int]:
-    """The position of the first device of each slice."""
+    """Return the position of the first device of each slice."""
     numbers = slice_numbers(list(mesh.devices.flat))
     return [numbers.index(number) for number in dict.fromkeys(numbers)]
 
 
 def _memory(stats: Any, *, planned: bool) -> Memory:
-    """The compiler's numbers; `planned` says that its peak counts temporaries, which XLA's CPU compiler does not."""
+    """Read the compiler's numbers. `planned` means that its peak includes temporaries, unlike XLA's on CPU."""
     arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     temporaries, aliased = stats.temp_size_in_bytes, stats.alias_size_in_bytes
     peak = getattr(stats, "peak_memory_in_bytes", 0) if planned else 0

@@ -1,4 +1,4 @@
-"""What the plans of a sweep's folder have in common, so that it gets no others: configuration, compilers, rates."""
+"""The settings that all plans in a sweep's folder must share: configuration, compilers, rates."""
 
 import dataclasses
 import importlib.util
@@ -20,20 +20,20 @@ OPTIONS = (
     *("jax_optimization_level", "jax_memory_fitting_level", "jax_exec_time_optimization_effort"),
     *("jax_memory_fitting_effort", "jax_default_matmul_precision"),
 )
-"""Settings of JAX by which programs differ, in the environment in capitals. Not every version has all of them."""
+"""JAX settings that change programs; environment variables have the same names in capitals. Some versions lack some."""
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 NO_MATTER = "--xla_force_host_platform_device_count"
-"""A flag by which no program differs."""
+"""A flag that does not change programs."""
 
 
 def of_plans(cfg: Config, sizes: Mapping[str, int], chips: Collection[str], environment: Mapping[str, str]) -> Facts:
-    """What plans have in common, as values that JSON can hold.
+    """Return what plans have in common, as JSON values.
 
     Args:
-      cfg: the configuration, of which a sweep replaces the sizes of the mesh and the way.
-      sizes: entries of the vocabularies.
-      chips: names of chips; those that the table does not have are measured for each plan.
-      environment: variables of this process.
+      cfg: the configuration, in which a sweep replaces the mesh sizes and `parallel`.
+      sizes: vocabulary sizes.
+      chips: names of chips. Those that are not in the table are measured for each plan.
+      environment: environment variables of this process.
     """
     return {
         "config": to_dict(dataclasses.replace(cfg, mesh=MeshConfig(rules=cfg.mesh.rules), parallel="jit")),
@@ -45,30 +45,30 @@ def of_plans(cfg: Config, sizes: Mapping[str, int], chips: Collection[str], envi
 
 
 def joined(known: Facts, about: Facts, folder: Path) -> Facts:
-    """Of the plans that a folder has (`known`) and of those that are to be added to it.
+    """Merge the facts of the plans in a folder (`known`) with those of the plans to add.
 
     Raises:
-      UserError: they are not to be mixed.
+      UserError: they must not be mixed.
     """
-    way_out = "give another --output, or remove it"
-    check({*known} >= {"versions", "settings", "chips"}, f"{folder} has plans of an earlier version: {way_out}")
+    way_out = "choose another --output, or delete the folder"
+    check({*known} >= {"versions", "settings", "chips"}, f"{folder} has plans from an earlier version; {way_out}")
     same = all(known.get(name) == about[name] for name in ("config", "vocabulary"))
-    check(same, f"{folder} has plans of another configuration: {way_out}")
+    check(same, f"{folder} has plans for another configuration; {way_out}")
     by, this = known["versions"], about["versions"]
-    check(by == this, f"{folder} has plans by {by}, and this is {this}: {way_out}")
+    check(by == this, f"{folder} has plans made with {by}, but this is {this}; {way_out}")
     for name, value in about["settings"].items():
         before = known["settings"].get(name)
         check(
-            before == value, f"{folder} has plans with {name} {_set(before)}, and here it is {_set(value)}: {way_out}"
+            before == value, f"{folder} has plans with {name} {_set(before)}, but here it is {_set(value)}; {way_out}"
         )
     for name, chip in about["chips"].items():
         rates = known["chips"].get(name, chip)
-        check(rates == chip, f"{folder} has plans with other rates of {name} than the table of chips: {way_out}")
+        check(rates == chip, f"{folder} has plans with other rates of {name} than the table of chips; {way_out}")
     return {**about, "chips": {**known["chips"], **about["chips"]}}
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """The settings of JAX and of the compilers, None for those that are not set."""
+    """Return the settings of JAX and of the compilers, None for those that are not set."""
     options = {name.upper(): jax.config.values.get(name) for name in OPTIONS}
     found = {name: None if value is None else str(value) for name, value in options.items()}
     for name in VARIABLES:
@@ -78,7 +78,7 @@ def settings(environment: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _versions() -> str:
-    """Of what compiles."""
+    """Return the versions of the packages that compile."""
     compilers = [name for name in ("libtpu", gpus.PLUGIN) if importlib.util.find_spec(name) is not None]
     return versions("convs2s_jax", "jax", *compilers)
 

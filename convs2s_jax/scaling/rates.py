@@ -1,7 +1,7 @@
-"""What the devices at hand do, measured: the rates of a chip that is in no table, such as a virtual CPU device.
+"""Measure the rates of the attached devices, for chips that are not in the table, such as virtual CPU devices.
 
-All devices work at the same time, as they do in training: virtual devices share the cores and the memory of a machine.
-Each rate is the best of a few repeats, a bound like those in the table of chips.
+All devices work at the same time, as in training, because virtual devices share the cores and the memory of a machine.
+Each rate is the best of a few repeats, an upper bound like those in the table of chips.
 """
 
 import time
@@ -21,16 +21,16 @@ from convs2s_jax.scaling.chips import Chip
 SIDE = 512
 """Rows and columns of the matrices on a CPU device."""
 COPIED = 1 << 22
-"""Elements of the array that is copied or exchanged on a CPU device."""
+"""Elements of the array that is copied or all-reduced on a CPU device."""
 LARGER = 16
 """How much larger both are, counted in elements, on an accelerator."""
 REPEATS = 5
 
 
 def measured(devices: Sequence[Any], dtype: str) -> Chip:
-    """One of these devices as a chip: FLOP/s of a product, bytes/s of a copy and of an all-reduce.
+    """Describe one of these devices as a chip: FLOP/s of a product, bytes/s of a copy and of an all-reduce.
 
-    Its memory is what the runtime tells, and its network is not known (0).
+    Its memory is what the runtime reports, and its network is unknown (0).
     """
     mesh = Mesh(np.asarray(devices), ("all",))
     return Chip(
@@ -44,29 +44,29 @@ def measured(devices: Sequence[Any], dtype: str) -> Chip:
 
 
 def memory_limit(devices: Sequence[Any]) -> float:
-    """Bytes of each of these devices of this process that programs may use; 0 where it does not tell, as on CPU.
+    """Return the bytes per device of this process that programs may use; 0 if the device does not report it, as on CPU.
 
-    A GPU has more: JAX reserves a share of it at the start.
+    A GPU has more memory, of which JAX reserves a part at start.
     """
     here = [device for device in devices if device.process_index == jax.process_index()]
     return float(min((device.memory_stats() or {}).get("bytes_limit", 0) for device in here))
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:
-    """FLOP/s of one device while all multiply square matrices."""
+    """Measure the FLOP/s of one device while all multiply square matrices."""
     side = SIDE * (1 if _is_cpu(mesh) else int(LARGER**0.5))
     a = _ones(mesh, (mesh.size * side, side), dtype)
     return 2 * side**3 / _best(_each(mesh, lambda a: a @ a), a)
 
 
 def copy_rate(mesh: Mesh) -> float:
-    """Bytes/s that one device reads and writes while all of them add a number to an array."""
+    """Measure the bytes/s that one device reads and writes while all of them add a number to an array."""
     x = _ones(mesh, (mesh.size * _elements(mesh),), "float32")
     return 2 * x.nbytes / mesh.size / _best(_each(mesh, lambda x: x + 1), x)
 
 
 def exchange_rate(mesh: Mesh) -> float:
-    """Bytes/s that one device sends in an all-reduce, by the ring's count: 2 size (n - 1) / n."""
+    """Measure the bytes/s that one device sends in an all-reduce, counted as in a ring: 2 size (n - 1) / n."""
     x = _ones(mesh, (mesh.size * _elements(mesh) // 4,), "float32")
     seconds = _best(_each(mesh, lambda x: jax.lax.psum(x, "all"), summed=True), x)
     size = x.nbytes / mesh.size
@@ -82,17 +82,17 @@ def _elements(mesh: Mesh) -> int:
 
 
 def _ones(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of ones, cut over the devices, each part made where it lies."""
+    """Create an array of ones, sharded over the devices, each shard on its own device."""
     return jax.jit(lambda: jnp.ones(shape, dtype), out_shardings=NamedSharding(mesh, P("all")))()
 
 
 def _each(mesh: Mesh, function: Callable[[Array], Array], *, summed: bool = False) -> Callable[[Array], Array]:
-    """The function on each device's part."""
+    """Apply the function to each device's shard."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("all"), out_specs=P() if summed else P("all")))
 
 
 def _best(function: Callable[[Array], Array], x: Array) -> float:
-    """Seconds of the fastest call after the first."""
+    """Return the seconds of the fastest call after the first."""
     taken = []
     for _ in range(REPEATS + 1):
         before = time.perf_counter()

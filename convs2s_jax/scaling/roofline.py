@@ -1,19 +1,19 @@
-"""The time of an update by a roofline: a bound from rates, not a simulation.
+"""Roofline model of the time of an update, a lower bound from peak rates and not a simulation.
 
-For each program of an update, with FLOPs F, bytes of memory M, exchanges of w_i seconds each on its links, and copies
-to the host and back of h_j seconds each:
+For each program of an update, with FLOPs F, bytes of memory traffic M, collectives of w_i seconds each on its links,
+and copies to the host and back of h_j seconds each:
 
     busy = max(F / peak, M / bandwidth)         arithmetic and memory overlap perfectly (TPU, CPU)
     busy = max(F / peak, P / bandwidth) + (M - P) / bandwidth                           (GPU)
     exposed = sum_sync w_i + sum_sync h_j + max(0, max(sum_async w_i, sum_async h_j) - busy)
     step = sum over programs (busy + exposed)
 
-A GPU runs one operation after another, and those without products do no arithmetic for its matrix units: P are the
-bytes of those with products, and memory overlaps with arithmetic in these alone.
+A GPU runs one operation after another, and operations without products do not use its matrix units. P are the bytes of
+operations with products, and memory only overlaps with arithmetic in these.
 
-An exchange takes its bytes on the wire divided by the links along its mesh axis; latency is left out. An exchange that
-the compiler made asynchronous is hidden as far as there is other work at all, and so is a copy; copies to the host come
-before those back, so their times add up. MFU is model FLOPs / (peak * step).
+The time of a collective is its bytes on the wire divided by the bandwidth of the links along its mesh axis, without
+latency. A collective that the compiler made asynchronous is hidden as far as there is any other work, and so is a copy.
+Copies to the host come before those back, so their times add up. MFU is model FLOPs / (peak * step).
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ from convs2s_jax.scaling.collectives import PERMUTATION, Collective, pairs_of
 from convs2s_jax.scaling.traffic import Copies
 
 Place = tuple[int, tuple[int, ...]]
-"""Number of a device's slice or machine, and its coordinates on the torus there."""
+"""Index of a device's slice or machine, and its coordinates on the torus there."""
 
 
 class Work(NamedTuple):
-    """What one device does in an execution of a program.
+    """The work of one device in an execution of a program.
 
     Attributes:
       model: FLOPs of the model.
-      executed: FLOPs with what is computed twice.
+      executed: FLOPs including recomputation.
       memory: bytes from and to its memory.
-      collectives: its exchanges.
+      collectives: its collectives.
       times: executions in an update.
       copies: bytes to its host and back.
-      product_memory: of `memory`, what operations with products read and write.
+      product_memory: the part of `memory` that operations with products read and write.
     """
 
     model: float
@@ -51,17 +51,17 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The time of an update, in seconds, and what follows from it.
+    """The time of an update in seconds, and what follows from it.
 
     Attributes:
-      compute: of arithmetic alone.
-      memory: of memory alone.
-      links: of all exchanges.
-      host: of all copies to the host and back.
-      exposed: of exchanges and copies that nothing hides.
-      seconds: of the whole update.
-      tokens_per_second: target tokens of full batches, all devices together.
-      mfu: model FLOPs, as a share of the chip's peak over the whole update.
+      compute: seconds of arithmetic alone.
+      memory: seconds of memory traffic alone.
+      links: seconds of all collectives.
+      host: seconds of all copies to the host and back.
+      exposed: seconds of collectives and copies that are not hidden.
+      seconds: seconds of the whole update.
+      tokens_per_second: target tokens/s of full batches, all devices together.
+      mfu: model FLOPs utilisation, as a fraction of the chip's peak over the whole update.
     """
 
     compute: float
@@ -75,17 +75,17 @@ class Step(NamedTuple):
 
 
 def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: str, tokens: int) -> Step:
-    """The bound of an update.
+    """Compute the bound of an update.
 
     Args:
-      work: of the programs of an update, for one device.
+      work: work of the programs of an update, for one device.
       chip: its rates.
-      places: of all devices, in the order of the mesh.
-      dtype: of the model's products.
+      places: places of all devices, in the order of the mesh.
+      dtype: dtype of the model's products.
       tokens: target tokens of the whole update.
 
     Raises:
-      UserError: the table of chips has no rate for the dtype, or none of a network or a host's link that is used.
+      UserError: the table of chips lacks the rate of the dtype, or of a network or a host link that is used.
     """
     peak = chip.peak(dtype)
     compute = memory = links = host = exposed = seconds = 0.0
@@ -110,16 +110,16 @@ def step(work: Sequence[Work], chip: Chip, places: Sequence[Place], *, dtype: st
 
 
 def copy_seconds(copies: Copies, chip: Chip) -> tuple[float, float]:
-    """Seconds of copies to the host and back: of those that other operations wait for, and of those beside them."""
+    """Return the seconds of copies to the host and back, those of synchronous and those of asynchronous copies."""
     total = copies.to_host + copies.from_host
     if not total:
         return 0.0, 0.0
-    check(chip.host > 0, f"arrays are kept in the host's memory, and the table of chips has no rate for {chip.name}")
+    check(chip.host > 0, f"arrays are kept in the host's memory, but the table of chips has no rate for {chip.name}")
     return copies.synchronous / chip.host, (total - copies.synchronous) / chip.host
 
 
 def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]) -> float:
-    """Seconds of exchanges on the links; over slices, of the part within a slice and that between them.
+    """Return the seconds of collectives on the links; over several slices, those within a slice plus those between.
 
     A permutation takes as long as its slowest pair.
     """
@@ -131,7 +131,7 @@ def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]
         return collective.wire / bandwidth(chip, members, places)
     check(
         slices == 1 or chip.network > 0,
-        f"the mesh goes over {slices} slices, and the table of chips has no rate of the network of {chip.name}",
+        f"the mesh spans {slices} slices, but the table of chips has no rate of the network of {chip.name}",
     )
     if collective.kind == PERMUTATION:
         pairs = [(places[one], places[other]) for one, other in pairs_of(collective.members)]
@@ -148,9 +148,9 @@ def exchange_seconds(collective: Collective, chip: Chip, places: Sequence[Place]
 
 
 def bandwidth(chip: Chip, members: Sequence[Place], places: Sequence[Place]) -> float:
-    """Bytes/s that one device of a group sends within a slice.
+    """Return the bytes/s that one device of a group sends within a slice.
 
-    On a torus, both directions of each axis along which members differ; one direction where the axis is not a ring.
+    On a torus, it uses both directions of each axis along which members differ, or one if the axis is not a ring.
     """
     if not chip.axes:
         return chip.link

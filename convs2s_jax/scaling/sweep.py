@@ -1,4 +1,4 @@
-"""Plans of many cases: devices x meshes x batches x slices x ways. Each plan is a file, so a sweep can be continued."""
+"""Plan combinations of devices, meshes, batches, slices and ways. Each plan is a file, so a sweep can be resumed."""
 
 import csv
 import dataclasses
@@ -49,11 +49,11 @@ class Case:
     Attributes:
       topology: name of the devices.
       slices: number of slices.
-      mesh: size of each axis; as it was asked for where it does not fit the devices.
-      parallel: the way an update is spread.
-      tokens: of a batch.
-      each: whether they are for each part of the rows (weak scaling), not for all together (strong scaling).
-      length: of sources and targets.
+      mesh: size of each axis; as requested if it does not fit the devices.
+      parallel: how an update is parallelised.
+      tokens: tokens of a batch.
+      each: whether `tokens` is per row shard (weak scaling) instead of in total (strong scaling).
+      length: length of sources and targets.
     """
 
     topology: str
@@ -66,14 +66,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         batch = f"{'each' if self.each else 'all'}{self.tokens}x{self.length}"
         mesh = ".".join(map(str, self.mesh))
         return f"{self.topology.replace(':', '-')}_{self.slices}_{mesh}_{self.parallel}_{batch}"
 
     @property
     def available(self) -> int:
-        """Number of devices of the topology, all slices together."""
+        """Number of devices of the topology over all slices."""
         return self.slices * sizes(self.topology)
 
 
@@ -87,10 +87,10 @@ def cases(
     tokens_per_chip: Sequence[int],
     length: int,
 ) -> list[Case]:
-    """All combinations, those that are equal (as any mesh of one chip) once, and those that do not fit as well.
+    """Return all combinations, with equal ones (such as all meshes of one chip) once, including those that do not fit.
 
     Raises:
-      UserError: a mesh is not three numbers, or a topology is none.
+      UserError: a mesh is not three numbers, or a topology is invalid.
     """
     asked = [_mesh(text) for text in meshes]
     batches = [(each, False) for each in tokens] + [(each, True) for each in tokens_per_chip]
@@ -104,15 +104,15 @@ def cases(
 def run(
     cfg: Config, wanted: Sequence[Case], folder: Path, sizes: Mapping[str, int], tell: Callable[[str], None]
 ) -> list[Row]:
-    """Make the plans that the folder does not have yet, and return the rows of all that it has, those wanted first.
+    """Make the plans that the folder does not contain yet, and return the rows of all its plans, those wanted first.
 
     Args:
-      cfg: the configuration; the sizes of meshes and the way are the cases'.
+      cfg: the configuration. Mesh sizes and `parallel` come from the cases.
       wanted: cases.
-      folder: for the plans; those of another configuration, vocabulary or version, of other settings of the compilers
-        or other rates of the chips are refused.
-      sizes: entries of the vocabularies (`configured.vocabularies`).
-      tell: gets a sentence for each case.
+      folder: folder of the plans. It is rejected if its plans have another configuration, vocabulary or version, or
+        other compiler settings or chip rates.
+      sizes: vocabulary sizes (`configured.vocabularies`).
+      tell: called with a sentence for each case.
 
     Raises:
       UserError: the folder has plans of another sweep, or libtpu is missing.
@@ -122,14 +122,14 @@ def run(
     path = folder / ABOUT
     about = provenance.of_plans(cfg, sizes, {case.topology.partition(":")[0] for case in wanted}, os.environ)
     if path.exists():
-        known = read_json(path, remedy="give another --output")
+        known = read_json(path, remedy="choose another --output")
         about = provenance.joined(known, about, folder)
     replace_file(path, json.dumps(about, indent=1) + "\n")
     found = []
     for number, case in enumerate(wanted, 1):
-        place, told = folder / CASES / f"{case.name}.json", "from an earlier start"
-        made = read_json(place, remedy="remove it, and it is made again") if place.exists() else None
-        if made is None or set(made) == {"case", "refused"}:  # what refused it may be mended
+        place, told = folder / CASES / f"{case.name}.json", "from an earlier run"
+        made = read_json(place, remedy="delete it to plan it again") if place.exists() else None
+        if made is None or set(made) == {"case", "refused"}:  # the reason may be fixed by now
             made, told = {"case": dataclasses.asdict(case), **_plan(cfg, case, sizes)}, "planned"
             replace_file(place, json.dumps(made, indent=1) + "\n")
         row = row_of(case, made)
@@ -140,9 +140,9 @@ def run(
 
 
 def _rows_of_others(folder: Path, wanted: Collection[str]) -> list[Row]:
-    """Rows of the cases that an earlier start has left in the folder and that this one does not name."""
+    """Return rows of the cases that an earlier run left in the folder and that this one does not include."""
     plans = [
-        read_json(path, remedy="remove it")
+        read_json(path, remedy="delete it")
         for path in sorted((folder / CASES).glob("*.json"))
         if path.stem not in wanted
     ]
@@ -150,7 +150,7 @@ def _rows_of_others(folder: Path, wanted: Collection[str]) -> list[Row]:
 
 
 def row_of(case: Case, made: Row) -> Row:
-    """A row of the table from a plan as JSON."""
+    """Build a row of the table from a plan in JSON."""
     row: Row = dict.fromkeys(COLUMNS, "")
     row |= {
         "topology": case.topology,
@@ -189,7 +189,7 @@ def row_of(case: Case, made: Row) -> Row:
 
 
 def with_efficiency(rows: Sequence[Row]) -> list[Row]:
-    """Tokens/s of a device as a share of those of the fewest devices of this chip, tokens and length alike."""
+    """Add tokens/s per device, relative to the fewest devices with the same chip, tokens and length."""
 
     def series(row: Row) -> tuple[Any, ...]:
         return row["topology"].partition(":")[0], row["batch"], row["budget"], row["length"]
@@ -211,7 +211,7 @@ def with_efficiency(rows: Sequence[Row]) -> list[Row]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The table, with a line of names."""
+    """Format the table as CSV, with a header line."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -220,7 +220,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
-    """The plan of a case as JSON; of one that cannot be planned, the reason."""
+    """Plan a case and return it as JSON, or the reason why it cannot be planned."""
     try:
         devices = topology.named(case.topology, slices=case.slices)
         _check_fits(case)
@@ -234,11 +234,11 @@ def _plan(cfg: Config, case: Case, sizes: Mapping[str, int]) -> Row:
 
 
 def _mesh(text: str) -> tuple[int, int, int]:
-    """The sizes of "data.fsdp.tensor"."""
+    """Parse the sizes of "data.fsdp.tensor"."""
     axes = text.split(".")
     check(
         len(axes) == len(AXES) and all(re.fullmatch("-?[0-9]{1,9}", size) for size in axes),
-        f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1 where -1 takes the rest",
+        f"--meshes has '{text}': write data.fsdp.tensor, as in 16.1.1, or -1.1.1, where -1 uses the rest",
     )
     data, fsdp, tensor = map(int, axes)
     try:
@@ -254,7 +254,7 @@ def _config(mesh: tuple[int, int, int]) -> MeshConfig:
 
 
 def _fitted(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
-    """The sizes of a mesh on so many devices, -1 replaced; as they are where they do not fit, which `_plan` refuses."""
+    """Replace -1 in the sizes of a mesh on this number of devices. `_plan` rejects sizes that do not fit."""
     try:
         return shape(_config(mesh), devices)
     except UserError:

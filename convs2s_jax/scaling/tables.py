@@ -1,4 +1,4 @@
-"""Plans as tables that a person reads at once."""
+"""Plans and checks as readable text tables."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from convs2s_jax.scaling.plan import Plan
 
 
 def of_plan(plan: Plan) -> str:
-    """All of a plan, as text: devices, memory, work, exchanges, the bound of a step, and what is not known."""
+    """Format a plan as text: devices, memory, work, collectives, the bound of a step, and what is unknown."""
     axes = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lines = [
         f"{plan.devices} x {plan.topology.partition(':')[0]} ({plan.topology}, {plan.slices} slice(s)), mesh {axes}, "
@@ -23,7 +23,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def of_check(found: Sequence[Measured], steps: int) -> str:
-    """What was planned beside what was measured."""
+    """Format planned values next to measured ones."""
     shown = {"s": _seconds, "B": _bytes}
     rows = [
         [
@@ -35,10 +35,8 @@ def of_check(found: Sequence[Measured], steps: int) -> str:
         ]
         for each in found
     ]
-    head = ["on the devices at hand", "planned", f"median of {steps}", "spread", "error of the plan"]
-    return "\n".join(
-        [*table(head, rows), "spread: half the distance between the quartiles; error: measured / planned - 1"]
-    )
+    head = ["on the attached devices", "planned", f"median of {steps}", "spread", "error of the plan"]
+    return "\n".join([*table(head, rows), "spread: half the interquartile range; error: measured / planned - 1"])
 
 
 def _memory(plan: Plan) -> list[str]:
@@ -52,11 +50,11 @@ def _memory(plan: Plan) -> list[str]:
         ]
         for each in plan.all_programs
     ]
-    fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is not known"}[plan.fits]
+    fits = {True: "fits", False: "DOES NOT FIT", None: "the memory of the chip is unknown"}[plan.fits]
     of = f" of {_bytes(plan.chip.memory)}" if plan.chip.memory else ""
     return [
         *table(["memory of a chip", "arguments", "temporaries", "outputs", "peak"], rows),
-        f"most at one time, with the state: {_bytes(plan.resident)}{of}: {fits}",
+        f"peak with the whole state: {_bytes(plan.resident)}{of}, {fits}",
     ]
 
 
@@ -79,7 +77,7 @@ def _work(plan: Plan) -> list[str]:
     run = f"a run has at most {shapes} of batches (data.batch.shapes)"
     return [
         *table(head, rows),
-        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its first state and updates, once",
+        f"{run}: {plan.run_processor_seconds:,.0f} processor seconds to compile its first state and updates once",
     ]
 
 
@@ -97,15 +95,15 @@ def _exchanges(plan: Plan) -> list[str]:
         for each in program.collectives
     ]
     head = ["exchange", "in", "times", "arrays", "sent by a chip", "asynchronous"]
-    return [*(table(head, rows) if rows else ["no exchanges"]), *_copies(plan)]
+    return [*(table(head, rows) if rows else ["no collectives"]), *_copies(plan)]
 
 
 def _copies(plan: Plan) -> list[str]:
-    """A line for each program that keeps arrays in the host's memory."""
+    """Return a line for each program that keeps arrays in the host's memory."""
     return [
-        f"memory of the host, {each.label}: {_bytes(each.memory.host)} for a chip; copied to it "
-        f"{_bytes(each.copies.to_host)}, back {_bytes(each.copies.from_host)}, and "
-        f"{_bytes(each.copies.synchronous)} of that while nothing else runs"
+        f"memory of the host, {each.label}: {_bytes(each.memory.host)} for a chip; {_bytes(each.copies.to_host)} "
+        f"copied to it and {_bytes(each.copies.from_host)} back, {_bytes(each.copies.synchronous)} of this while "
+        "nothing else runs"
         for each in plan.programs
         if any(each.copies)
     ]
@@ -129,11 +127,11 @@ def _steps(plan: Plan) -> list[str]:
 
 
 def _efficiency(plan: Plan) -> list[str]:
-    """A line about one chip, where it was planned."""
+    """Return a line about the efficiency against one chip, if that was planned."""
     compared = ", ".join(f"{100 * share:.1f} %" for share in plan.efficiency)
     if not (compared or plan.too_large_alone):
         return []
-    too_large = f", one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
+    too_large = f"; one chip cannot hold it ({plan.too_large_alone})" if plan.too_large_alone else ""
     return [f"efficiency against one chip: {compared or 'unknown'}{too_large}"]
 
 
@@ -141,18 +139,18 @@ def _notes(plan: Plan) -> list[str]:
     notes = [f"rates of the chip: {plan.chip.source}; the bound's assumptions: docs/scaling.md"]
     if not plan.exact:
         notes.append(
-            f"{plan.topology} was planned on virtual CPU devices: exchanges and FLOPs are the model's; memory, memory "
-            "traffic and what is asynchronous are those of XLA's CPU compiler, which exchanges bfloat16 as float32 and "
-            "copies nothing to the host; with pip install '.[plan-gpu]' XLA compiles for GPUs"
+            f"{plan.topology} was planned on virtual CPU devices: collectives and FLOPs are the model's; memory, "
+            "memory traffic and what is asynchronous are those of XLA's CPU compiler, which sends bfloat16 as float32 "
+            "and copies nothing to the host; with pip install '.[plan-gpu]' XLA compiles for GPUs"
         )
     unknown = sum(each.flops.unknown for each in plan.programs)
     if unknown:
-        notes.append(f"{unknown} loop(s) with products run an unknown number of times, and are counted once")
+        notes.append(f"{unknown} loop(s) with products run an unknown number of times and are counted once")
     return notes
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, numbers to the right."""
+    """Format the lines of a table: the first column left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     return [
         "  ".join(
@@ -176,7 +174,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _scaled(value: float, unit: str) -> str:
-    """Three or four digits with a prefix: 393 MB."""
+    """Format a value with two to four digits and a prefix, such as 393 MB."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return (

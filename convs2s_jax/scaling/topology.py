@@ -1,9 +1,9 @@
-"""The devices of a plan: those of a TPU that need not be attached, or virtual ones that stand for others.
+"""The devices of a plan: TPUs and GPUs that need not be attached, or virtual CPU devices that stand in for them.
 
-"v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were there. "h100:8" are eight GPUs, for which XLA
-compiles by their description (`scaling.gpus`), but chooses each kernel untimed. Without its compiler for GPUs the
-update is compiled for as many virtual CPU devices, from which the arrays that it exchanges are known. Its memory and
-which exchanges are asynchronous are not. "cpu:8" are virtual devices of this machine.
+"v5e:16x16" is a slice of 256 TPUs, for which XLA compiles as if it were attached. "h100:8" are eight GPUs, for which
+XLA compiles from their description (`scaling.gpus`), but without timing kernels to choose them. If its GPU compiler is
+not installed, the update is compiled for the same number of virtual CPU devices. This shows which arrays it
+communicates, but not its memory or which collectives are asynchronous. "cpu:8" are virtual devices of this machine.
 """
 
 import importlib.util
@@ -25,8 +25,8 @@ from convs2s_jax.training.mesh import slice_numbers
 
 CPU = "cpu"
 REFUSALS = (RuntimeError, ValueError, NotImplementedError)
-"""How JAX and a compiler say that they do not know a topology."""
-LIBTPU = "libtpu is not installed, and a TPU is planned by its compiler: pip install '.[plan]'"
+"""Exceptions that JAX and the compilers raise for an unknown topology."""
+LIBTPU = "libtpu is not installed, and planning a TPU needs its compiler: pip install '.[plan]'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Topology:
     """Devices to plan for.
 
     Attributes:
-      name: as it was given.
-      chip: what each of them can do; None for those of this machine, which are measured.
-      devices: as JAX describes them.
-      slices: number of slices, which the slower network connects.
-      exact: whether programs are compiled for these chips themselves, not for virtual devices in their place.
+      name: the name as given.
+      chip: rates of each device; None for devices of this machine, which are measured.
+      devices: JAX's descriptions of the devices.
+      slices: number of slices, which are connected by the slower network.
+      exact: whether programs are compiled for these chips, and not for virtual devices in their place.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Topology:
 
     @property
     def platform(self) -> str:
-        """JAX's name of what is planned for."""
+        """JAX's name of the platform that is planned for."""
         return str(self.devices[0].platform) if self.exact else "gpu"
 
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(slice or machine, coordinates on its torus) of each device."""
+        """Return (slice or machine, coordinates on its torus) of each device."""
         together = self.chip.together if self.chip else 0
         return [
             (
@@ -65,14 +65,14 @@ class Topology:
 
 
 def named(name: str, *, slices: int = 1) -> Topology:
-    """The devices that a name describes: CHIP:SHAPE for TPUs, CHIP:NUMBER for GPUs and CPU.
+    """Return the devices that a name describes: CHIP:SHAPE for TPUs, CHIP:NUMBER for GPUs and CPU.
 
     Args:
       name: such as "v5e:16x16", "v5p:4x4x4", "h100:8" or "cpu:8".
-      slices: so many of them, connected by the network.
+      slices: number of TPU slices, connected by the network.
 
     Raises:
-      UserError: no such chip or shape, no libtpu, or more virtual devices than this process has.
+      UserError: the chip or shape is unknown, libtpu is missing, or this process has too few virtual devices.
     """
     kind, _, shape = name.partition(":")
     _check_chip(name)
@@ -84,13 +84,13 @@ def named(name: str, *, slices: int = 1) -> Topology:
         bool(re.fullmatch("0*[1-9][0-9]{0,8}", shape)),
         f"--topology={name}: write {kind}:NUMBER of devices, as in {kind}:8",
     )
-    check(slices == 1, f"--slices={slices}: slices are of TPUs; give the number of all devices, as in {kind}:16")
+    check(slices == 1, f"--slices={slices}: only TPUs have slices; use the total number of devices, as in {kind}:16")
     count = int(shape)
     if chip is None:
         return Topology(name=name, chip=None, devices=tuple(virtual(count, name)), exact=True)
     check(
         count < chip.together or count % chip.together == 0,
-        f"--topology={name}: a machine has {chip.together} GPUs; give fewer, or a multiple",
+        f"--topology={name}: a machine has {chip.together} GPUs; use fewer, or a multiple",
     )
     if gpus.has_compiler():
         return _gpu(name, chip, count)
@@ -98,14 +98,14 @@ def named(name: str, *, slices: int = 1) -> Topology:
 
 
 def alone(name: str) -> str:
-    """The name of one device of a topology: "v5e:1x1" for "v5e:16x16"."""
+    """Return the name of one device of a topology, such as "v5e:1x1" for "v5e:16x16"."""
     kind, _, _ = name.partition(":")
     chip = CHIPS.get(kind)
     return f"{kind}:{'x'.join(['1'] * chip.axes) if chip and chip.axes else 1}"
 
 
 def sizes(name: str) -> int:
-    """Number of devices of a topology, without looking for them. Raises UserError for a name that is not one."""
+    """Return the number of devices of a topology, without looking for them. Raises UserError for an invalid name."""
     _check_chip(name)
     _, _, shape = name.partition(":")
     check(
@@ -116,7 +116,7 @@ def sizes(name: str) -> int:
 
 
 def check_compilers(names: Sequence[str]) -> None:
-    """Raise UserError if one of these topologies is planned by a compiler that is not installed."""
+    """Raise UserError if one of these topologies needs a compiler that is not installed."""
     for name in names:
         chip = CHIPS.get(name.partition(":")[0])
         if chip is not None and chip.axes and importlib.util.find_spec("libtpu") is None:
@@ -124,7 +124,7 @@ def check_compilers(names: Sequence[str]) -> None:
 
 
 def virtual_devices(names: Sequence[str]) -> int:
-    """The most virtual CPU devices that a plan of one of these topologies needs; 0 where compilers do without."""
+    """Return the maximum number of virtual CPU devices that plans of these topologies need."""
     kinds = {name: CHIPS.get(name.partition(":")[0]) for name in names}
     compiled = gpus.has_compiler()
     needing = (name for name, chip in kinds.items() if chip is None or not (chip.axes or compiled))
@@ -132,22 +132,22 @@ def virtual_devices(names: Sequence[str]) -> int:
 
 
 def reserve(count: int) -> None:
-    """Let this process have `count` virtual CPU devices, unless it uses its devices already or the user has chosen."""
+    """Give this process `count` virtual CPU devices, unless its devices are in use or the user has set a number."""
     chosen = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and count > jax.config.values["jax_num_cpu_devices"]:
         try:
             jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:  # the devices are in use already
+        except RuntimeError:  # the devices are already in use
             return
 
 
 def virtual(count: int, name: str) -> Sequence[Any]:
-    """The first `count` CPU devices of this process. Raises UserError if it has fewer."""
+    """Return the first `count` CPU devices of this process. Raises UserError if it has fewer."""
     reserve(count)
     devices = jax.devices(CPU)
     check(
         len(devices) >= count,
-        f"--topology={name} is planned on {count} virtual devices, and this process has {len(devices)}: set "
+        f"--topology={name} is planned on {count} virtual devices, but this process has {len(devices)}: set "
         f"XLA_FLAGS=--xla_force_host_platform_device_count={count}",
     )
     return devices[:count]
@@ -168,8 +168,8 @@ def _gpu(name: str, chip: Chip, count: int) -> Topology:
         )
     except REFUSALS as error:
         raise UserError(
-            f"--topology={name}: XLA's compiler for GPUs does not take it ({first_line(error)}); without the extra "
-            "plan-gpu GPUs are planned on virtual devices"
+            f"--topology={name}: XLA's GPU compiler rejects it ({first_line(error)}); without the extra plan-gpu, GPUs "
+            "are planned on virtual devices"
         ) from error
     return Topology(name=name, chip=chip, devices=tuple(found.devices), exact=True)
 
@@ -190,10 +190,10 @@ def _tpu(name: str, chip: Chip, shape: str, slices: int) -> Topology:
     except REFUSALS as error:
         if "lockfile" in str(error):
             raise UserError(
-                f"--topology={name}: libtpu is in use on this machine, or its lock /tmp/libtpu_lockfile is another "
-                "user's; wait, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
+                f"--topology={name}: libtpu is in use on this machine, or its lock /tmp/libtpu_lockfile belongs to "
+                "another user; wait, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1"
             ) from error
         raise UserError(
-            f"--topology={name}: libtpu does not know it ({first_line(error)}); use a shape of {chip.source}"
+            f"--topology={name}: libtpu does not support it ({first_line(error)}); use a shape from {chip.source}"
         ) from error
     return Topology(name=name, chip=chip, devices=tuple(found.devices), slices=slices, exact=True)

@@ -1,11 +1,11 @@
-"""Bytes between a chip and its memory in an execution of a compiled program, loops counted as often as they run.
+"""Memory traffic of a compiled program: bytes between a chip and its memory, with loops counted as often as they run.
 
-Each operation reads its operands and writes its results once; what is inside a fusion, or in memory on the chip (as XLA
-assigns it on TPUs), does not count. Of a slice only the slice is read, and of an array that is updated in place only
-the update is written. A TPU's asynchronous exchange goes on inside the operations beside it, which pass its arrays on:
-they count where it starts. XLA's own `cost_analysis` counts a loop once.
+Each operation reads its operands and writes its results once. What is inside a fusion, or in memory on the chip (as XLA
+assigns it on TPUs), does not count. For a slice, only the slice is read. For an array that is updated in place, only
+the update is written. On TPUs, an asynchronous collective runs inside the operations that overlap with it, which pass
+its arrays on. These count where it starts. XLA's own `cost_analysis` counts a loop once.
 
-`copies` counts what goes over the link to the host, whose memory keeps what `remat=offload` does not compute again.
+`copies` counts transfers over the link to the host, whose memory stores what `remat=offload` does not recompute.
 """
 
 import re
@@ -22,23 +22,23 @@ NOTHING = frozenset(
         *("async-start", "async-update", "async-done"),
     }
 )
-"""Operations without traffic of their own; that of a loop is its body's."""
+"""Operations without their own traffic; that of a loop is counted in its body."""
 PARTS = ("dynamic-slice", "slice", "gather")
 """Operations that read a part of their first operand, as large as their result."""
 PRODUCTS = ("dot", "convolution")
 LIBRARIES = re.compile('custom_call_target="(__cublas|__cudnn|__onednn)')
-"""Calls of libraries that compute products."""
+"""Library calls that compute products."""
 COPIES = ("copy", "dynamic-slice", "dynamic-update-slice")
-"""Operations that copy between two memories; those that end in -start go on beside others."""
+"""Operations that copy between two memories; those that end in -start overlap with others."""
 
 
 class Copies(NamedTuple):
     """Bytes between a device and its host in an execution of a program.
 
     Attributes:
-      to_host: written into the host's memory.
-      from_host: read from it.
-      synchronous: of both, those beside which no other operation runs.
+      to_host: bytes written to the host's memory.
+      from_host: bytes read from it.
+      synchronous: the part of both that does not overlap with other operations.
     """
 
     to_host: int = 0
@@ -47,7 +47,7 @@ class Copies(NamedTuple):
 
 
 def copies(program: Program) -> Copies:
-    """Bytes copied to the host and back."""
+    """Return the bytes copied to the host and back."""
     found = Copies()
     for how, computation, operation in _executed(program):
         copied = _copied(computation, operation)
@@ -62,12 +62,12 @@ def copies(program: Program) -> Copies:
 
 
 def memory_bytes(program: Program) -> int:
-    """Bytes read from and written to the device's memory."""
+    """Return the bytes read from and written to the device's memory."""
     return sum(how.times * _bytes(program, inside, operation) for how, inside, operation in _executed(program))
 
 
 def product_bytes(program: Program) -> int:
-    """Of `memory_bytes`, those of operations that have matrix products or convolutions in them."""
+    """Return the part of `memory_bytes` from operations that contain matrix products or convolutions."""
     return sum(
         how.times * _bytes(program, inside, operation)
         for how, inside, operation in _executed(program)
@@ -83,7 +83,7 @@ def _has_product(program: Program, operation: Operation) -> bool:
 
 
 def _executed(program: Program) -> Iterator[tuple[Runs, Mapping[str, Operation], Operation]]:
-    """Each operation that is not inside a fusion: how its computation is run, and that computation."""
+    """Yield each operation that is not inside a fusion, with how its computation runs, and that computation."""
     for name, how in hlo.runs(program).items():
         if not how.fused:
             computation = program.computations[name]
@@ -92,7 +92,7 @@ def _executed(program: Program) -> Iterator[tuple[Runs, Mapping[str, Operation],
 
 
 def _bytes(program: Program, computation: Mapping[str, Operation], operation: Operation) -> int:
-    """Bytes of one operation."""
+    """Return the bytes of one operation."""
     kind = operation.kind
     if kind in NOTHING or kind.endswith("-done"):
         return 0
@@ -105,7 +105,7 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
     if kind == "fusion-start":  # (operands, results, context)
         kind = "fusion"
         operation = operation._replace(kind=kind, results=operation.results[len(given) : -1])
-    if kind.endswith("-start") and len(operation.results) > 1:  # an exchange: (operands, results, contexts), or results
+    if kind.endswith("-start") and len(operation.results) > 1:  # collective: (operands, results, contexts), or results
         first = len(given) if len(operation.results) >= 2 * len(given) else 0
         pairs = zip(given, operation.results[first:], strict=False)
         sizes = [(pair, min(buffer.bytes for buffer in pair)) for pair in pairs]
@@ -128,7 +128,7 @@ def _bytes(program: Program, computation: Mapping[str, Operation], operation: Op
 
 
 def _copied(computation: Mapping[str, Operation], operation: Operation) -> tuple[Buffer, Buffer, int] | None:
-    """What a copy reads and writes, and how many bytes of it; None for other operations."""
+    """Return what a copy reads and writes, and the number of bytes; None for other operations."""
     kind, begun = operation.kind.removesuffix("-start"), operation.kind.endswith("-start")
     if kind not in COPIES:
         return None
@@ -144,7 +144,7 @@ def _copied(computation: Mapping[str, Operation], operation: Operation) -> tuple
 
 
 def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[int], set[int]]:
-    """Numbers of the operands and of the results that are the same memory, in a fusion beside an exchange."""
+    """Return the indices of operands and results that share memory, in a fusion that overlaps with a collective."""
     text = "".join(operation.rest for operation in inner.values())
     if "chain_id=" not in text or '"AsyncCollectiveStart"' in text:
         return set(), set()
@@ -153,12 +153,12 @@ def _passed_on(fusion: Operation, inner: Mapping[str, Operation]) -> tuple[set[i
 
 
 def _far(buffers: tuple[Buffer, ...]) -> int:
-    """Bytes of those arrays that are in the device's large memory."""
+    """Return the bytes of the arrays that are in the device's main memory."""
     return sum(buffer.bytes for buffer in buffers if buffer.space == 0)
 
 
 def _read(inner: Mapping[str, Operation], name: str, whole: tuple[Buffer, ...]) -> int:
-    """Bytes of a parameter that a fusion reads."""
+    """Return the bytes of a parameter that a fusion reads."""
     total = 0
     for user in inner.values():
         if name not in user.operands:
@@ -173,7 +173,7 @@ def _read(inner: Mapping[str, Operation], name: str, whole: tuple[Buffer, ...]) 
 
 
 def _written(inner: Mapping[str, Operation], results: tuple[Buffer, ...], passed_on: Set[int]) -> int:
-    """Bytes that a fusion writes: of each result, or of the update where it is an array updated in place."""
+    """Return the bytes that a fusion writes: each result, or only the update of an array that is updated in place."""
     root = next(operation for operation in inner.values() if operation.root)
     made = [inner[name] for name in root.operands] if root.kind == "tuple" else [root] * len(results)
     total = 0

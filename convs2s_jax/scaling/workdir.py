@@ -1,4 +1,4 @@
-"""Whether a run could use a workdir: tried on all processes, and everything made for that is removed again."""
+"""Check on all processes whether a run could use a workdir. Everything created for the check is removed again."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ from convs2s_jax.training.run.stores import staging
 
 
 def tried(workdir: str) -> dict[str, Any]:
-    """What this process finds at a workdir. All processes call it together.
+    """Return what this process finds at a workdir. All processes call it together.
 
     Args:
       workdir: path or address.
 
     Returns:
-      As JSON takes it: "path"; "there", whether it exists; "free", bytes for the run's files on this machine; "error",
-      a sentence that says why a run could not use it, or "".
+      JSON values: "path"; "there", whether it exists; "free", free bytes for the run's files on this machine; "error",
+      a sentence that explains why a run could not use it, or "".
     """
     try:
         there, free = _address(workdir.rstrip("/")) if scheme_of(workdir) else _folder(Path(workdir))
@@ -34,7 +34,7 @@ def tried(workdir: str) -> dict[str, Any]:
 
 
 def _folder(workdir: Path) -> tuple[bool, int]:
-    """Whether a folder was there, and its free bytes. UserError unless all processes share it and write into it."""
+    """Return whether a folder existed, and its free bytes. UserError unless all processes share it and can write it."""
     with contextlib.ExitStack() as stack:
         was_there = distributed.primary_only("workdir made", lambda: _made(workdir, stack))
         distributed.agree_on_folder(workdir)
@@ -43,14 +43,14 @@ def _folder(workdir: Path) -> tuple[bool, int]:
             free = _tried_to_write(workdir)
         except UserError as error:
             refused = error
-        was_there = distributed.from_primary(bool(was_there))  # nobody is still writing when process 0 removes it
+        was_there = distributed.from_primary(bool(was_there))  # no process is still writing when process 0 removes it
         if refused:
             raise refused
         return was_there, free
 
 
 def _made(workdir: Path, stack: contextlib.ExitStack) -> bool:
-    """Make a folder until the stack closes; whether it was there."""
+    """Create a folder until the stack closes; return whether it existed before."""
     with run_folder.writing(workdir):
         was_there = run_folder.provide(workdir, stack)
     _tried_to_write(workdir)
@@ -58,7 +58,7 @@ def _made(workdir: Path, stack: contextlib.ExitStack) -> bool:
 
 
 def _tried_to_write(workdir: Path) -> int:
-    """The free bytes of a folder that can be written."""
+    """Try to write to a folder and return its free bytes."""
     with run_folder.writing(workdir):
         with tempfile.TemporaryFile(dir=workdir) as file:
             file.write(b"\n")
@@ -66,9 +66,9 @@ def _tried_to_write(workdir: Path) -> int:
 
 
 def _address(address: str) -> tuple[bool, int]:
-    """Whether a store has objects below an address, and the free bytes for their copy on this machine.
+    """Return whether a store has objects below an address, and the free bytes for their copy on this machine.
 
-    As in a training, all processes list it and process 0 alone writes. UserError where they cannot.
+    As in training, all processes list it and only process 0 writes. UserError if they cannot.
     """
     copy = staging.folder_of(address, os.environ)
     try:

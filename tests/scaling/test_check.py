@@ -147,7 +147,7 @@ def test_help_is_printed(arguments, capsys):
 
 
 def test_more_devices_than_there_are_are_refused():
-    with pytest.raises(UserError, match=r"^--devices=9: there are 8; use fewer"):
+    with pytest.raises(UserError, match=r"^--devices=9: only 8 are attached; use fewer"):
         at_hand(9)
 
 
@@ -168,5 +168,5 @@ def stats(limit):
 def test_several_processes_use_all_their_devices(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert len(at_hand(8).devices) == len(at_hand().devices) == 8
-    with pytest.raises(UserError, match=r"^--devices=4: several processes use all of their 8 devices; leave it out"):
+    with pytest.raises(UserError, match=r"^--devices=4: several processes use all of their 8 devices; omit the flag"):
         at_hand(4)

@@ -55,13 +55,13 @@ def test_nothing_is_wrong_with_processes_that_are_alike():
     [
         (
             {"versions": {"Python": "3.11.7", "jax": "0.11.0"}},
-            "jax: process 1 has 0.11.0, process 0 0.10.2: install the same",
+            "jax: process 1 has 0.11.0, process 0 has 0.10.2; install the same version",
         ),
-        ({"versions": {"Python": "3.11.7"}}, "jax: process 1 has none, process 0 0.10.2: install the same"),
-        ({"devices": {"TPU v5 lite": 3}}, "devices: process 1 has 3 x TPU v5 lite, process 0 4 x TPU v5 lite"),
-        ({"clock": 103.5}, "clocks are 3.5 s apart: set them by NTP"),
-        ({"data": {"train": "aa", "valid": "cc"}}, "valid data: process 1 has cc, process 0 bb: copy the same files"),
-        ({"product_rate": 0.5e12}, "process 1 on b computes at 500 GFLOP/s: look for other programs"),
+        ({"versions": {"Python": "3.11.7"}}, "jax: process 1 has none, process 0 has 0.10.2; install the same"),
+        ({"devices": {"TPU v5 lite": 3}}, "devices: process 1 has 3 x TPU v5 lite, process 0 has 4 x TPU v5 lite"),
+        ({"clock": 103.5}, "clocks are 3.5 s apart; synchronise them with NTP"),
+        ({"data": {"train": "aa", "valid": "cc"}}, "valid data: process 1 has cc, process 0 has bb; copy the same fil"),
+        ({"product_rate": 0.5e12}, "process 1 on b computes at 500 GFLOP/s; look for other programs"),
         (
             {"workdir": {"path": "x", "there": False, "free": 0, "error": "--workdir=x is not one folder"}},
             "process 1: --workdir=x is not one",
@@ -98,9 +98,9 @@ def devices(kind, **changes):
 @pytest.mark.parametrize(
     ("seen", "slow", "told"),
     [
-        (two(), 11e9, "one link of a v5e has 45 GB/s in each direction: look for other programs on the devices, and"),
+        (two(), 11e9, "one link of a v5e has 45 GB/s in each direction; look for other programs on the devices, and"),
         (two(slices=[1]), 3e9, "the network of the 4 v5e of a slice together has 12.5 GB/s"),
-        (devices("NVIDIA H100 80GB HBM3", host="a"), 110e9, "one link of a h100 has 450 GB/s in each direction: look"),
+        (devices("NVIDIA H100 80GB HBM3", host="a"), 110e9, "one link of a h100 has 450 GB/s in each direction; look"),
         (devices("NVIDIA H100 80GB HBM3"), 48e9, "the network of the 4 h100 of a machine together has 200 GB/s"),
     ],
     ids=["slice", "slices", "machine", "machines"],
@@ -138,7 +138,7 @@ def test_missing_data_ends_with_status_2(tmp_path):
 def test_a_folder_that_is_missing_is_named_and_not_left_behind(tmp_path):
     found = doctored(f"--workdir={tmp_path}/typo/run")
     assert found.returncode == 0, found.stderr
-    assert f"workdir: {tmp_path}/typo/run is not there yet, a run would make it, " in found.stdout
+    assert f"workdir: {tmp_path}/typo/run does not exist yet, a run would create it, " in found.stdout
     assert not (tmp_path / "typo").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_store_is_listed_and_written_and_then_as_before(bucket, requests):  # 
     bucket.mkdir()
     found = doctored("--workdir=gs://bucket/run/")
     assert found.returncode == 0, found.stderr
-    assert "workdir: gs://bucket/run/ is not there yet, a run would make it, " in found.stdout
+    assert "workdir: gs://bucket/run/ does not exist yet, a run would create it, " in found.stdout
     assert "GB free for a copy on each machine; it can be listed, read and written" in found.stdout
     assert [action for action, _ in requests] == ["write", "delete"]
     assert stores.names("gs://bucket") == []
@@ -177,7 +177,7 @@ def test_process_0_knows_whether_the_folder_was_there():
     """The others see it after process 0 has made it, and may have less room."""
     missing = {**HEALTHY["workdir"], "there": False}
     seen = [{**HEALTHY, "workdir": missing}, *two(workdir={**missing, "there": True, "free": 1e9})[1:]]
-    assert "workdir: /runs/a is not there yet, a run would make it, 1.0 GB free" in sentences(seen, wrong=False)
+    assert "workdir: /runs/a does not exist yet, a run would create it, 1.0 GB free" in sentences(seen, wrong=False)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_process_0_knows_whether_the_folder_was_there():
     [
         pytest.param(
             ("a/run", "a/run"),
-            "\nworkdir: {}/a/run is not there yet, a run would make it, ",
+            "\nworkdir: {}/a/run does not exist yet, a run would create it, ",
             marks=pytest.mark.drill,
         ),
         (("a/run", "b/run"), "\nWRONG: process 0: --workdir={}/a/run is not one folder for all processes: it has to"),

@@ -187,7 +187,7 @@ def test_sources_and_targets_may_have_lengths_of_their_own(pair, fits):
 @pytest.mark.parametrize("kind", ["language", "classifier"])
 def test_where_one_side_is_text_only_its_length_is_given(kind):
     cfg = build(Config, of_kind(kind))
-    with pytest.raises(UserError, match="--lengths=24x32: this configuration has one side of text; give its length"):
+    with pytest.raises(UserError, match="--lengths=24x32: this configuration has text on one side only; use a s"):
         programs.shape_of(cfg, (24, 32), 256, meshes.make(meshes.MeshConfig(data=1)))
 
 
@@ -328,11 +328,11 @@ def test_efficiency_is_against_one_chip_with_the_same_rows(made):
 
 def test_one_chip_that_cannot_hold_its_part_is_named(made):
     refused = plan.compared(made, dataclasses.replace(made, steps=(), refused="gradients: 20 GiB of 15.75"))
-    line = "efficiency against one chip: unknown, one chip cannot hold it (gradients: 20 GiB of 15.75)"
+    line = "efficiency against one chip: unknown; one chip cannot hold it (gradients: 20 GiB of 15.75)"
     assert line in tables.of_plan(refused).split("\n")
     assert plan.as_json(refused)["too_large_alone"] == "gradients: 20 GiB of 15.75"
     larger = dataclasses.replace(made, resident=200_000_000_000, chip=dataclasses.replace(made.chip, memory=60e9))
-    line = "efficiency against one chip: 12.5 %, one chip cannot hold it (200 GB, and it has 60 GB)"
+    line = "efficiency against one chip: 12.5 %; one chip cannot hold it (200 GB, and it has 60 GB)"
     assert line in tables.of_plan(plan.compared(made, larger)).split("\n")
 
 

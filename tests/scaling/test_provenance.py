@@ -24,11 +24,11 @@ def test_settings_of_compilers_are_compared():
     assert provenance.joined(before, of_plans("v5e"), Path("out")) == before
     same = of_plans("v5e", XLA_FLAGS="--xla_force_host_platform_device_count=64")
     assert provenance.joined(before, same, Path("out")) == before
-    way_out = "give another --output, or remove it"
-    sentence = f"out has plans with XLA_FLAGS unset, and here it is '--xla_a=1 --xla_b=2': {way_out}"
+    way_out = "choose another --output, or delete the folder"
+    sentence = f"out has plans with XLA_FLAGS unset, but here it is '--xla_a=1 --xla_b=2'; {way_out}"
     with pytest.raises(UserError, match=sentence):
         provenance.joined(before, of_plans("v5e", XLA_FLAGS="--xla_a=1  --xla_b=2"), Path("out"))
-    with pytest.raises(UserError, match="out has plans with LIBTPU_INIT_ARGS '--x', and here it is unset: give"):
+    with pytest.raises(UserError, match="out has plans with LIBTPU_INIT_ARGS '--x', but here it is unset; choose"):
         provenance.joined(of_plans(LIBTPU_INIT_ARGS="--x"), of_plans(), Path("out"))
 
 
@@ -41,7 +41,7 @@ def test_settings_of_jax_are_compared(name, value):
     before, default = of_plans(), jax.config.values[name]
     jax.config.update(name, value)
     try:
-        with pytest.raises(UserError, match=f"out has plans with {name.upper()} .*, and here it is '{value}': give"):
+        with pytest.raises(UserError, match=f"out has plans with {name.upper()} .*, but here it is '{value}'; choose"):
             provenance.joined(before, of_plans(), Path("out"))
     finally:
         jax.config.update(name, default)
@@ -54,11 +54,11 @@ def test_rates_of_chips_are_compared_and_those_of_further_chips_are_added(monkey
     chips = {**CHIPS, "v5e": dataclasses.replace(CHIPS["v5e"], link=1.0)}
     monkeypatch.setattr(provenance, "CHIPS", chips)
     provenance.joined(before, of_plans("h100"), Path("out"))
-    with pytest.raises(UserError, match="out has plans with other rates of v5e than the table of chips: give another"):
+    with pytest.raises(UserError, match="out has plans with other rates of v5e than the table of chips; choose ano"):
         provenance.joined(joined, of_plans("v5e"), Path("out"))
 
 
 def test_a_folder_that_does_not_tell_its_settings_is_refused():
     old = {name: value for name, value in of_plans().items() if name not in ("settings", "chips")}
-    with pytest.raises(UserError, match="out has plans of an earlier version: give another --output, or remove it"):
+    with pytest.raises(UserError, match="out has plans from an earlier version; choose another --output, or delete"):
         provenance.joined(old, of_plans(), Path("out"))

@@ -143,7 +143,7 @@ def test_a_permutation_takes_as_long_as_its_slowest_pair():
 
 
 def test_a_network_that_is_not_known_is_refused():
-    with pytest.raises(UserError, match="2 slices, and the table of chips has no rate of the network of v4"):
+    with pytest.raises(UserError, match="2 slices, but the table of chips has no rate of the network of v4"):
         roofline.exchange_seconds(exchange(8), CHIPS["v4"], [(0, (0, 0, 0)), (1, (0, 0, 0))])
 
 

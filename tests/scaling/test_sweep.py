@@ -120,7 +120,7 @@ def test_a_second_start_plans_what_is_missing(tmp_path, plans):
     assert plans[6:] == [plans[2]]
     assert again == first
     assert "1 of 6: cpu-1_1_1.1.1_jit_all512x16: planned; 1125.00 ms a step" in told
-    assert told[-1].endswith("from an earlier start; refused: too large")
+    assert told[-1].endswith("from an earlier run; refused: too large")
 
 
 def test_what_could_not_be_planned_is_tried_again(tmp_path, plans, monkeypatch):
@@ -137,9 +137,9 @@ def test_what_could_not_be_planned_is_tried_again(tmp_path, plans, monkeypatch):
 
 def test_plans_of_another_configuration_are_refused(tmp_path, plans):
     sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
-    with pytest.raises(UserError, match="has plans of another configuration: give another --output"):
+    with pytest.raises(UserError, match="has plans for another configuration; choose another --output"):
         sweep.run(tiny.config(seed=7), cases(), tmp_path, SIZES, print)
-    with pytest.raises(UserError, match="has plans of another configuration"):
+    with pytest.raises(UserError, match="has plans for another configuration"):
         sweep.run(tiny.config(), cases(), tmp_path, {"source": 99, "target": 99}, print)
     assert len(plans) == 6
 
@@ -148,7 +148,7 @@ def test_plans_by_another_compiler_are_refused(tmp_path, plans, monkeypatch):
     sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     monkeypatch.setattr(provenance, "versions", lambda *_: "jax 9")
     with pytest.raises(
-        UserError, match=r"has plans by convs2s_jax .*jax 0.*, and this is jax 9: give another --output"
+        UserError, match=r"has plans made with convs2s_jax .*jax 0.*, but this is jax 9; choose another --output"
     ):
         sweep.run(tiny.config(), cases(), tmp_path, SIZES, print)
     assert len(plans) == 6
@@ -194,9 +194,9 @@ def test_one_chip_begins_each_line_of_its_tokens(tmp_path, plans):
     rows = [row for row in sweep.run(tiny.config(), cases(), tmp_path, SIZES, print) if not row["refused"]]
     lines = figures.series(rows)
     assert {label: [row["devices"] for row in points] for label, points in lines.items()} == {
-        "cpu data, jit, 512 tokens in all": [1, 8],
-        "cpu fsdp, jit, 512 tokens in all": [1, 8],
-        "cpu data, jit, 64 tokens for each part of the rows": [1, 8],
+        "cpu data, jit, 512 tokens in total": [1, 8],
+        "cpu fsdp, jit, 512 tokens in total": [1, 8],
+        "cpu data, jit, 64 tokens per row shard": [1, 8],
     }
     assert plans
 
@@ -223,14 +223,14 @@ def test_meshes_that_grow_along_other_axes_are_other_lines():
     rows = rows_of((1, 1, 1), (2, 2, 1), (2, 8, 1), (8, 2, 1), (2, 32, 1), (32, 2, 1), (4, 4, 1))
     lines = {label: [row["devices"] for row in line] for label, line in figures.series(rows).items()}
     assert lines == {
-        "cpu data x fsdp 2, jit, 512 tokens in all": [1, 4, 16, 64],
-        "cpu data 2 x fsdp, jit, 512 tokens in all": [1, 4, 16, 64],
-        "cpu data 4 x fsdp 4, jit, 512 tokens in all": [1, 16],
+        "cpu data x fsdp 2, jit, 512 tokens in total": [1, 4, 16, 64],
+        "cpu data 2 x fsdp, jit, 512 tokens in total": [1, 4, 16, 64],
+        "cpu data 4 x fsdp 4, jit, 512 tokens in total": [1, 16],
     }
-    assert list(figures.series(rows[:1])) == ["cpu one chip, jit, 512 tokens in all"]
+    assert list(figures.series(rows[:1])) == ["cpu one chip, jit, 512 tokens in total"]
     assert list(figures.series(rows_of((2, 8, 1), (4, 4, 1)))) == [
-        "cpu data 2 x fsdp 8, jit, 512 tokens in all",
-        "cpu data 4 x fsdp 4, jit, 512 tokens in all",
+        "cpu data 2 x fsdp 8, jit, 512 tokens in total",
+        "cpu data 4 x fsdp 4, jit, 512 tokens in total",
     ]
 
 
@@ -238,7 +238,7 @@ def test_lengths_are_other_lines_and_have_their_own_efficiency():
     rows = rows_of((1, 1, 1), (8, 1, 1)) + rows_of((8, 1, 1), length=32)
     assert list(figures.series(rows)) == [
         f"cpu {label}"
-        for label in ("data, jit, 512 tokens in all, length 16", "data 8, jit, 512 tokens in all, length 32")
+        for label in ("data, jit, 512 tokens in total, length 16", "data 8, jit, 512 tokens in total, length 32")
     ]
     assert [row["efficiency"] for row in sweep.with_efficiency(rows)] == [1.0, 1 / 8, 1.0]
 
@@ -282,13 +282,13 @@ def test_rules_are_those_of_the_configuration(tmp_path, monkeypatch):
     assert (found.mesh, found.parallel) == (MeshConfig(data=1, rules=cfg.mesh.rules), "jit")
     assert found.mesh.rules
     sweep.run(tiny.config(mesh={"data": 4, "rules": rules}), wanted, tmp_path, SIZES, print)
-    with pytest.raises(UserError, match="has plans of another configuration"):
+    with pytest.raises(UserError, match="has plans for another configuration"):
         sweep.run(tiny.config(), wanted, tmp_path, SIZES, print)
 
 
 @pytest.mark.parametrize(
     ("name", "slices", "way", "reason"),
-    [("cpu:8", 1, "pmap", "plan with jit"), ("cpu:8", 2, "jit", "slices are of TPUs")],
+    [("cpu:8", 1, "pmap", "plan with jit"), ("cpu:8", 2, "jit", "only TPUs have slices")],
 )
 def test_a_case_that_cannot_be_planned_is_a_row_with_the_reason(name, slices, way, reason, tmp_path):
     (case,) = sweep.cases([name], [slices], ["-1.1.1"], [way], tokens=[512], tokens_per_chip=[], length=16)

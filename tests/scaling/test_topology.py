@@ -27,10 +27,10 @@ from convs2s_jax.scaling.chips import CHIPS
         ("h100:0", 1, "write h100:NUMBER"),
         ("h100:2x4", 1, "write h100:NUMBER"),
         ("cpu:\N{SUPERSCRIPT TWO}", 1, "write cpu:NUMBER"),
-        ("h100:8", 2, "slices are of TPUs; give the number of all devices"),
-        ("a100:12", 1, "a machine has 8 GPUs; give fewer, or a multiple"),
+        ("h100:8", 2, "only TPUs have slices; use the total number of devices"),
+        ("a100:12", 1, "a machine has 8 GPUs; use fewer, or a multiple"),
         ("v5e:4x4", 0, "--slices=0: use 1 or more"),
-        ("cpu:4096", 1, "planned on 4096 virtual devices, and this process has 8: set XLA_FLAGS"),
+        ("cpu:4096", 1, "planned on 4096 virtual devices, but this process has 8: set XLA_FLAGS"),
     ],
 )
 def test_what_is_no_topology_gets_a_sentence(name, slices, message):
@@ -49,11 +49,11 @@ def test_without_libtpu_the_way_to_install_it_is_told(monkeypatch):
     [
         (
             "ABORTED: Internal error when accessing libtpu multi-process lockfile.",
-            "libtpu is in use on this machine, or its lock .* is another user's; wait, or set",
+            "libtpu is in use on this machine, or its lock .* belongs to another user; wait, or set",
         ),
         (
             "INVALID_ARGUMENT: no such shape\nand more",
-            r"libtpu does not know it \(INVALID_ARGUMENT: no such shape\); use",
+            r"libtpu does not support it \(INVALID_ARGUMENT: no such shape\); use",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_the_compiler_for_gpus_does_not_take_is_told(monkeypatch):
 
     monkeypatch.setattr(gpus, "has_compiler", lambda: True)
     monkeypatch.setattr(topology.topologies, "get_topology_desc", refuse)
-    with pytest.raises(UserError, match=r"^--topology=h100:8: XLA's compiler .* \(INVALID_ARGUMENT: no such field\)"):
+    with pytest.raises(UserError, match=r"^--topology=h100:8: XLA's GPU compiler .* \(INVALID_ARGUMENT: no such f"):
         topology.named("h100:8")
 
 
