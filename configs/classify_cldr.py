@@ -1,7 +1,7 @@
 """convs2s train --config=classify_cldr --workdir=runs/kinds
 
-Which kind of phrase is it? Dates, prices, measurements and 15 others of the built-in corpus, in English; no download.
-The classifier of Kim 2014, small. Expected, on 2 cores of an AMD EPYC: 25 seconds; accuracy and macro F1 100.0 % on the
+Classify the kind of an English phrase: dates, prices, measurements and 15 others of the built-in corpus; no download.
+A small classifier after Kim 2014. Expected on 2 cores of an AMD EPYC: 25 seconds; accuracy and macro F1 100.0 % on the
 1,000 phrases of the test split (seed 1).
 
 convs2s decode --workdir=runs/kinds --split=test --output=labels

@@ -1,13 +1,13 @@
 """convs2s train --config=classify_tsv --config.data.dir=DIR --workdir=runs/labels
 
-Your own texts with labels: the classifier of Kim 2014 in the paper's size, words as tokens, nothing pretrained. DIR
-holds train.tsv, valid.tsv and, if you have one, test.tsv, plain or with .gz: a label, TAB and a text on each line.
-Where there is no valid.tsv, a tenth of train.tsv is held out.
+Text classification on your own data: the classifier of Kim 2014 in the paper's size, words as tokens, nothing
+pretrained. DIR contains train.tsv, valid.tsv and optionally test.tsv, plain or with .gz, with a label, a TAB and a text
+on each line. Without valid.tsv, a tenth of train.tsv is held out.
 
 convs2s decode --workdir=runs/labels --input=texts --output=labels
 
-gives a label and its probability for each line. For a convolutional encoder with pooling in place of Kim's features:
---config.model.features.kind=pooled. No score was measured: it is your data.
+writes a label and its probability for each line. For a convolutional encoder with pooling instead of Kim's features,
+set --config.model.features.kind=pooled. No score was measured, since it depends on your data.
 """
 
 

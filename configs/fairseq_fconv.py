@@ -1,15 +1,15 @@
 """convs2s train --config=fairseq_fconv --config.data.dir=DIR --workdir=runs/fairseq_fconv
 
-fairseq's default architecture, `fconv`: 20 layers of 512 channels on both sides, 256 before the softmax. DIR holds
-{train,valid,test}.de and .en; other languages by --config.data.src and --config.data.tgt.
+fairseq's default architecture, `fconv`: 20 layers of 512 channels on both sides, 256 before the softmax. DIR contains
+{train,valid,test}.de and .en; choose other languages with --config.data.src and --config.data.tgt.
 
-No score is published for it that we know of. Neither score nor time was measured here.
+We know of no published score for it. Neither score nor time was measured here.
 
-fairseq gives no recipe with this preset: dropout is its default, 0.1, the rest the recipe for IWSLT'14 of
-configs/iwslt14_de_en.py, with the annealing at epoch 50 of the recipes for WMT.
+fairseq has no recipe for this preset. Dropout is its default, 0.1; the rest is the recipe for IWSLT'14 of
+configs/iwslt14_de_en.py, with annealing at epoch 50 as in the recipes for WMT.
 
-A checkpoint is written every 1,000 updates too: about 12 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 1,000 updates, about 12 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This
+is an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -19,7 +19,7 @@ def get_config():
             "src": "de",
             "tgt": "en",
             "vocabulary": {"kind": "bpe", "src_size": 10_000, "tgt_size": 10_000},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

@@ -1,14 +1,14 @@
 """convs2s train --config=fairseq_fconv_iwslt_de_en --config.data.dir=DIR --workdir=runs/iwslt_de_en
 
-fairseq's `fconv_iwslt_de_en`: encoder of 4 and decoder of 3 layers of 256 channels, trained by its shorter recipe for
-IWSLT'14 German-English, without label smoothing; configs/iwslt14_de_en.py has it with. DIR holds
-{train,valid,test}.de and .en, tokenised and lowercased as by fairseq's prepare-iwslt14.sh, but not yet cut into
-sub-words.
+fairseq's `fconv_iwslt_de_en`: encoder of 4 and decoder of 3 layers of 256 channels, trained with its shorter recipe for
+IWSLT'14 German-English, without label smoothing; configs/iwslt14_de_en.py is the recipe with label smoothing. DIR
+contains {train,valid,test}.de and .en, tokenised and lowercased as by fairseq's prepare-iwslt14.sh, but not yet split
+into sub-words.
 
 Published: 31.7 to 32.2 tokenised BLEU for models of this kind. Neither score nor time was measured here.
 
-Dropout 0.2, batches of 4000 tokens, rate 0.25 and clipping at 0.1 are the recipe's; the rate is annealed as in the
-paper. With these vocabularies the model has 9,628,176 parameters.
+Dropout 0.2, batches of 4000 tokens, learning rate 0.25 and clipping at 0.1 are from the recipe. The learning rate is
+annealed as in the paper. With these vocabularies the model has 9,628,176 parameters.
 """
 
 
@@ -18,7 +18,7 @@ def get_config():
             "src": "de",
             "tgt": "en",
             "vocabulary": {"kind": "bpe", "src_size": 9336, "tgt_size": 6408},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

@@ -1,17 +1,17 @@
 """convs2s train --config=fairseq_fconv_wmt_en_de --config.data.dir=DIR --workdir=runs/wmt_en_de
 
-fairseq's `fconv_wmt_en_de`: 15 layers on both sides, 512 to 2048 channels, embeddings of 768. Not the paper's sizes:
-those are configs/paper_wmt14_en_de.py. DIR holds {train,valid,test}.en and .de.
+fairseq's `fconv_wmt_en_de`: 15 layers on both sides, 512 to 2048 channels, embeddings of 768. These are not the paper's
+sizes; for those use configs/paper_wmt14_en_de.py. DIR contains {train,valid,test}.en and .de.
 
-Published: none for this preset that we know of; the paper's own model has 25.16 BLEU (table 1). Neither score nor
+Published: none that we know of for this preset; the paper's own model has 25.16 BLEU (table 1). Neither score nor
 time was measured here.
 
-Dropout 0.2, batches of 4000 tokens, rate 0.5 annealed from epoch 50 on, Nesterov's momentum 0.99, clipping at 0.1 and
-label smoothing 0.1 are fairseq's recipe for this preset. Its end after 55 epochs is that of fairseq's recipe for many
-devices.
+Dropout 0.2, batches of 4000 tokens, learning rate 0.5 annealed from epoch 50 on, Nesterov momentum 0.99, clipping at
+0.1 and label smoothing 0.1 are fairseq's recipe for this preset. The end after 55 epochs is from fairseq's recipe for
+many devices.
 
-A checkpoint is written every 500 updates too: about 14 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 500 updates, about 14 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This is
+an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -22,7 +22,7 @@ def get_config():
             "src": "en",
             "tgt": "de",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "joint": True},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

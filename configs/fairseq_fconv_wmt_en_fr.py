@@ -1,17 +1,17 @@
 """convs2s train --config=fairseq_fconv_wmt_en_fr --config.data.dir=DIR --workdir=runs/wmt_en_fr
 
-fairseq's `fconv_wmt_en_fr`: 15 layers on both sides, 512 to 4096 channels, embeddings of 768. Not the paper's sizes:
-those are configs/paper_wmt14_en_fr.py. DIR holds {train,valid,test}.en and .fr.
+fairseq's `fconv_wmt_en_fr`: 15 layers on both sides, 512 to 4096 channels, embeddings of 768. These are not the paper's
+sizes; for those use configs/paper_wmt14_en_fr.py. DIR contains {train,valid,test}.en and .fr.
 
-Published: none for this preset that we know of; the paper's own model has 40.51 BLEU (table 1). Neither score nor
+Published: none that we know of for this preset; the paper's own model has 40.51 BLEU (table 1). Neither score nor
 time was measured here.
 
-Dropout 0.1, batches of 3000 tokens, rate 0.5 annealed from epoch 50 on, Nesterov's momentum 0.99, clipping at 0.1 and
-label smoothing 0.1 are fairseq's recipe for this preset. Its end after 55 epochs is that of fairseq's recipe for many
-devices.
+Dropout 0.1, batches of 3000 tokens, learning rate 0.5 annealed from epoch 50 on, Nesterov momentum 0.99, clipping at
+0.1 and label smoothing 0.1 are fairseq's recipe for this preset. The end after 55 epochs is from fairseq's recipe for
+many devices.
 
-A checkpoint is written every 500 updates too: about 13 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 500 updates, about 13 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This is
+an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -22,7 +22,7 @@ def get_config():
             "src": "en",
             "tgt": "fr",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "tgt_size": 40_000},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 3000},
         },
         "model": {

@@ -1,16 +1,16 @@
 """convs2s train --config=fairseq_fconv_wmt_en_ro --config.data.dir=DIR --workdir=runs/wmt_en_ro
 
-fairseq's `fconv_wmt_en_ro`: 20 layers of 512 channels on both sides, the sizes of the paper. DIR holds
+fairseq's `fconv_wmt_en_ro`: 20 layers of 512 channels on both sides, the sizes of the paper. DIR contains
 {train,valid,test}.en and .ro.
 
-Published: none for fairseq's training; the paper's model has 30.02 BLEU (table 1). Neither score nor time was
+Published: none for training with fairseq; the paper's model has 30.02 BLEU (table 1). Neither score nor time was
 measured here.
 
-fairseq gives no recipe with this preset: this is its recipe for `fconv_wmt_en_de`. configs/paper_wmt16_en_ro.py
+fairseq has no recipe for this preset, so this is its recipe for `fconv_wmt_en_de`. configs/paper_wmt16_en_ro.py
 trains the same model as the paper did.
 
-A checkpoint is written every 500 updates too: about 9 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 500 updates, about 9 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This is
+an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -20,7 +20,7 @@ def get_config():
             "src": "en",
             "tgt": "ro",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "joint": True},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

@@ -1,14 +1,14 @@
 """convs2s train --config=fairseq_lightconv_iwslt_de_en --config.data.dir=DIR --workdir=runs/light_iwslt
 
 fairseq's `lightconv_iwslt_de_en` for IWSLT'14 German-English: seven and six layers of 512 channels without GLU. Its
-convolutions are dynamic unless asked otherwise; LightConv is `--config.model.encoder.convolution=lightweight
---config.model.decoder.convolution=lightweight`. DIR holds {train,valid,test}.de and .en, tokenised and lowercased as
-by fairseq's prepare-iwslt14.sh, but not yet cut into sub-words.
+convolutions are dynamic by default; for LightConv add `--config.model.encoder.convolution=lightweight
+--config.model.decoder.convolution=lightweight`. DIR contains {train,valid,test}.de and .en, tokenised and lowercased
+as by fairseq's prepare-iwslt14.sh, but not yet split into sub-words.
 
-Published (Wu et al. 2019): 34.8 tokenised BLEU for LightConv, 35.2 for DynamicConv, the parameters of the last ten
-checkpoints averaged (`convs2s decode --checkpoint`), beam 4. Neither score nor time was measured here.
+Published (Wu et al. 2019): 34.8 tokenised BLEU for LightConv, 35.2 for DynamicConv, averaging the parameters of the
+last ten checkpoints (`convs2s decode --checkpoint`), beam 4. Neither score nor time was measured here.
 
-Rates of dropout, Adam, weight decay, the schedule and 50,000 updates are fairseq's recipe.
+Dropout rates, Adam, weight decay, the schedule and 50,000 updates are fairseq's recipe.
 With these vocabularies the model has 38,705,664 parameters.
 """
 
@@ -21,7 +21,7 @@ def get_config():
             "src": "de",
             "tgt": "en",
             "vocabulary": {"kind": "bpe", "src_size": 9336, "tgt_size": 6408},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

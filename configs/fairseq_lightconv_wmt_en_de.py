@@ -1,17 +1,18 @@
 """convs2s train --config=fairseq_lightconv_wmt_en_de --config.data.dir=DIR --workdir=runs/light_wmt_en_de
 
-fairseq's `lightconv_wmt_en_de`: seven and six layers of 512 channels with GLU, dynamic convolutions. Not the size of
-the paper's results: that is 1024 channels, `lightconv_wmt_en_de_big`. DIR holds {train,valid,test}.en and .de.
+fairseq's `lightconv_wmt_en_de`: seven and six layers of 512 channels with GLU, dynamic convolutions. This is not the
+size of the paper's results, which is 1024 channels, `lightconv_wmt_en_de_big`. DIR contains {train,valid,test}.en
+and .de.
 
-Published: none for this preset that we know of; the paper's larger models have 28.9 and 29.7 BLEU (LightConv and
+Published: none that we know of for this preset; the paper's larger models have 28.9 and 29.7 BLEU (LightConv and
 DynamicConv). Neither score nor time was measured here.
 
-fairseq gives a recipe for the larger size only, with a cosine schedule. This size is not that one: the schedule, Adam
-and label smoothing are those of its IWSLT recipe, dropout is the preset's. As in fairseq, one embedding table serves
-both sides and the softmax. With a joint vocabulary of 32,000 the model has 61,353,984 parameters.
+fairseq has a recipe only for the larger size, with a cosine schedule. Here the schedule, Adam and label smoothing are
+from its IWSLT recipe, dropout is the preset's. As in fairseq, one embedding table is shared by both sides and the
+softmax. With a joint vocabulary of 32,000 the model has 61,353,984 parameters.
 
-A checkpoint is written every 1,000 updates too: about 8 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 1,000 updates, about 8 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This
+is an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -23,7 +24,7 @@ def get_config():
             "src": "en",
             "tgt": "de",
             "vocabulary": {"kind": "bpe", "src_size": 32_000, "joint": True},
-            # fairseq counts the tokens of each device, this is the whole batch: multiply by the number of devices
+            # fairseq counts tokens per device, this is the whole batch: multiply it by the number of devices
             "batch": {"tokens": 4000},
         },
         "model": {

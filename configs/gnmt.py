@@ -1,20 +1,19 @@
 """convs2s train --config=gnmt --config.data.dir=DIR --workdir=runs/gnmt
 
-A deep stack of LSTM layers in the manner of GNMT (Wu et al. 2016): 8 + 8 layers of 1024 units, the first of the
-encoder in both directions, residual connections from the third on, attention read from the first decoder layer and
-given to all.
-DIR holds {train,valid,test}.en and .de of WMT14.
+A deep LSTM stack like GNMT (Wu et al. 2016): 8 + 8 layers of 1024 units, the first encoder layer bidirectional,
+residual connections from the third layer on, attention computed from the first decoder layer and passed to all.
+DIR contains {train,valid,test}.en and .de of WMT14.
 
 Published: BLEU 24.61 on WMT14 English to German, 38.95 to French, before reinforcement learning. Neither score nor time
 was measured here.
 
-Sizes, joint sub-words (32,000), 128 pairs a batch, Adam at 0.0002, clipping at 5, dropout (0.3, for English to German)
-and the penalties of the search (0.2 and 0.2) are those of the paper. The paper changes from Adam to plain gradient
-descent after 60,000 steps; here a plateau halves Adam's rate. Its softmax reads the top layer; ours has a tanh layer
-between. Its initialisation is uniform in [-0.04, 0.04].
+Sizes, joint sub-words (32,000), 128 pairs per batch, Adam at 0.0002, clipping at 5, dropout (0.3, for English to
+German) and the search penalties (0.2 and 0.2) are from the paper. The paper switches from Adam to plain gradient
+descent after 60,000 steps; here the learning rate of Adam is halved on plateaus. Its softmax reads the top layer; ours
+has a tanh layer in between. Its initialisation is uniform in [-0.04, 0.04].
 
-A checkpoint is written every 250 updates too: about 10 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 250 updates, about 10 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This is
+an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -24,7 +23,7 @@ def get_config():
             "src": "en",
             "tgt": "de",
             "vocabulary": {"joint": True, "src_size": 32_000},
-            # 128 pairs, at about 30 sub-words a sentence
+            # 128 pairs at about 30 sub-words per sentence
             "batch": {"tokens": 3840},
         },
         "model": {

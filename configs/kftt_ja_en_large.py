@@ -3,16 +3,16 @@
 LightConv on the Kyoto Free Translation Task, Japanese to English, for one accelerator: in bfloat16, seven encoder and
 six decoder layers with kernels that grow from 3 to 31, 512 channels, as in LightConv's recipe for IWSLT (Wu et al.
 2019; configs/fairseq_lightconv_iwslt_de_en.py), but with GLU, without weight decay and with a tied softmax. DIR is
-written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. Batches of 16,000 target tokens, 15,000
-updates: 23 epochs. A run that was stopped continues with the same command. Decode all test sentences at once, so that
-one program is compiled:
+written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`. It trains on batches of 16,000 target tokens
+for 15,000 updates (23 epochs). The same command continues a run that was stopped. Decode all test sentences at once,
+so that only one program is compiled:
 
     convs2s decode --workdir=runs/kftt_large --input=DIR/test.ja.gz --reference=DIR/test.en.gz --output=out \\
         --batch_size=1200 --batch_tokens=200000
 
-A checkpoint is saved every 500 updates too: about 10 minutes at 3 TFLOP/s. The model has 38,424,620 parameters.
+A checkpoint is also saved every 500 updates, about 10 minutes at 3 TFLOP/s. The model has 38,424,620 parameters.
 
-On an H200 the training took 13 minutes, compiling included. The mean of its checkpoints 13,000 to 15,000
+On an H200, training took 13 minutes including compilation. The average of its checkpoints 13,000 to 15,000
 (--config.training.keep=10) has 21.45 BLEU on the test set, with seed 1 (docs/results.md). Published, on tokenised text:
 LSTM 16.24, Transformer 20.4 to 21.4. configs/kftt_ja_en_lightconv.py, with 11.7 million parameters, has 16.29 after
 7,000 updates (2.8 epochs).

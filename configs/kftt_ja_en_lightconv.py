@@ -1,11 +1,12 @@
 """convs2s train --config=kftt_ja_en_lightconv --config.data.dir=DIR --workdir=runs/kftt_lightconv
 
-LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to English, beside configs/kftt_ja_en.py: the
-same text, sub-words and batches, half of the updates, 256 channels, five encoder and four decoder layers with kernels
-that grow from 3 to 31. DIR is written by `python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`.
+LightConv (Wu et al. 2019) on the Kyoto Free Translation Task, Japanese to English, to compare with
+configs/kftt_ja_en.py: the same text, sub-words and batches, half the updates, 256 channels, five encoder and four
+decoder layers with kernels that grow from 3 to 31. DIR is written by
+`python benchmarks/prepare_kftt.py --kftt=RAW --output=DIR`.
 
 Published, test set, on tokenised text: LSTM 16.24, Transformer 20.4 to 21.4 BLEU. Measured: 16.29 cased after 7,000
-updates with a schedule of that length (seed 1, docs/results.md). The 10,000 below were not run to their end.
+updates with a schedule of that length (seed 1, docs/results.md). The 10,000 updates below were not run to the end.
 """
 
 

@@ -1,10 +1,10 @@
 """convs2s train --config=lm_cldr --workdir=runs/lm
 
 A convolutional language model (Dauphin et al. 2016: gated convolutions, no encoder) of the German side of the built-in
-phrases; no download. Its vocabulary is that of configs/cldr_en_de.py, learned from the same lines, so that it can be
-added to that model:  convs2s decode --workdir=runs/demo --lm=runs/lm --lm_weight=0.1
+phrases; no download. Its vocabulary is the one of configs/cldr_en_de.py, learned from the same lines, so that it can be
+combined with that model:  convs2s decode --workdir=runs/demo --lm=runs/lm --lm_weight=0.1
 
-Expected, on 2 cores of an AMD EPYC that had other work too: 7 minutes; perplexity a sub-word 4.4 on the validation and
+Expected on 2 cores of an AMD EPYC with other work running: 7 minutes; perplexity per sub-word 4.4 on the validation and
 4.3 on the test split (seed 1).
 """
 

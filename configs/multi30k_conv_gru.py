@@ -1,16 +1,16 @@
 """convs2s train --config=multi30k_conv_gru --config.data.dir=DIR --workdir=runs/conv_gru
 
-A convolutional encoder before a recurrent decoder, after Gehring et al. 2016 (arXiv 1611.02344), on Multi30k. DIR as
+A convolutional encoder with a recurrent decoder, after Gehring et al. 2016 (arXiv 1611.02344), on Multi30k. DIR is as
 for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
 
 Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
 perplexity 8.02 on valid, BLEU 35.06 +- 5.20 (test 2016, beam 5), 7 epochs of 47 s.
 This file trains for 16 epochs. 4.16 M parameters.
 
-The encoder has the layers of multi30k_de_en.py, the decoder and its training are those of multi30k_gru.py, but for a
+The encoder has the layers of multi30k_de_en.py. The decoder and its training are those of multi30k_gru.py, except for a
 bilinear attention, which is the paper's product of a mapped decoder state with the encoder's outputs. The paper has
-two stacks of convolutions with tanh, one for keys and one for values, and an LSTM of 256 units; here one stack of
-gated ones makes both, and the decoder is a GRU.
+two stacks of convolutions with tanh, one for keys and one for values, and an LSTM of 256 units. Here one stack of
+gated convolutions computes both, and the decoder is a GRU.
 """
 
 

@@ -1,9 +1,10 @@
 """convs2s train --config=multi30k_de_en --config.data.dir=DIR --workdir=runs/multi30k
 
-DIR holds train.de, train.en, valid.de, valid.en (plain or .gz) of Multi30k, tokenised and lowercased. A 128-channel
-model of 4.2 M parameters, with the settings of the fairseq run that docs/results.md compares it with.
+ConvS2S on Multi30k, German to English: a 128-channel model of 4.2 M parameters, with the settings of the fairseq run
+that docs/results.md compares it with. DIR contains train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and
+lowercased.
 
-Expected, on 2 cores of an AMD EPYC: 14 minutes; validation perplexity 6.1 a sub-word; BLEU on test 2016 40.7 to 41.3
+Expected on 2 cores of an AMD EPYC: 14 minutes; validation perplexity 6.1 per sub-word; BLEU on test 2016 40.7 to 41.3
 with beam 5, 38.4 to 39.5 greedy (seeds 1 to 3).
 """
 

@@ -1,13 +1,12 @@
 """convs2s train --config=multi30k_dynamicconv --config.data.dir=DIR --workdir=runs/multi30k_dynamicconv
 
-DynamicConv (Wu et al. 2019) on Multi30k: the kernels of four heads predicted at each position, of growing width.
-Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds
+DynamicConv (Wu et al. 2019) on Multi30k: kernels of four heads, predicted at each position, of growing width.
+Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, for comparison. DIR contains
 train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
 
 Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
 perplexity 6.73 on valid, BLEU 38.40 (test 2016, beam 5), 5 epochs of 61 s.
-This file trains for 16 epochs. 4,124,160 parameters;
-the learning rate is that of multi30k_lightconv.py.
+This file trains for 16 epochs. 4,124,160 parameters. The learning rate is the one of multi30k_lightconv.py.
 """
 
 

@@ -1,17 +1,17 @@
 """convs2s train --config=multi30k_gru --config.data.dir=DIR --workdir=runs/gru
 
-The encoder-decoder of Bahdanau et al. 2015 on Multi30k: a bidirectional GRU, and a GRU that attends to it by additive
-attention. DIR as for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
+The encoder-decoder of Bahdanau et al. 2015 on Multi30k: a bidirectional GRU, and a GRU with additive attention to it.
+DIR is as for multi30k_de_en.py; vocabulary, token budget and label smoothing are the same, for comparison.
 
 Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
 perplexity 8.70 on valid, BLEU 34.80 (test 2016, beam 5), 5 epochs of 64 s.
 This file trains for 16 epochs. 4.33 M parameters.
 
-Embeddings of 128 and 256 units are half the sizes of a tutorial much used with this corpus
-(bentrevett/pytorch-seq2seq, part 3, which trains on words), whose Adam and clipping at 1 stand here too; Bahdanau et
-al. have 620, 1000 and Adadelta. The rate of dropout is ours, and so is dividing the learning rate by ten before the
-last epochs, as for ConvS2S. The rate itself was tried, seed 1: after one epoch 0.001, 0.002 and 0.004 had
-perplexities of 74.9, 48.0 and 26.5 on valid; higher ones were not tried.
+Embeddings of 128 and 256 units are half the sizes of a popular tutorial on this corpus (bentrevett/pytorch-seq2seq,
+part 3, which trains on words). Adam and clipping at 1 are from there too; Bahdanau et al. have 620, 1000 and Adadelta.
+The dropout rate is ours, and so is dividing the learning rate by ten before the last epochs, as for ConvS2S. The
+learning rate was chosen with seed 1: after one epoch 0.001, 0.002 and 0.004 had perplexities of 74.9, 48.0 and 26.5 on
+valid. Higher rates were not tried.
 """
 
 

@@ -1,13 +1,13 @@
 """convs2s train --config=multi30k_lightconv --config.data.dir=DIR --workdir=runs/multi30k_lightconv
 
-LightConv (Wu et al. 2019) on Multi30k: a kernel for each of four heads, the same at all positions, of growing width.
-Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, to be compared with it. DIR holds
+LightConv (Wu et al. 2019) on Multi30k: one kernel per head, four heads, the same at all positions, of growing width.
+Data, vocabularies, batches and width are those of configs/multi30k_de_en.py, for comparison. DIR contains
 train.de, train.en, valid.de, valid.en (plain or .gz), tokenised and lowercased.
 
 Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
 perplexity 6.25 on valid, BLEU 39.11 (test 2016, beam 5), 6 epochs of 56 s.
 This file trains for 16 epochs. 4,083,012 parameters.
-Other peak rates than 0.003 were not tried to their end.
+Peak learning rates other than 0.003 were not run to the end.
 """
 
 

@@ -1,8 +1,8 @@
 """convs2s train --config=multi30k_separable --config.data.dir=DIR --workdir=runs/multi30k_separable
 
-As configs/multi30k_convs2s.py, its learning rate included, but each convolution is depthwise separable (Chollet
-2017): first along time, then along channels. A window of five words costs less than a dense one of two, so windows
-are wider here. DIR holds {train,valid}.de and .en of Multi30k, tokenised and lowercased.
+Like configs/multi30k_convs2s.py, including its learning rate, but each convolution is depthwise separable (Chollet
+2017): first over time, then over channels. A window of five words costs less than a dense one of two, so windows
+are wider here. DIR contains {train,valid}.de and .en of Multi30k, tokenised and lowercased.
 
 Measured in 6 minutes of updates on 2 cores, mean of seeds 1 to 3 (benchmarks/family.py; table in docs/results.md):
 perplexity 6.41 on valid, BLEU 40.14 (test 2016, beam 5), 8 epochs of 45 s.

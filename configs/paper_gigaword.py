@@ -1,18 +1,18 @@
 """convs2s train --config=paper_gigaword --config.data.dir=DIR --workdir=runs/gigaword
 
 Headlines of English Gigaword with the summarization model of Gehring et al. 2017: 6 layers of 256 channels on both
-sides, 30,000 words. DIR holds {train,valid,test}.article and .title.
+sides, 30,000 words. DIR contains {train,valid,test}.article and .title.
 
 Published: ROUGE-1/2/L 35.88 / 17.48 / 33.29 on Gigaword, 30.44 / 10.84 / 26.90 on DUC-2004 (table 6 of the paper).
-Neither score nor time was measured here. ROUGE needs pip install -e '.[rouge]':
+Neither score nor time was measured here. ROUGE requires pip install -e '.[rouge]':
 
 convs2s decode --workdir=runs/gigaword --input=test.article --reference=test.title --output=titles --metrics=rouge
 
-Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
-kernel width 3 and the dropout rate 0.2 are our choice; fairseq's smallest preset and its recipe have them.
+Sizes, optimiser, annealing, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
+kernel width 3 and the dropout rate 0.2 are our choice; fairseq's smallest preset and its recipe use them.
 
-A checkpoint is written every 5,000 updates too: about 10 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 5,000 updates, about 10 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This
+is an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -22,7 +22,7 @@ def get_config():
             "src": "article",
             "tgt": "title",
             "vocabulary": {"kind": "words", "src_size": 30_000, "tgt_size": 30_000},
-            # the paper's 64 sentences, at about 30 words a sentence: 64 * 30, and some room for padding
+            # the paper's 64 sentences at about 30 words per sentence: 64 * 30 plus some padding
             "batch": {"tokens": 2000},
         },
         "model": {

@@ -1,16 +1,16 @@
 """convs2s train --config=paper_wmt14_en_de --config.data.dir=DIR --workdir=runs/wmt14_en_de
 
 WMT'14 English-German with the architecture of Gehring et al. 2017: 15 layers on both sides, 512 to 2048 channels. DIR
-holds {train,valid,test}.en and .de.
+contains {train,valid,test}.en and .de.
 
-Published: 25.16 BLEU, 25.39 the best of three runs, 26.43 an ensemble of eight (tables 1 and 2 of the paper,
+Published: 25.16 BLEU, 25.39 for the best of three runs, 26.43 for an ensemble of eight (tables 1 and 2 of the paper,
 newstest2014). Neither score nor time was measured here.
 
-Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The rate
-of dropout, 0.2, is that of fairseq's recipe for this task.
+Sizes, optimiser, annealing, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
+dropout rate 0.2 is from fairseq's recipe for this task.
 
-A checkpoint is written every 1,000 updates too: about 10 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 1,000 updates, about 10 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This
+is an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -21,7 +21,7 @@ def get_config():
             "src": "en",
             "tgt": "de",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "joint": True},
-            # the paper's 64 sentences, at about 30 units a sentence: 64 * 30, and some room for padding
+            # the paper's 64 sentences at about 30 units per sentence: 64 * 30 plus some padding
             "batch": {"tokens": 2000},
         },
         "model": {

@@ -1,16 +1,16 @@
 """convs2s train --config=paper_wmt14_en_fr --config.data.dir=DIR --workdir=runs/wmt14_en_fr
 
 WMT'14 English-French with the architecture of Gehring et al. 2017: 14 layers on both sides, 512 to 4096 channels. DIR
-holds {train,valid,test}.en and .fr.
+contains {train,valid,test}.en and .fr.
 
-Published: 40.51 BLEU, 40.70 the best of three runs, 41.44 an ensemble of eight (tables 1 and 2 of the paper,
+Published: 40.51 BLEU, 40.70 for the best of three runs, 41.44 for an ensemble of eight (tables 1 and 2 of the paper,
 newstest2014). Neither score nor time was measured here.
 
-Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The rate
-of dropout, 0.1, is that of fairseq's recipe for this task. Each side has 40,000 sub-words of its own.
+Sizes, optimiser, annealing, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
+dropout rate 0.1 is from fairseq's recipe for this task. Each side has its own 40,000 sub-words.
 
-A checkpoint is written every 500 updates too: about 7 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 500 updates, about 7 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This is
+an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -21,7 +21,7 @@ def get_config():
             "src": "en",
             "tgt": "fr",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "tgt_size": 40_000},
-            # the paper's 64 sentences, at about 30 units a sentence: 64 * 30, and some room for padding
+            # the paper's 64 sentences at about 30 units per sentence: 64 * 30 plus some padding
             "batch": {"tokens": 2000},
         },
         "model": {

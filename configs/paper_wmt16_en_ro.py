@@ -1,16 +1,16 @@
 """convs2s train --config=paper_wmt16_en_ro --config.data.dir=DIR --workdir=runs/wmt16_en_ro
 
 WMT'16 English-Romanian with the architecture of Gehring et al. 2017: 20 layers of 512 channels on both sides. DIR
-holds {train,valid,test}.en and .ro.
+contains {train,valid,test}.en and .ro.
 
 Published: 30.02 BLEU with 40,000 joint sub-words, 29.45 with words (table 1 of the paper, one model, newstest2016).
 Neither score nor time was measured here.
 
-Sizes, optimiser, annealer, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The rate
-of dropout, 0.2, is ours: fairseq's recipes have it for the task of the nearest size, English-German.
+Sizes, optimiser, annealing, clipping, loss (no label smoothing) and beam are those of section 4 of the paper. The
+dropout rate 0.2 is our choice; fairseq's recipes use it for the task of the most similar size, English-German.
 
-A checkpoint is written every 1,000 updates too: about 9 minutes at 3 TFLOP/s and 6 FLOPs for each parameter and token,
-an estimate for one GPU of 2017; on another machine set --config.training.save_every.
+A checkpoint is also saved every 1,000 updates, about 9 minutes at 3 TFLOP/s and 6 FLOPs per parameter and token. This
+is an estimate for one GPU of 2017; on other machines set --config.training.save_every.
 """
 
 
@@ -20,7 +20,7 @@ def get_config():
             "src": "en",
             "tgt": "ro",
             "vocabulary": {"kind": "bpe", "src_size": 40_000, "joint": True},
-            # the paper's 64 sentences, at about 30 units a sentence: 64 * 30, and some room for padding
+            # the paper's 64 sentences at about 30 units per sentence: 64 * 30 plus some padding
             "batch": {"tokens": 2000},
         },
         "model": {

@@ -1,16 +1,17 @@
 """convs2s train --config=scan_gru --config.data.dir=DIR --workdir=runs/scan_gru
 
 SCAN with the recurrent network that was best on "jump": one layer of 100 GRU units on both sides, additive attention.
-DIR is one split of SCAN, with {train,test}.in and .out; all of train is trained on, and the last parameters count.
+DIR is one split of SCAN, with {train,test}.in and .out. All of train is used for training, and the last parameters are
+evaluated.
 
 Published for recurrent networks (an LSTM, as Dessi and Baroni 2019 compare it): exact match 99.8 % on simple, 1.2 on
 jump, 2.5 on around right, where ConvS2S has 100, 69.2 and 56.7. Measured here, seeds 1, 2 and 3, 4 to 7 minutes each on
-one core of an AMD EPYC (AVX2) with other work beside it, 22 November 2026: 99.95, 99.95 and 100.0 % on simple; 1.76,
+one core of an AMD EPYC (AVX2) with other work running, 22 November 2026: 99.95, 99.95 and 100.0 % on simple; 1.76,
 0.71 and 0.61 on jump; 0.0, 0.0 and 0.04 on around right.
 
-Cell, layers, units, dropout 0.1, Adam at 0.001 and clipping at 5 are those of Lake and Baroni. They train on one
-command at a time, 100,000 of them, half of them with the network's own outputs as inputs; here batches of up to 1,000
-tokens are read, always the true target, and the learning rate is divided by ten before each of the last four epochs.
+Cell, layers, units, dropout 0.1, Adam at 0.001 and clipping at 5 are those of Lake and Baroni. They train on 100,000
+single commands, half of them with the network's own outputs as inputs. Here training uses batches of up to 1,000 tokens
+and always the true target, and the learning rate is divided by ten before each of the last four epochs.
 """
 
 

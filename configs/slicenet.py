@@ -1,8 +1,8 @@
 """convs2s train --config=slicenet --config.data.dir=DIR --workdir=runs/slicenet
 
 SliceNet (Kaiser, Gomez and Chollet 2018) at the size of Multi30k: separable convolutions under layer normalisation,
-kernels that grow inside each module, inner-product attention. DIR holds {train,valid}.de and .en, tokenised and
-lowercased. For larger corpora take embedding_dim 768, kernels (3, 7, 15, 31) and dropout 0.5, as in the paper.
+kernels that grow inside each module, inner-product attention. DIR contains {train,valid}.de and .en, tokenised and
+lowercased. For larger corpora use embedding_dim 768, kernels (3, 7, 15, 31) and dropout 0.5, as in the paper.
 
 Time and score: not measured yet.
 """

@@ -1,16 +1,17 @@
 """convs2s train --config=your_text --config.data.dir=DIR --workdir=runs/mine
 
-Your own parallel text, raw as it is: nothing has to be tokenised or lowercased. DIR holds train.de and train.en (plain
-or .gz), a sentence on each line; --config.data.src=fr --config.data.tgt=it names other endings. If there are valid.de
-and valid.en they are used, otherwise a fiftieth of the training lines is held out. Then
+Your own raw parallel text, without tokenising or lowercasing. DIR contains train.de and train.en (plain or .gz), one
+sentence per line; choose other suffixes with --config.data.src=fr --config.data.tgt=it. valid.de and valid.en are used
+if they exist; otherwise a fiftieth of the training lines is held out. Then
 
 convs2s decode --workdir=runs/mine --input=FILE --output=FILE --reference=FILE
 
 translates a file and prints BLEU (sacreBLEU's default tokenizer, 13a), chrF and exact match.
 
-Made for 10,000 to 200,000 pairs: about 4 million parameters, Adam, at most 30 epochs, fewer when the validation loss no
-longer falls. For less text: --config.data.vocabulary.src_size=4000 --config.data.vocabulary.tgt_size=4000
---config.model.dropout=0.3. For more: the layers of configs/iwslt14_de_en.py. No score was measured: it is your text.
+The settings suit 10,000 to 200,000 pairs: about 4 million parameters, Adam, at most 30 epochs, fewer if the validation
+loss stops falling. For less text use --config.data.vocabulary.src_size=4000 --config.data.vocabulary.tgt_size=4000
+--config.model.dropout=0.3. For more, use the layers of configs/iwslt14_de_en.py. No score was measured, since it
+depends on your text.
 """
 
 
