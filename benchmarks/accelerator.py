@@ -1,26 +1,25 @@
-"""What one accelerator does, in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--parts P ...]
+"""Benchmark one accelerator in ten minutes:  python benchmarks/accelerator.py [--data=DIR] [--parts P ...]
 
-Six parts in one call: the rates of the device, training, batches of several shapes, decoding, products of 8 bits,
-convolutions of single channels. Every result is printed as a line of JSON when it is there, a table of all follows. A
-part begins no further case after its share of --minutes, and one that fails leaves the others alone; then the status is
-1. Programs are kept in --cache, so that a second call compiles nothing. Without an accelerator it is refused, --small
-excepted. Assumptions:
+Six parts in one call: peak rates of the device, training, batches of several shapes, decoding, 8-bit products, and
+depthwise convolutions. Each result is printed as a line of JSON as soon as it is available, followed by a table of all.
+A part starts no further case after its share of --minutes. If a part fails, the others still run, and the exit status
+is 1. Programs are kept in --cache, so that a second call compiles nothing. The script requires an accelerator, unless
+--small is set. Assumptions:
 
-* Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000, eight updates between two
-  looks at the clock. The share counts the products of the model as it is written, three times those of its forward
-  pass.
-* Shapes: kftt_ja_en_large, 8,000 words, batches of about 16,000 tokens in five of its shapes, each alone and in turn;
-  and what the host needs to call an update, by three calls to an idle device. On GPUs, compare with
-  XLA_FLAGS=--xla_gpu_temp_buffer_use_separate_color=true, which is to keep CUDA graphs as they are.
-* Decoding: fconv_wmt_en_fr, fresh parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
-  times 1.2, or without DIR drawn from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
-  bound of 1.1 times the source, since fresh parameters rarely choose the end symbol. All of it once more with kernels
-  of 8-bit integers (decode.py --int8), whose bound reads fewer bytes. The programs of all widths compile at once.
+* Training: fconv_wmt_en_de, bfloat16, full batches of random ids, vocabularies of 40,000, eight updates per timing. The
+  share counts the products of the model as written, three times those of its forward pass.
+* Shapes: kftt_ja_en_large, 8,000 words, batches of about 16,000 tokens in five of its shapes, each alone and in turn,
+  and the host time to dispatch an update, from three calls on an idle device. On GPUs, compare with
+  XLA_FLAGS=--xla_gpu_temp_buffer_use_separate_color=true, which is meant to keep CUDA graphs unchanged.
+* Decoding: fconv_wmt_en_fr, random parameters, 6,003 sentences. The lengths are those of DIR/test.en, white-space words
+  times 1.2, or without DIR sampled from a log-normal distribution with a mean of 27 sub-words. A hypothesis ends at its
+  limit of 1.1 times the source, since random parameters rarely choose the end symbol. All of it is repeated with 8-bit
+  kernels (decode.py --int8), whose bound reads fewer bytes. The programs of all widths compile concurrently.
 * The bandwidth bound of decoding: in each step of a batch the decoder's weights are read once, and each sentence's
-  keys and values once in each attention layer, in the type of the computation. A second bound adds that the logits of
+  keys and values once in each attention layer, in the dtype of the computation. A second bound adds that the logits of
   each hypothesis are written and read once in float32. No other traffic is counted.
 
---small has tiny sizes, to try the script without an accelerator. Results belong into docs/performance.md.
+--small uses tiny sizes, to try the script without an accelerator. Results belong in docs/performance.md.
 """
 
 import argparse
@@ -81,16 +80,18 @@ SMALL = {
 def main() -> None:
     """Run the parts and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with test.en, plain or gzipped, for lengths of sentences")
+    parser.add_argument("--data", type=Path, help="folder with test.en, plain or gzipped, for sentence lengths")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="beside the rates")
+    parser.add_argument(
+        "--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="parts to run, in addition to the rates"
+    )
     parser.add_argument("--small", action="store_true", help="tiny sizes")
     parser.add_argument("--cache", type=Path, help="folder for compiled programs")
     arguments = parser.parse_args()
     sizes = SMALL if arguments.small else SIZES
     if jax.default_backend() == "cpu" and not arguments.small:
-        parser.error("JAX sees no accelerator; install its build for the device, or give --small")
+        parser.error("JAX sees no accelerator; install JAX for the device, or set --small")
     try:
         source_lengths(sizes, arguments.data)
     except OSError as error:
@@ -109,9 +110,9 @@ def main() -> None:
                 print(json.dumps({"part": name, **found}), flush=True)
                 rows.append(f"| {name} | {found.pop('what')} | {', '.join(f'{k} {v}' for k, v in found.items())} |")
                 if time.monotonic() > end:
-                    rows.append(f"| {name} | further cases, if there are any | no time; give more --minutes |")
+                    rows.append(f"| {name} | further cases, if any | no time left; increase --minutes |")
                     break
-        except Exception as error:  # a device without room for one part may have it for the next
+        except Exception as error:  # the next part may fit into the device's memory
             failed = True
             print(json.dumps({"part": name, "error": f"{type(error).__name__}: {str(error)[:500]}"}), flush=True)
     print("\n| part | what | measured |\n|---|---|---|", *rows, sep="\n")
@@ -119,7 +120,7 @@ def main() -> None:
 
 
 def rates(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """Product and copy of the device; later parts divide by them."""
+    """Measure a product and a copy on the device. Later parts divide by these rates."""
     a = jax.random.normal(jax.random.key(0), (sizes["side"],) * 2).astype(arguments.dtype)
     best = min(timed(jax.jit(lambda a: a @ a), a, repeats=10, end=end))
     peaks["product"] = 2 * sizes["side"] ** 3 / best
@@ -136,7 +137,7 @@ PARTS = {
     "int8": (bytes_, 0.05),
     "convolutions": (convolutions, 0.15),
 }
-"""Each part, and its share of the time."""
+"""Each part and its share of the time."""
 
 
 if __name__ == "__main__":

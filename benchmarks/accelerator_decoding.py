@@ -1,4 +1,4 @@
-"""Parts of `benchmarks/accelerator.py`: beam search over many sentences, and its products in 8-bit integers."""
+"""Parts of `benchmarks/accelerator.py`: beam search over many sentences, and its products with 8-bit integers."""
 
 import argparse
 import gzip
@@ -23,7 +23,7 @@ from convs2s_jax.search.translate import translate
 
 
 def bytes_(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """Products of decoding in 8-bit integers beside those in the type of the computation: `benchmarks/int8.py`."""
+    """Compare products of decoding with 8-bit integers and in the dtype of the computation (`benchmarks/int8.py`)."""
     del peaks
     cfg = preset(sizes["decode"], arguments.dtype).model
     layer, dim = cfg.decoder.layers[-1], cfg.decoder.out_dim
@@ -43,7 +43,7 @@ def bytes_(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
 
 
 def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """All sentences by beam search, beam 5, and the time that products and reading of weights alone would take."""
+    """Decode all sentences with beam 5, and compare with the time of products and of reading weights alone."""
     cfg, vocabulary = preset(sizes["decode"], arguments.dtype).model, sizes["vocabulary"]
     params = encoder_decoder.init(jax.random.key(1), cfg, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     itemsize = jnp.dtype(arguments.dtype).itemsize
@@ -62,7 +62,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
         before = time.perf_counter()
         with ThreadPoolExecutor(len(each)) as pool:  # one batch of each width, to compile its program
             list(pool.map(lambda some, find=find: find(some), each.values()))
-        find(sources)  # should a program have been missed
+        find(sources)  # in case a program was missed
         first = time.perf_counter() - before
         weights = held(params.decoder.plain) - held(params.decoder.plain.embedding)
         taken, steps = [], []
@@ -93,7 +93,7 @@ def decoding(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
 
 
 def source_lengths(sizes: Found, folder: Path | None) -> list[int]:
-    """Sub-words of each source sentence, without the end symbol."""
+    """Return the number of sub-words of each source sentence, without the end symbol."""
     if folder is None:
         drawn = np.random.default_rng(0).lognormal(np.log(sizes["mean"]) - 0.18, 0.6, sizes["sentences"])
         return [int(n) for n in np.clip(drawn, 2, 126)]

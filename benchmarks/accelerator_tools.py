@@ -1,4 +1,4 @@
-"""What the parts of `benchmarks/accelerator.py` share."""
+"""Helpers shared by the parts of `benchmarks/accelerator.py`."""
 
 import statistics
 import time
@@ -19,13 +19,13 @@ FIRST = 4
 
 
 def preset(name: str, dtype: str) -> Config:
-    """A configuration of this repository, with this dtype."""
+    """Return a configuration of this repository with this dtype."""
     given = [("data.dir", "."), ("model.dtype", dtype)]
     return build(Config, read_config(str(CONFIGS / f"{name}.py"), given))
 
 
 def timed(function, *given, repeats: int, end: float) -> list[float]:
-    """Seconds of each call after the first, which compiles; at least one."""
+    """Return the seconds of each call after the first, which compiles; at least one."""
     jax.block_until_ready(function(*given))
     taken: list[float] = []
     while len(taken) < repeats and (not taken or time.monotonic() < end):
@@ -34,21 +34,21 @@ def timed(function, *given, repeats: int, end: float) -> list[float]:
 
 
 def held(tree) -> int:
-    """Bytes of a tree of arrays."""
+    """Return the bytes of a tree of arrays."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def memory() -> str:
-    """Largest use of the device's memory so far, in GB, where it says so."""
+    """Return the peak memory of the device so far in GB, or "-" if it does not report it."""
     told = jax.devices()[0].memory_stats() or {}
     return digits(told["peak_bytes_in_use"] / 1e9) if "peak_bytes_in_use" in told else "-"
 
 
 def spread(values: Sequence[float]) -> str:
-    """Minimum, median and maximum."""
+    """Format minimum, median and maximum."""
     return " / ".join(digits(v) for v in (min(values), statistics.median(values), max(values)))
 
 
 def digits(value: float) -> str:
-    """Three digits that matter."""
+    """Format with three significant digits."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""Parts of `benchmarks/accelerator.py`: whole updates, and convolutions of single channels."""
+"""Parts of `benchmarks/accelerator.py`: whole updates, and depthwise convolutions."""
 
 import argparse
 import statistics
@@ -19,11 +19,11 @@ from convs2s_jax.training.run.programs.first_state import FirstState
 from convs2s_jax.training.step import TrainState, update
 
 CALLS = 3
-"""Updates that are called without waiting, to time the host: so few that no queue of the device is full."""
+"""Updates that are dispatched without waiting, to time the host. They are few, so that no device queue is full."""
 
 
 def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """Whole updates, and their share of the product."""
+    """Measure whole updates, and their share of the product rate."""
     cfg, vocabulary = preset(sizes["train"], arguments.dtype), sizes["vocabulary"]
     steps = compile_configured(cfg.model, cfg.training)
     state = FirstState(cfg.model, cfg.training, source=vocabulary, target=vocabulary)(jax.random.key(1))
@@ -50,7 +50,7 @@ def training(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: flo
 
 
 def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """Updates of each shape alone, and of all in turn: arrays of a program may then lie elsewhere at each call."""
+    """Measure updates of each shape alone and of all in turn, where arrays can have other addresses at each call."""
     del peaks
     cfg, vocabulary = preset(sizes["in_turn"], arguments.dtype), sizes["words"]
     steps = compile_configured(cfg.model, cfg.training)
@@ -99,7 +99,7 @@ def shapes(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float
 
 
 def convolutions(sizes: Found, arguments: argparse.Namespace, peaks: Found, end: float) -> Iterator[Found]:
-    """Each form of a convolution of single channels and XLA's grouped one: forward and both gradients."""
+    """Measure each form of depthwise convolution and XLA's grouped convolution, forward and both gradients."""
     del peaks
     B, T, C, H = sizes["rows"], sizes["length"], sizes["channels"], 4
     keys = jax.random.split(jax.random.key(0), 3)

@@ -1,16 +1,15 @@
 """Compile time and memory of the gradients of a batch:  python benchmarks/compile.py [CONFIG ...]
 
-Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled,
-or scanned where they are equal, each with and without rematerialisation. A training run compiles the gradients once for
-each shape of a batch; the last rows of a model are the optimiser's update and the new state, which it compiles once.
-With `--ways default` the rows are the programs that the first update waits for. `--optimizers nesterov adam` adds such
-last rows for each optimiser that is named. With --repeats whole updates are run too, in turn, and their time is
-measured. Memory is XLA's plan: arguments (parameters and batch) and
-temporary buffers. CPU time varies less than wall-clock time on a shared machine.
+Each configuration is lowered and compiled from shapes alone, so nothing large is allocated. Layers are unrolled, or
+scanned if they are equal, each with and without rematerialisation. A training run compiles the gradients once per batch
+shape. The last rows of a model are the optimiser's update and the initial state, which it compiles once. With
+`--ways default` the rows are the programs that the first update waits for. `--optimizers nesterov adam` adds such last
+rows for each of these optimisers. With --repeats, whole updates are also run in turn and timed. Memory is XLA's plan:
+arguments (parameters and batch) and temporary buffers. CPU time varies less than wall-clock time on a shared machine.
 
-With --topology both are compiled for a TPU slice that need not be attached (pip install libtpu, of the version that
-jax[tpu] needs; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2. Then rows
-and memory are those of one chip, and collective operations are counted as the program names them (once in a loop).
+With --topology, everything is compiled for a TPU slice that need not be attached (pip install libtpu, in the version
+that jax[tpu] requires; TPU_WORKER_HOSTNAMES=localhost keeps it quiet), on any mesh: --topology=v5e:4x4 --mesh 4 2 2.
+Then rows and memory are those of one chip, and collectives are counted as they appear in the program (once in a loop).
 """
 
 import argparse
@@ -63,21 +62,21 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="*", default=[w for w in WAYS if w not in ("products", "default")], choices=WAYS
     )
-    parser.add_argument("--layers", type=positive, help="as many layers of 256 on each side, in place of the preset's")
-    parser.add_argument("--vocabulary", type=positive, default=40_000, help="entries of both vocabularies")
+    parser.add_argument("--layers", type=positive, help="number of layers of 256 on each side, instead of the preset's")
+    parser.add_argument("--vocabulary", type=positive, default=40_000, help="size of both vocabularies")
     parser.add_argument("--rows", type=positive, default=64)
-    parser.add_argument("--length", type=positive, default=64, help="of sources and targets")
-    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="rows for these too")
+    parser.add_argument("--length", type=positive, default=64, help="length of sources and targets")
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="add rows for these optimisers")
     parser.add_argument("--repeats", type=int, default=0, help="steps to run and time")
-    parser.add_argument("--topology", help="of a TPU, such as v5e:4x4")
-    parser.add_argument("--slices", type=positive, help="so many of them")
-    parser.add_argument("--mesh", type=int, nargs=3, metavar=("DATA", "FSDP", "TENSOR"), help="of the chips")
+    parser.add_argument("--topology", help="TPU topology, such as v5e:4x4")
+    parser.add_argument("--slices", type=positive, help="number of slices")
+    parser.add_argument("--mesh", type=int, nargs=3, metavar=("DATA", "FSDP", "TENSOR"), help="mesh of the chips")
     arguments = parser.parse_args()
     for flag in ("mesh", "slices"):
         if getattr(arguments, flag) and not arguments.topology:
-            parser.error(f"--{flag} without --topology: it lays out the chips of a TPU; name one, as v5e:4x4")
+            parser.error(f"--{flag} without --topology: it arranges the chips of a TPU; set a topology such as v5e:4x4")
     if arguments.optimizers and (arguments.topology or arguments.repeats):
-        parser.error("--optimizers with --topology or --repeats: these take the configuration's optimiser alone")
+        parser.error("--optimizers with --topology or --repeats: these use only the configuration's optimiser")
 
     print(describe())
     last = "exchanges" if arguments.topology else "step s, best / median | share"
@@ -141,7 +140,7 @@ def measure(name: str, model: ModelConfig, cfg: Config, arguments: argparse.Name
 
 
 def compiled(function, *given) -> tuple:
-    """The program for arguments of these shapes, and its table cells: wall-clock seconds, CPU seconds, memory."""
+    """Compile for arguments of these shapes; return the program and its table cells (wall and CPU seconds, memory)."""
     before, cpu = time.perf_counter(), time.process_time()
     program = function.lower(*given).compile()
     took = f"{time.perf_counter() - before:.1f}", f"{time.process_time() - cpu:.1f}"
@@ -151,7 +150,7 @@ def compiled(function, *given) -> tuple:
 
 
 def pod(arguments: argparse.Namespace) -> Mesh | None:
-    """The mesh of the --topology, whose devices need not be attached; None without the flag."""
+    """Return the mesh of --topology, whose devices need not be attached; None without the flag."""
     if arguments.topology is None:
         return None
     found = topology.named(arguments.topology, slices=arguments.slices or 1)
@@ -160,14 +159,14 @@ def pod(arguments: argparse.Namespace) -> Mesh | None:
 
 
 def exchanges(program: str) -> str:
-    """The number of collective operations of each kind in the program."""
+    """Return the number of collectives of each kind in the program."""
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
     found = re.findall(rf" ({'|'.join(kinds)})(?:-start)?\(", program)
     return ", ".join(f"{found.count(kind)} {kind}" for kind in kinds if kind in found) or "none"
 
 
 def run(programs: dict, finish, init, shape: jax.ShapeDtypeStruct, size: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of `repeats` steps of each program, in turn, after one warm-up step."""
+    """Return the seconds of `repeats` steps of each program, run in turn after one warm-up step."""
     seconds: dict[str, list[float]] = {way: [] for way in programs}
     if not repeats:
         return seconds

@@ -1,10 +1,10 @@
 """Decoding throughput:  python benchmarks/decode.py --data=DIR [--shapes fconv_wmt_en_de] [--workdir=RUN]
 
 DIR is a folder with train.de, train.en and test.de, plain or gzipped. The test sentences are sorted by length, and
-every hypothesis has exactly 16 tokens. Parameters are fresh, because speed does not depend on their values. With
---workdir a trained model translates the same sentences until the end symbol. With --shortlist both do so also with
-shortlists of these numbers of words for each source word, learned from the training text; a trained model's BLEU is
-printed. Results are in docs/performance.md.
+every hypothesis has exactly 16 tokens. Parameters are random, because speed does not depend on their values. With
+--workdir, a trained model translates the same sentences until the end symbol. With --shortlist, both are also measured
+with shortlists of these numbers of words per source word, learned from the training text. The BLEU of a trained model
+is printed. Results are in docs/performance.md.
 """
 
 import argparse
@@ -39,9 +39,9 @@ from convs2s_jax.translation.translator import load, precomputed
 
 ROOT = Path(__file__).parents[1]
 TOKENS = 16
-"""Symbols of every hypothesis, the end symbol counted."""
+"""Length of every hypothesis in symbols, including the end symbol."""
 ALONE = 100
-"""Most sentences where each is a batch."""
+"""Maximum number of sentences if each one is a batch."""
 HEAD = "| model | beam | batch | sentences/s, min / median / max | target tokens/s | share | compilations | memory |"
 
 
@@ -62,13 +62,13 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder with train.de, train.en and test.de")
     parser.add_argument("--shapes", nargs="*", default=["fconv_iwslt_de_en"], help="presets: configs/fairseq_*.py")
     parser.add_argument("--workdir", help="a trained model of the same data, for natural lengths")
-    parser.add_argument("--shortlist", type=int, nargs="*", default=[], help="likely words of each source word")
+    parser.add_argument("--shortlist", type=int, nargs="*", default=[], help="numbers of likely words per source word")
     parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5])
     parser.add_argument("--rows", type=positive, nargs="+", default=[1, 64, 128], help="sentences in a batch")
     parser.add_argument("--sentences", type=positive, default=1000)
     parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--int8", action="store_true", help="kernels of 8-bit integers, as decode.py --int8")
+    parser.add_argument("--int8", action="store_true", help="8-bit integer kernels, as decode.py --int8")
     arguments = parser.parse_args()
     print(describe(), flush=True)
     for shape in arguments.shapes:
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.ndarray]]:
-    """A preset with vocabularies of 10k and 7k, and the test sentences."""
+    """Return a preset with vocabularies of 10k and 7k, and the test sentences."""
     overrides = {"data.dir": arguments.data, "data.src": "de", "data.tgt": "en", "data.vocabulary.joint": "False"}
     overrides |= {"data.vocabulary.src_size": "10000", "data.vocabulary.tgt_size": "7000"}
     cfg = build(Config, read_config(str(ROOT / "configs" / f"fairseq_{shape}.py"), list(overrides.items())))
@@ -107,7 +107,7 @@ def fresh(shape: str, arguments: argparse.Namespace) -> tuple[Model, list[np.nda
 
 
 def learned(arguments: argparse.Namespace, cfg: Config, vocabularies: Vocabularies) -> dict[str, Shortlist | None]:
-    """All words, and the shortlists that are asked for."""
+    """Return no shortlist (all words) and the requested shortlists, by name."""
     made: dict[str, Shortlist | None] = {"": None}
     if arguments.shortlist:
         learn = learner(dataclasses.replace(cfg.data, dir=arguments.data), vocabularies)
@@ -119,7 +119,7 @@ def learned(arguments: argparse.Namespace, cfg: Config, vocabularies: Vocabulari
 
 
 def first_sentence(model: Model, sources: Sequence[np.ndarray]) -> None:
-    """Print the seconds to a first translation, and to a second of the same length; beam 5, model in memory."""
+    """Print the seconds of a first translation, and of another of equal length; beam 5, model in memory."""
     search = SearchConfig(beam_size=5, max_length_a=0.0, max_length_b=TOKENS - 1, min_length=TOKENS - 1)
     times = []
     for source in (sources[0], *[sources[1]] * 5):
@@ -138,7 +138,7 @@ def throughput(
     repeats: int,
     few: str = "",
 ) -> list[Translation]:
-    """Compile, measure, and print one row of the table; the share is that of a softmax over all words."""
+    """Compile, measure, and print one row of the table. The share counts a softmax over all words."""
     shortlist = model.shortlists[few]
     sources = sources if rows > 1 else sources[:: max(1, len(sources) // ALONE)]
     length = float(np.mean([len(s) + 1 for s in sources]))

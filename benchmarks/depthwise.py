@@ -1,6 +1,6 @@
-"""Convolutions of single channels:  python benchmarks/depthwise.py
+"""Speed of depthwise convolutions:  python benchmarks/depthwise.py
 
-Depthwise, lightweight and dynamic convolutions, each form of `nn.depthwise` and XLA's grouped convolution, the forward
+Depthwise, lightweight and dynamic convolutions: each form of `nn.depthwise` and XLA's grouped convolution, the forward
 pass alone and with both gradients. Forms take turns, so that other load on the machine affects all equally. Prints
 minimum and median times, and the rates of an array copy and of a matrix product in the same run.
 """
@@ -26,7 +26,7 @@ def grouped(w, x):
 
 
 def grouped_by_head(w, x):
-    """`grouped`, with the kernel of each head repeated for its channels."""
+    """Like `grouped`, with the kernel of each head repeated for its channels."""
     return grouped(jnp.repeat(w, x.shape[-1] // w.shape[1], axis=1), x)
 
 
@@ -39,7 +39,7 @@ OPERATIONS = {
 
 
 def copy_rate() -> float:
-    """Bytes read and written per second when adding one to 64 MB: the best of 5."""
+    """Return the bytes read and written per second when adding one to 64 MB, the best of 5."""
     x = jnp.zeros(2**24)
     add = jax.jit(lambda x: x + 1.0)
     add(x).block_until_ready()
@@ -47,7 +47,7 @@ def copy_rate() -> float:
 
 
 def seconds(function, *arguments) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     before = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return time.perf_counter() - before

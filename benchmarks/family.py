@@ -1,13 +1,13 @@
-"""One table of model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14] [--seeds 1 2]
+"""Compare model kinds:  python benchmarks/family.py --data=DIR --workdir=runs/family [--minutes=14] [--seeds 1 2]
 
 Six configurations configs/multi30k_*.py are trained on the same data with the same vocabularies and token budget, for
 about the same total update time. The speed of each is measured first, on an idle machine, and determines its
 number of epochs. DIR is a folder with train, valid and test of de and en, plain or gzipped.
 
-Speeds are kept in WORKDIR/speeds.json, the scores of a run in WORKDIR/NAME.SEED.json with the checksum of its log.
-After an interruption the same command goes on: a run continues from its checkpoint, finished ones are not trained or
-scored again. So training may run on a busy machine. With several seeds the table has mean and standard deviation of
-perplexity and BLEU. Results are in docs/results.md.
+Speeds are stored in WORKDIR/speeds.json, the scores of a run in WORKDIR/NAME.SEED.json with the checksum of its log.
+After an interruption, the same command continues: a run resumes from its checkpoint, and finished runs are not trained
+or scored again. Training may therefore run on a busy machine. With several seeds, the table contains mean and standard
+deviation of perplexity and BLEU. Results are in docs/results.md.
 """
 
 import argparse
@@ -39,9 +39,9 @@ from convs2s_jax.translation.translator import load, precomputed
 ROOT = Path(__file__).parents[1]
 CONFIGS = ["convs2s", "gru", "conv_gru", "separable", "lightconv", "dynamicconv"]
 STEPS = 24
-"""Updates by which speed is measured."""
+"""Number of updates for measuring the speed."""
 PASSES = 2
-"""Times that they are measured in each turn."""
+"""How often they are measured in each turn."""
 HEAD = (
     "| model | parameters | s/epoch | tokens/s training | epochs | perplexity | BLEU | sentences/s | product, GFLOP/s |"
 )
@@ -57,7 +57,7 @@ class Kind:
     workdir: Path
 
     def run(self, seed: int) -> Path:
-        """The workdir of a seed."""
+        """Return the workdir of a seed."""
         return self.workdir / f"{self.name}.{seed}"
 
 
@@ -66,10 +66,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train, valid and test of de and en")
     parser.add_argument("--workdir", required=True, type=Path, help="folder for all runs")
-    parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names behind configs/multi30k_")
-    parser.add_argument("--minutes", type=float, default=14.0, help="time of updates of each model")
+    parser.add_argument("--configs", nargs="+", default=CONFIGS, help="names after configs/multi30k_")
+    parser.add_argument("--minutes", type=float, default=14.0, help="update time of each model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--repeats", type=positive, default=3, help="of the speeds")
+    parser.add_argument("--repeats", type=positive, default=3, help="repeats of the speed measurement")
     arguments = parser.parse_args()
     print(describe(), flush=True)
     kinds = [kind(name, arguments) for name in arguments.configs]
@@ -89,21 +89,21 @@ def main() -> None:
 
 
 def kind(name: str, arguments: argparse.Namespace) -> Kind:
-    """The kind of this name, with its configuration and data."""
+    """Return the kind with this name, with its configuration and data."""
     file = ROOT / "configs" / f"multi30k_{name}.py"
     cfg = build(Config, read_config(str(file), [("data.dir", arguments.data)]))
     return Kind(name, file, cfg, arguments.workdir)
 
 
 def scored(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[str, object]) -> dict[str, float | str]:
-    """The scores of a seed; what is missing is trained and scored first."""
+    """Return the scores of a seed. If they are missing, train and score it first."""
     kept = arguments.workdir / f"{one.name}.{seed}.json"
     if not kept.exists():
         run(one, seed, arguments, overrides)
         kept.write_text(json.dumps({**scores_of(one.run(seed), arguments), "overrides": overrides}))
     found = json.loads(kept.read_text())
     if found.pop("overrides") != overrides:
-        sys.exit(f"{kept} is of a run of another length: name another --workdir, or delete it and its run")
+        sys.exit(f"{kept} is from a run of another length: choose another --workdir, or delete it and its run")
     return found
 
 
@@ -117,7 +117,7 @@ def run(one: Kind, seed: int, arguments: argparse.Namespace, overrides: dict[str
 
 
 def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
-    """Overrides for the number of epochs, and a schedule that ends with them at a low learning rate.
+    """Return overrides for the number of epochs, with a schedule that ends at a low learning rate.
 
     A fixed rate is divided by ten before each of the last two epochs; a cosine schedule reaches its end.
     """
@@ -129,7 +129,7 @@ def bounds(one: Kind, epochs: int, batches: int) -> dict[str, object]:
 
 
 def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]:
-    """Median target tokens per second of each kind; if one is unknown, all are measured in turn.
+    """Return the median target tokens per second of each kind. If one is unknown, all are measured in turn.
 
     Programs are compiled in the first turn and kept in WORKDIR/compiled for the others.
     """
@@ -153,26 +153,26 @@ def speeds(kinds: list[Kind], arguments: argparse.Namespace) -> dict[str, float]
 
 
 def prepared(one: Kind) -> Run:
-    """The prepared data of a configuration, as in its training run."""
+    """Return the prepared data of a configuration, as in its training run."""
     workdir = one.workdir / f"{one.name}.data"
     workdir.mkdir(parents=True, exist_ok=True)
     return prepare(one.cfg, workdir, lambda _: None)
 
 
 def epoch_of(one: Kind) -> tuple[int, int]:
-    """Target tokens and batches of an epoch, equal for all kinds, since they share vocabularies."""
+    """Return target tokens and batches of an epoch. They are equal for all kinds, which share vocabularies."""
     found = prepared(one)
     return int(found.train.lengths()[1].sum()), found.batches
 
 
 def lines(workdir: Path, split: str) -> list[dict]:
-    """The logged metrics of a run for a split."""
+    """Return the logged metrics of a run for a split."""
     found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in found if line["split"] == split]
 
 
 def scores_of(workdir: Path, arguments: argparse.Namespace) -> dict[str, float | str]:
-    """What a run reached: the best checkpoint by validation loss, beam search on the test set."""
+    """Return the scores of a run: the best checkpoint by validation loss, beam search on the test set."""
     trained = load(workdir, tell=print)
     split = partial(encoder_decoder.split, cfg=trained.cfg.model)  # as trained: direction and length of each kernel
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(split, trained.params)))
@@ -201,7 +201,7 @@ def scores_of(workdir: Path, arguments: argparse.Namespace) -> dict[str, float |
 
 
 def row(one: Kind, found: list[dict], speed: float, seconds: float) -> str:
-    """A row of the table; `speed` of training in tokens/s and `seconds` of an epoch come from the speed measurement."""
+    """Format a row of the table; training `speed` in tokens/s and `seconds` per epoch come from `speeds`."""
     middle = {name: statistics.median(run[name] for run in found) for name in ("sentences/s", "product")}
     epochs = "/".join(map(str, sorted({run["epochs"] for run in found})))
     return (
@@ -212,7 +212,7 @@ def row(one: Kind, found: list[dict], speed: float, seconds: float) -> str:
 
 
 def mean(found: list[dict], name: str) -> str:
-    """Mean over seeds, and the standard deviation of a sample where there are several."""
+    """Format the mean over seeds, with the sample standard deviation if there are several."""
     values = [run[name] for run in found]
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{deviation}"

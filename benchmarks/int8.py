@@ -1,8 +1,8 @@
-"""Products of 8-bit integers against those of floats on this device:  python benchmarks/int8.py
+"""Compare integer (int8) and floating-point products on this device:  python benchmarks/int8.py
 
-Decoding with kernels of 8-bit integers pays where the first column of the table is well above the second. A row of the
+Decoding with 8-bit integer kernels pays off if the first column of the table is well above the second. A row of the
 table is one product [rows, inputs] x [inputs, outputs] of decoding: the softmax layer and a convolution of
-`fconv_iwslt_de_en`, of greedy search and of beam 5 with batches of 64; the last one is the peak. Results are in
+`fconv_iwslt_de_en`, for greedy search and for beam 5 with batches of 64. The last one is the peak. Results are in
 docs/performance-log.md.
 """
 
@@ -17,16 +17,16 @@ from machine import describe, positive, run_script
 
 SHAPES = ((64, 256, 7000), (64, 768, 512), (320, 256, 7000), (320, 768, 512), (2048, 2048, 2048))
 LEAST_FLOPS = 2e9
-"""Of a turn: short products are repeated."""
+"""Minimum FLOPs of a turn. Short products are repeated."""
 
 
 def integers(x: Array, w: Array) -> Array:
-    """The product of 8-bit integers in 32-bit ones."""
+    """Multiply 8-bit integers with 32-bit accumulation."""
     return jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 
 
 def floats(x: Array, w: Array) -> Array:
-    """The product of floats in float32."""
+    """Multiply floats with float32 accumulation."""
     return jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""The shortlists of decoding benchmarks."""
+"""Shortlists for decoding benchmarks."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from convs2s_jax.translation import shortlists
 
 
 def learner(cfg: DataConfig, vocabularies: Vocabularies) -> Callable[[int], Shortlist]:
-    """Reads the training text; then so many likely words of each source word, as `convs2s shortlist` learns them."""
+    """Read the training text; return a function that learns a shortlist with a number of words per source word."""
     text = parallel_text.read(cfg, "train")
     sides = []
     for lines, side in ((text.src, vocabularies.src), (text.tgt, vocabularies.tgt)):

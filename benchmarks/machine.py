@@ -20,20 +20,20 @@ SIDE = 2048
 
 
 def positive(text: str) -> int:
-    """A count, for `argparse`."""
+    """Parse a positive integer, for `argparse`."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is no count: use 1 or more")
+        raise argparse.ArgumentTypeError(f"{number} is not positive: use 1 or more")
     return number
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Run a benchmark. A mistake of the user ends in one sentence and status 2."""
+    """Run a benchmark. A user error ends in one sentence and status 2."""
     guard(main, program=Path(sys.argv[0]).name)
 
 
 def product_rate(dtype: str = "float32") -> float:
-    """FLOP/s of a matrix product of size 2048 x 2048: the best of 5."""
+    """Return the FLOP/s of a matrix product of size 2048 x 2048, the best of 5."""
     a = jax.random.normal(jax.random.key(0), (SIDE, SIDE)).astype(dtype)
     product = jax.jit(lambda a: a @ a)
     product(a).block_until_ready()
@@ -46,7 +46,7 @@ def product_rate(dtype: str = "float32") -> float:
 
 
 def describe() -> str:
-    """Processor, cores, versions."""
+    """Describe the device, processor, cores and versions."""
     model = "unknown processor"
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -58,12 +58,12 @@ def describe() -> str:
 
 
 def peak_memory() -> float:
-    """Largest resident memory of this process so far, in MiB."""
+    """Return the peak resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def encoder_flops(cfg: ModelConfig) -> float:
-    """FLOPs of matrix products per source token in the forward pass: ConvS2S, LightConv, DynamicConv."""
+    """Return the FLOPs of matrix products per source token in the forward pass (ConvS2S, LightConv, DynamicConv)."""
     layers, dim = cfg.encoder.layers, cfg.embedding_dim
     if isinstance(cfg.encoder, LightConfig):  # with the keys and values for each layer of the decoder
         return 2 * (_light(cfg.encoder, dim) + len(cfg.decoder.layers) * 2 * dim * dim)
@@ -72,7 +72,7 @@ def encoder_flops(cfg: ModelConfig) -> float:
 
 
 def decoder_flops(cfg: ModelConfig, source: float, vocabulary: int) -> float:
-    """FLOPs of matrix products per target token in the forward pass, for `source` source tokens."""
+    """Return the FLOPs of matrix products per target token in the forward pass, for `source` source tokens."""
     if isinstance(cfg.decoder, LightConfig):
         dim, count = cfg.embedding_dim, len(cfg.decoder.layers)
         return 2 * (_light(cfg.decoder, dim) + count * 2 * (dim * dim + source * dim) + dim * vocabulary)
@@ -85,7 +85,7 @@ def decoder_flops(cfg: ModelConfig, source: float, vocabulary: int) -> float:
 
 
 def _light(cfg: LightConfig, dim: int) -> int:
-    """Multiplications of maps, taps and feed-forward sublayers; a convolution counts its K taps of each channel."""
+    """Count multiplications of maps, taps and feed-forward sublayers. A convolution counts K taps per channel."""
     C, predicted = cfg.conv_dim, cfg.heads if cfg.convolution == "dynamic" else 0
     maps = (3 if cfg.glu else 2) * dim * C + 2 * dim * cfg.ffn_dim
     return sum(maps + width * C * (1 + predicted) for width in cfg.layers)

@@ -1,9 +1,10 @@
-"""Speed beside fairseq:  python benchmarks/peer.py --data=DIR --fairseq=PYTHON --workdir=runs/peer [--cases beam5 ...]
+"""Compare with fairseq:  python benchmarks/peer.py --data=DIR --fairseq=PYTHON --workdir=runs/peer [--cases beam5 ...]
 
-DIR is a folder with train, valid and test of de and en, plain or gzipped. PYTHON is a Python that has fairseq and
-torch; benchmarks/peer.md says how to make one. Both programs are loaded and warm, then measured in turns on one
-machine: fairseq, ours, fairseq, ours. Both read the same sentences cut into the same sub-words, so their softmax
-layers have one size. Making batches is not timed on either side. Programs compiled here are kept in WORKDIR/compiled.
+DIR is a folder with train, valid and test of de and en, plain or gzipped. PYTHON is a Python interpreter with fairseq
+and torch; benchmarks/peer.md explains how to set it up. Both programs are loaded and warmed up, then measured in turn
+on one machine: fairseq, ours, fairseq, ours. Both read the same sentences split into the same sub-words, so their
+softmax layers have the same size. Creating batches is not timed on either side. Programs compiled here are kept in
+WORKDIR/compiled.
 """
 
 import argparse
@@ -36,10 +37,10 @@ from convs2s_jax.training.run.prepare import Run, prepare
 HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "configs"
 SYMBOLS = 16
-"""Length of every hypothesis, the end symbol counted."""
+"""Length of every hypothesis, including the end symbol."""
 AT_LEAST = 3.0
-"""Seconds of a repeat of decoding: a thousand sentences take 0.6 s with beam 1, and other programs disturb so short
-a time by up to a half."""
+"""Minimum seconds of a repeat of decoding. A thousand sentences take 0.6 s with beam 1, and other programs can change
+such a short time by up to a half."""
 DATA = {**MULTI30K, "training.label_smoothing": "0.0"}
 
 
@@ -48,14 +49,14 @@ class Case:
     """One comparison.
 
     Attributes:
-      what: in words, with the unit of the rates.
-      model: name of the preset, here and there.
-      work: for fairseq, fields of `Work` in peer_fairseq.py.
-      overrides: of our preset.
-      count: updates of our repeat; fairseq's is in `work`.
-      words: likely target words of each source word, to which our softmax is restricted; 0 for all. fairseq has no
-        shortlists and computes all words.
-      int8: whether ours computes with kernels of 8-bit integers; fairseq computes with floats.
+      what: description, with the unit of the rates.
+      model: name of the preset, in both programs.
+      work: fields of `Work` in peer_fairseq.py, for fairseq.
+      overrides: overrides of our preset.
+      count: number of updates of our repeat; fairseq's is in `work`.
+      words: number of likely target words per source word, to which our softmax is restricted; 0 for all. fairseq has
+        no shortlists and computes all words.
+      int8: whether ours computes with 8-bit integer kernels; fairseq computes with floats.
     """
 
     what: str
@@ -68,7 +69,7 @@ class Case:
 
 
 def light(convolution: str, count: int, dtype: str = "float32") -> Case:
-    """The recipe lightconv_iwslt_de_en with one of its convolutions; fairseq is so slow that it gets fewer updates."""
+    """Return a case of lightconv_iwslt_de_en with one of its convolutions. fairseq is slow and gets fewer updates."""
     overrides = {f"model.{side}.convolution": convolution for side in ("encoder", "decoder")}
     special = "" if dtype == "float32" else f", {dtype}"
     return Case(
@@ -81,7 +82,7 @@ def light(convolution: str, count: int, dtype: str = "float32") -> Case:
 
 
 def beam(size: int, words: int = 0, *, int8: bool = False) -> Case:
-    """Decoding: 1,000 sentences of the test set."""
+    """Return a case that decodes 1,000 sentences of the test set."""
     work = {"task": "decode", "beam": size, "count": 1000, "symbols": SYMBOLS, "at_least": AT_LEAST}
     special = (f", {words} likely words" if words else "") + (", 8-bit integers" if int8 else "")
     what = f"decoding, beam {size}, batch 64{special}, sentences/s"
@@ -113,11 +114,11 @@ def main() -> None:
     """Measure the cases in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train, valid and test of de and en")
-    parser.add_argument("--fairseq", required=True, help="a Python that has fairseq and torch")
+    parser.add_argument("--fairseq", required=True, help="a Python interpreter with fairseq and torch")
     parser.add_argument("--workdir", required=True, type=Path, help="folder for sub-words and compiled programs")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--repeats", type=positive, default=3)
-    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="of torch")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="threads of torch")
     arguments = parser.parse_args()
     keep_freed_memory()  # as the command `train` does
     jax.config.update("jax_compilation_cache_dir", str(arguments.workdir / "compiled"))
@@ -132,7 +133,7 @@ def main() -> None:
 
 
 def measure(case: Case, arguments: argparse.Namespace) -> str:
-    """Both programs by turns; a row of the table."""
+    """Measure both programs in turn and return a row of the table."""
     overrides = {"data.dir": arguments.data, **DATA, **case.overrides}
     cfg = build(Config, read_config(str(CONFIGS / f"fairseq_{case.model}.py"), list(overrides.items())))
     folder = arguments.workdir / case.model
@@ -164,7 +165,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> str:
 
 
 def answer(fairseq: subprocess.Popen) -> dict:
-    """The next line of JSON that fairseq's side prints; other lines are its messages."""
+    """Return the next line of JSON that fairseq's side prints. Other lines are messages."""
     for line in fairseq.stdout:
         if line.startswith("{"):
             return json.loads(line)
@@ -172,12 +173,12 @@ def answer(fairseq: subprocess.Popen) -> dict:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Minimum, median and maximum."""
+    """Format minimum, median and maximum."""
     return " / ".join(f"{v:.{digits}f}" for v in (min(values), statistics.median(values), max(values)))
 
 
 def write(folder: Path, run: Run, test: Sequence[Sequence[int]]) -> None:
-    """The sentences as numbers, for fairseq."""
+    """Write the sentences as ids, for fairseq."""
     text = parallel_text.read(run.cfg.data, "train")
     sides = {
         "train.source": run.vocabularies.src.encode(text.src),
@@ -192,13 +193,13 @@ def write(folder: Path, run: Run, test: Sequence[Sequence[int]]) -> None:
 
 
 def training(cfg: Config, run: Run, count: int) -> Callable[[], float]:
-    """The function of one repeat: target tokens per second."""
+    """Return the function of one repeat, which returns target tokens per second."""
     updates = compiled(cfg, run, count)
     return lambda: updates.targets / updates.through()
 
 
 def decoding(cfg: Config, run: Run, test: Sequence[Sequence[int]], case: Case) -> Callable[[], float]:
-    """The function of one repeat: sentences per second, with fresh parameters."""
+    """Return the function of one repeat, which returns sentences per second, with random parameters."""
     work = case.work
     sizes = {"source_vocabulary": run.vocabularies.src.size, "target_vocabulary": run.vocabularies.tgt.size}
     params = encoder_decoder.init(jax.random.key(1), cfg.model, **sizes)

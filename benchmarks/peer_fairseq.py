@@ -1,12 +1,12 @@
-"""Times fairseq, for benchmarks/peer.py:  PYTHON benchmarks/peer_fairseq.py FOLDER WHAT
+"""Time fairseq, for benchmarks/peer.py:  PYTHON benchmarks/peer_fairseq.py FOLDER WHAT
 
-Runs under a Python that has fairseq and torch, nothing of this package. benchmarks/peer.md says how to install them.
-FOLDER is written by benchmarks/peer.py: the same sentences in the same sub-words as ours, as numbers. WHAT is JSON with
-the keys of `Work`. Each line of standard input asks for one repeat; each is answered by a line of JSON with the rate,
-the rate of torch's matrix product of 2048 x 2048, and the tokens or sentences and seconds behind it.
+Runs under a Python interpreter with fairseq and torch, without this package. benchmarks/peer.md explains how to install
+them. FOLDER is written by benchmarks/peer.py: the same sentences in the same sub-words as ours, as ids. WHAT is JSON
+with the keys of `Work`. Each line of standard input requests one repeat, and is answered by a line of JSON with the
+rate, the rate of torch's matrix product of 2048 x 2048, and the number of tokens or sentences and the seconds.
 
-Training is what fairseq's Trainer does in an update: loss summed over tokens, backward, gradients divided by the number
-of target tokens, clipping, optimiser. fairseq makes the batches; making and collating them is not timed.
+Training does what fairseq's Trainer does in an update: loss summed over tokens, backward, gradients divided by the
+number of target tokens, clipping, optimiser. fairseq creates the batches. Creating and collating them is not timed.
 """
 
 import argparse
@@ -31,25 +31,25 @@ from fairseq.sequence_generator import SequenceGenerator
 
 SIDE = 2048
 SPECIAL = 4
-"""Ids below are special symbols, of equal meaning here and there: start, padding, end, unknown."""
+"""Ids below are special symbols with the same meaning in both programs: start, padding, end, unknown."""
 
 
 @dataclass
 class Work:
-    """What is measured.
+    """What to measure.
 
     Attributes:
       task: "train" or "decode".
       model: name of a fairseq architecture.
-      convolution: of a light model, "lightweight" or "dynamic".
+      convolution: "lightweight" or "dynamic", for a light model.
       dtype: "float32", or "bfloat16" for autocast.
-      count: updates, or sentences, of a repeat.
-      tokens: budget of a training batch.
-      beam: hypotheses of a sentence.
-      rows: sentences of a decoding batch.
-      symbols: length of every hypothesis, the end symbol counted.
-      at_least: seconds that a repeat of decoding takes at the least; it makes one pass or more.
-      threads: of torch.
+      count: number of updates or sentences of a repeat.
+      tokens: token budget of a training batch.
+      beam: number of hypotheses per sentence.
+      rows: number of sentences of a decoding batch.
+      symbols: length of every hypothesis, including the end symbol.
+      at_least: minimum seconds of a repeat of decoding, which makes at least one pass.
+      threads: number of threads of torch.
     """
 
     task: str
@@ -83,12 +83,12 @@ def main() -> None:
 
 
 def say(found: dict) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     print(json.dumps(found), flush=True)
 
 
 def dictionary(size: int) -> Dictionary:
-    """A dictionary of so many entries, whose symbols are their numbers."""
+    """Return a dictionary with `size` entries, whose symbols are their numbers."""
     made = Dictionary()
     for number in range(SPECIAL, size):
         made.add_symbol(str(number))
@@ -96,11 +96,11 @@ def dictionary(size: int) -> Dictionary:
 
 
 def build(work: Work, task: SimpleNamespace) -> torch.nn.Module:
-    """A model with fresh parameters: speed does not depend on their values."""
+    """Build a model with random parameters, since speed does not depend on their values."""
     args = argparse.Namespace(
         dropout=0.2, criterion="cross_entropy", max_source_positions=1024, max_target_positions=1024
     )
-    flags = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)  # some defaults are those of flags
+    flags = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)  # some defaults are defined by flags
     ARCH_MODEL_REGISTRY[work.model].add_args(flags)
     flags.parse_args([], args)
     if work.convolution:
@@ -110,7 +110,7 @@ def build(work: Work, task: SimpleNamespace) -> torch.nn.Module:
 
 
 def training(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: Path):
-    """The function of one repeat: `count` updates on batches of all lengths."""
+    """Return the function of one repeat: `count` updates on batches of all lengths."""
     src, tgt = tokens(folder / "train.source.gz"), tokens(folder / "train.target.gz")
     data = LanguagePairDataset(
         src, [len(s) for s in src], task.source_dictionary, tgt, [len(t) for t in tgt], task.target_dictionary
@@ -153,7 +153,7 @@ def training(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: 
 
 
 def decoding(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: Path):
-    """The function of one repeat: `count` test sentences, sorted by length, hypotheses of equal length."""
+    """Return the function of one repeat: `count` test sentences, sorted by length, hypotheses of equal length."""
     src = sorted(tokens(folder / "test.source.gz")[: work.count], key=len, reverse=True)
     data = LanguagePairDataset(src, [len(s) for s in src], task.source_dictionary)
     starts = range(0, len(src), work.rows)
@@ -183,13 +183,13 @@ def decoding(work: Work, task: SimpleNamespace, model: torch.nn.Module, folder: 
 
 
 def tokens(path: Path) -> list[torch.Tensor]:
-    """Sentences as ids, the end symbol added."""
+    """Read sentences as ids, with the end symbol appended."""
     with gzip.open(path, "rt") as file:
         return [torch.tensor([*map(int, line.split()), Dictionary().eos()]) for line in file]
 
 
 def product_rate(dtype: str) -> float:
-    """FLOP/s of a matrix product of size 2048 x 2048: the best of 5."""
+    """Return the FLOP/s of a matrix product of size 2048 x 2048, the best of 5."""
     a = torch.randn(SIDE, SIDE).to(getattr(torch, dtype))
     a @ a
     times = []

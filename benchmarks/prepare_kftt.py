@@ -1,11 +1,11 @@
-"""Text of KFTT as its published baselines have it:  python benchmarks/prepare_kftt.py --kftt=DIR --output=FOLDER
+"""Prepare KFTT as in its published baselines:  python benchmarks/prepare_kftt.py --kftt=DIR --output=FOLDER
 
 DIR is a folder with train, valid and test of ja and en of the Kyoto Free Translation Task, raw, plain or gzipped.
-English is tokenised as by Moses (needs `pip install sacremoses`), as in kftt-data-1.0/data/tok, and stays cased;
-whether published scores are cased was not found out. There, Japanese is segmented by KyTea. Here it is not, because
-sub-words are learned from unsegmented text; its characters are normalised (NFKC). Published baselines train on
-train.cln: both sides have 1 to 40 words, 329,882 pairs. Here English has 1 to 40 words and Japanese 1 to 57
-characters: 331,948 pairs.
+English is tokenised with Moses (requires `pip install sacremoses`), as in kftt-data-1.0/data/tok, and stays cased. We
+could not find out whether published scores are cased. The baselines segment Japanese with KyTea. Here it is not
+segmented, because sub-words are learned from unsegmented text, but its characters are normalised (NFKC). Published
+baselines train on train.cln, in which both sides have 1 to 40 words: 329,882 pairs. Here English has 1 to 40 words and
+Japanese 1 to 57 characters: 331,948 pairs.
 FOLDER gets train, valid and test, gzipped; valid and test keep all lines.
 """
 
@@ -22,7 +22,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def main() -> None:
-    """Write the files and print how many pairs there are."""
+    """Write the files and print the number of pairs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kftt", required=True, type=Path, help="folder with the raw text")
     parser.add_argument("--output", required=True, type=Path, help="folder for the prepared text")
@@ -30,15 +30,13 @@ def main() -> None:
     try:
         from sacremoses import MosesTokenizer
     except ImportError:
-        sys.exit(
-            "benchmarks/prepare_kftt.py tokenises English with sacremoses, which is missing: pip install sacremoses"
-        )
+        sys.exit("benchmarks/prepare_kftt.py needs sacremoses to tokenise English: pip install sacremoses")
     tokenize = MosesTokenizer("en").tokenize
     prepare(arguments.kftt, arguments.output, lambda text: tokenize(text, return_str=True, escape=False))
 
 
 def prepare(raw: Path, output: Path, tokenize: Callable[[str], str]) -> None:
-    """Write the splits; `tokenize` puts spaces between English tokens."""
+    """Write the splits. `tokenize` inserts spaces between English tokens."""
     output.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
         sides = zip(lines(raw, split, "ja"), lines(raw, split, "en"), strict=True)
@@ -50,14 +48,14 @@ def prepare(raw: Path, output: Path, tokenize: Callable[[str], str]) -> None:
 
 
 def lines(folder: Path, split: str, side: str) -> list[str]:
-    """The lines of a file, plain or gzipped."""
+    """Read the lines of a file, plain or gzipped."""
     plain, packed = folder / f"{split}.{side}", folder / f"{split}.{side}.gz"
     with plain.open(encoding="utf-8") if plain.exists() else gzip.open(packed, "rt", encoding="utf-8") as file:
         return [line.rstrip("\n") for line in file]
 
 
 def japanese(text: str) -> str:
-    """Normalised characters, white space as single spaces."""
+    """Normalise characters, and replace white space by single spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
@@ -67,7 +65,7 @@ def short(ja: str, en: str) -> bool:
 
 
 def write(path: Path, texts: Iterable[str]) -> None:
-    """Gzipped lines; equal text gives equal bytes."""
+    """Write gzipped lines. Equal text gives equal bytes."""
     with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.writelines(f"{text}\n".encode() for text in texts)
 

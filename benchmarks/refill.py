@@ -1,9 +1,9 @@
-"""What continuous batching could save:  python benchmarks/refill.py --workdir=RUN --data=DIR [--beams 1 5]
+"""Estimate the savings of continuous batching:  python benchmarks/refill.py --workdir=RUN --data=DIR [--beams 1 5]
 
-Steps of decoding that are computed for the rows of a batch, over those that sentences need, of the test split of DIR:
-for batches that shrink when sentences are done, as `translate` does it, and for rows that take new sentences. Only the
-numbers of steps are counted, from translations of a trained model with fairseq's stop; no time is measured. A file is
-sorted by length, a stream is not. Results are in docs/performance-log.md.
+Prints the ratio of computed decoding steps to the steps that sentences need, on the test split of DIR, for batches that
+shrink when sentences finish, as in `translate`, and for rows that are refilled with new sentences. Only steps are
+counted, from translations of a trained model with fairseq's stopping rule; no time is measured. A file is sorted by
+length, a stream is not. Results are in docs/performance-log.md.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from convs2s_jax.search.translate import translate
 from convs2s_jax.translation.translator import load, precomputed
 
 SIZES = ((64,), (64, 32), (64, 32, 16, 8))
-"""Rows that a batch may have, the largest first."""
+"""Possible numbers of rows of a batch, the largest first."""
 REFILL_INTERVALS = (1, 4)
-"""Steps after which rows of finished sentences take new ones."""
+"""Number of steps after which rows of finished sentences are refilled."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def overheads(steps: np.ndarray) -> list[float]:
-    """Row steps computed, over row steps needed: one number for each row of the table."""
+    """Return the ratio of computed to required row steps, one number for each row of the table."""
     computed = [shrinking(steps, sizes) for sizes in SIZES] + [
         refilled(steps, SIZES[0][0], every) for every in REFILL_INTERVALS
     ]
@@ -59,11 +59,11 @@ def overheads(steps: np.ndarray) -> list[float]:
 
 
 def shrinking(steps: np.ndarray, sizes: Sequence[int]) -> int:
-    """Row steps (one step of one row) where each batch has the least of the sizes that its unfinished sentences fit.
+    """Count row steps (one step of one row) if each batch has the smallest size that fits its unfinished sentences.
 
     Args:
-      steps: [N] of each sentence, in the order of the batches.
-      sizes: the first is that of a new batch.
+      steps: [N], steps of each sentence, in the order of the batches.
+      sizes: possible batch sizes; a new batch has the first one.
     """
     total = 0
     for begin in range(0, len(steps), sizes[0]):
@@ -75,12 +75,12 @@ def shrinking(steps: np.ndarray, sizes: Sequence[int]) -> int:
 
 
 def refilled(steps: np.ndarray, rows: int, every: int) -> int:
-    """Row steps where, after each so many steps, rows of finished sentences take the next ones.
+    """Count row steps if rows of finished sentences are refilled with the next ones at regular intervals.
 
     Args:
-      steps: [N] of each sentence, in the order in which they are taken.
-      rows: of the batch, which does not shrink at the end.
-      every: steps between two refills.
+      steps: [N], steps of each sentence, in the order in which they are processed.
+      rows: number of rows of the batch, which does not shrink at the end.
+      every: number of steps between two refills.
     """
     waiting = list(steps[::-1])
     left = np.zeros(rows, np.int64)

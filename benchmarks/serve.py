@@ -1,12 +1,12 @@
-"""A server under load:  python benchmarks/serve.py --workdir=RUN --input=FILE [--minutes 10]
+"""Load-test a server:  python benchmarks/serve.py --workdir=RUN --input=FILE [--minutes 10]
 
-Starts `convs2s serve` on the loopback interface and, at 1, 8 and 64 clients, sends the lines of the file one a request,
-each client the next as soon as it has its answer. Prints sentences/s and latencies; beside them, in the same run, the
-sentences/s of `translate` on the same lines in one call, as decode.py makes it, and the seconds of single calls. All
-translations are compared. Milliseconds of processor time for each sentence can be compared on a machine that does other
-work too: of `translate`, of the server, and of the clients, which run on the same cores.
+Starts `convs2s serve` on the loopback interface and sends it the lines of the file, one per request, with 1, 8 and 64
+clients. Each client sends its next request as soon as it has an answer. Prints sentences/s and latencies and, from the
+same run, the sentences/s of `translate` on the same lines in one call, as in decode.py, and the seconds of single
+calls. All translations are compared. Milliseconds of processor time per sentence are comparable on a busy machine too:
+of `translate`, of the server, and of the clients, which run on the same cores.
 
-With --minutes, clients then send good, bad, cancelled and oversized requests at random for so long; lost or different
+With --minutes, clients then send good, bad, cancelled and oversized requests at random for this time. Lost or different
 answers and the growth of the server's memory are printed.
 """
 
@@ -34,9 +34,9 @@ from convs2s_jax.translation.translator import Translator, load, precomputed
 
 CLIENTS = (1, 8, 64)
 MOST = 64
-"""Most source tokens of a line."""
+"""Maximum number of source tokens of a line."""
 SINGLE = 32
-"""Lines that are translated one by one."""
+"""Number of lines that are translated one by one."""
 BAD = (
     {"content": b"{not json"},
     {"json": {"lines": ["a"], "beamsize": 3}},
@@ -45,7 +45,7 @@ BAD = (
     {"json": {"lines": ["many words " * 500]}},
     {"content": b" " * (2 << 20)},
 )
-"""Requests that are refused."""
+"""Requests that the server rejects."""
 
 
 def main() -> None:
@@ -53,9 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", required=True, help="a trained model")
     parser.add_argument("--input", required=True, help="source lines")
-    parser.add_argument("--lines", type=positive, default=512, help="lines of it to translate")
+    parser.add_argument("--lines", type=positive, default=512, help="number of lines to translate")
     parser.add_argument(
-        "--max_length", type=positive, help="most tokens of a translation, for a model of a few updates"
+        "--max_length", type=positive, help="maximum tokens of a translation, for a model after a few updates"
     )
     parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--minutes", type=float, default=0.0, help="length of the mixed load; 0 for none")
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], repeats: int) -> list[str]:
-    """The translations by `translate`, after its speed for all lines at once and for single ones was printed."""
+    """Print the speed of `translate` for all lines at once and for single ones, and return the translations."""
 
     def seconds(batch: Sequence[str]) -> float:
         before = time.perf_counter()
@@ -102,7 +102,7 @@ def offline(translator: Translator, search: SearchConfig, lines: Sequence[str], 
 
 
 def wait_for(server: "subprocess.Popen[str]") -> str:
-    """The address of the server, once it is ready."""
+    """Wait until the server is ready and return its address."""
     address = ""
     assert server.stderr is not None
     for line in server.stderr:
@@ -115,7 +115,7 @@ def wait_for(server: "subprocess.Popen[str]") -> str:
 
 
 async def measure(address: str, process: int, lines: Sequence[str], expected: Sequence[str], repeats: int) -> None:
-    """Speed, latencies and processor time of server and clients at each number of clients."""
+    """Print speed, latencies and processor time of server and clients for each number of clients."""
     for clients in CLIENTS:
         some = range(len(lines)) if clients > 1 else range(min(len(lines), 4 * SINGLE))
         speeds: list[float] = []
@@ -142,9 +142,9 @@ async def measure(address: str, process: int, lines: Sequence[str], expected: Se
 async def ask_all(
     address: str, numbers: Iterator[int], lines: Sequence[str], expected: Sequence[str], latencies: list[float]
 ) -> int:
-    """A client with one connection: sends lines until there are no more; returns how many translations differ.
+    """Send lines over one connection until there are no more; return how many translations differ.
 
-    It reads and writes the socket itself, since client libraries need more processor time than the server.
+    It reads and writes the socket directly, since client libraries need more processor time than the server.
     """
     host, port = address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -167,7 +167,7 @@ async def ask_all(
 
 
 async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequence[str], seconds: float) -> None:
-    """Good, bad, cancelled and oversized requests of 16 clients; prints what was lost and the server's memory."""
+    """Send good, bad, cancelled and oversized requests from 16 clients; print lost answers and the server's memory."""
     end, counts = time.monotonic() + seconds, {"good": 0, "refused": 0, "cancelled": 0, "lost": 0, "different": 0}
     memory = [resident(process)]
 
@@ -181,7 +181,7 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
                 print(f"lost: {type(error).__name__} {error}", flush=True)
 
     async def one(client: httpx.AsyncClient, rng: random.Random) -> str:
-        """A request, and which of `counts` it is."""
+        """Send a request and return which of `counts` it is."""
         kind = rng.random()
         if kind < 0.2:
             answer = await client.post("/translate", **rng.choice(BAD))  # type: ignore[arg-type]  # each is some keyword of `post`
@@ -207,18 +207,18 @@ async def mixed(address: str, process: int, lines: Sequence[str], expected: Sequ
 
 
 def processor_seconds(process: int) -> float:
-    """Processor time that a process has used so far, in all threads."""
+    """Return the processor time that a process has used so far, in all threads."""
     user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(process: int) -> int:
-    """Megabytes of memory that a process holds."""
+    """Return the resident memory of a process in megabytes."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())[0]) // 1000
 
 
 def low_middle_high(values: Sequence[float]) -> str:
-    """Minimum / median / maximum."""
+    """Format minimum / median / maximum."""
     return f"{min(values):.0f} / {statistics.median(values):.0f} / {max(values):.0f}"
 
 

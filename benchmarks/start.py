@@ -1,12 +1,11 @@
-"""The time from the start of a command to its end:  python benchmarks/start.py --workdir=DIR [--train=FLAGS] [FLAG ...]
+"""Time a command from start to end:  python benchmarks/start.py --workdir=DIR [--train=FLAGS] [FLAG ...]
 
-`decode.py` translates one line with the model of the workdir, in a new process each time: first with an empty folder of
-compiled programs, which is repeated, then with the programs that are kept there. Further flags are given to
-`decode.py`. With --train, such as "--config=configs/cldr_en_de.py --config.training.max_steps=2000", the same is
-measured for a training that continues the run in the workdir, until the end of its first update; no checkpoint is
-written.
+`decode.py` translates one line with the model of the workdir, in a new process each time: first repeatedly with an
+empty folder of compiled programs, then with the programs that are kept there. Further flags are passed to `decode.py`.
+With --train, such as "--config=configs/cldr_en_de.py --config.training.max_steps=2000", the same is measured for a
+training that continues the run in the workdir, until the end of its first update. No checkpoint is saved.
 
-Seconds of wall-clock time, minimum / median / maximum. The parts add up to the total.
+Prints seconds of wall-clock time, minimum / median / maximum. The parts add up to the total.
 """
 
 import argparse
@@ -76,7 +75,7 @@ def main() -> None:
     """Measure and print a table for each command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", required=True)
-    parser.add_argument("--line", default="5 kilowatts", help="what is translated")
+    parser.add_argument("--line", default="5 kilowatts", help="the line to translate")
     parser.add_argument("--train", help="flags of train.py that continue the run in the workdir")
     parser.add_argument("--repeats", type=positive, default=5)
     arguments, flags = parser.parse_known_args()
@@ -95,7 +94,7 @@ def main() -> None:
 
 
 def table(name: str, given: list[str], programs: Path, repeats: int) -> None:
-    """Print the seconds of each part, without kept programs and with them."""
+    """Print the seconds of each part, with and without kept programs."""
     code = PROBE.format(name=name, parts=list(PARTS), wrapped=WRAPPED[name], arguments=[f"{name}.py", *given])
     runs: dict[str, list[dict[str, float]]] = {"nothing kept": [], "programs kept": []}
     for kind, found in runs.items():
@@ -114,7 +113,7 @@ def table(name: str, given: list[str], programs: Path, repeats: int) -> None:
 
 
 def process(arguments: list[str], variables: dict[str, str]) -> tuple[float, str]:
-    """Seconds that a new process of Python takes, and what it wrote to standard error."""
+    """Run a new Python process; return its seconds and what it wrote to standard error."""
     known = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     before = time.perf_counter()
     ended = subprocess.run(
@@ -127,7 +126,7 @@ def process(arguments: list[str], variables: dict[str, str]) -> tuple[float, str
 
 
 def spread(times: list[float]) -> str:
-    """Minimum, median, maximum."""
+    """Format minimum, median and maximum."""
     return " / ".join(f"{value:.2f}" for value in (min(times), statistics.median(times), max(times)))
 
 

@@ -1,7 +1,7 @@
 """Training throughput:  python benchmarks/train.py --data=DIR
 
-DIR is a folder with train.de and train.en, plain or gzipped. Batches are those of the batch plan at 4000 tokens and are
-placed on the device first; target tokens are counted without padding. On a shared machine, compare fractions of the
+DIR is a folder with train.de and train.en, plain or gzipped. Batches come from the batch plan at 4000 tokens and are
+placed on the device first. Target tokens are counted without padding. On a shared machine, compare fractions of the
 matrix-product rate rather than seconds. Results are in docs/performance.md.
 """
 

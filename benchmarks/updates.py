@@ -1,4 +1,4 @@
-"""Timed updates: batches are on the device and all shapes compiled before timing starts."""
+"""Timed updates. Batches are on the device and all shapes are compiled before timing starts."""
 
 import time
 from collections.abc import Callable
@@ -26,14 +26,14 @@ MULTI30K = {
     "data.batch.tokens": "4000",
     "model.dropout": "0.2",
 }
-"""Fields of a preset that is timed on Multi30k, German to English."""
+"""Overrides of a preset for timing on Multi30k, German to English."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """Some batches of an epoch: pairs, real `sources` and `targets` (tokens), the share of padding in the epoch.
+    """Some batches of an epoch: pairs, real `sources` and `targets` (tokens), the fraction of padding in the epoch.
 
-    `through()` trains on all of them and returns seconds.
+    `through()` trains on all of them and returns the seconds.
     """
 
     pairs: int
@@ -44,7 +44,7 @@ class Updates:
 
 
 def compiled(cfg: Config, run: Run, count: int) -> Updates:
-    """The first `count` batches of the first epoch on the first device, after one update of each shape."""
+    """Return the first `count` batches of the first epoch on the first device, after one update of each shape."""
     src, tgt = run.train.lengths()
     epoch = plan.plan_epoch(src, tgt, run.rows, run.shapes, seed=1, epoch=1)
     chosen = epoch.batches[:count]

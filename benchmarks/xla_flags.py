@@ -1,9 +1,9 @@
-"""What each flag of `--xla_flags=tpu` changes in the compiled update, by plans with that flag alone, on and off.
+"""Show what each flag of `--xla_flags=tpu` changes in the compiled update, by plans with only this flag on or off.
 
   python benchmarks/xla_flags.py [--topology=v5e:4x4]
 
-It needs the extra `plan`, and no TPU. Flags of GPUs need a GPU's compiler, and are not part of it. A plan does not
-simulate the order of operations: of a flag that only changes that order, nothing is seen here.
+This requires the extra `plan`, but no TPU. GPU flags need a GPU's compiler and are not included. A plan does not
+simulate the order of operations, so flags that only change this order have no visible effect here.
 """
 
 import argparse
@@ -30,7 +30,7 @@ VARIABLE, KNOWN = xla_flags.SETS["tpu"]
 
 
 def planned(topology, mesh, values):
-    """A plan with these flags, in a process of its own, since libtpu reads them once: MB, numbers and milliseconds."""
+    """Plan with these flags in a separate process, since libtpu reads them once; return MB, counts and milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         command = [Path(sys.executable).with_name("convs2s"), "scale", "plan", f"--topology={topology}"]
@@ -56,7 +56,7 @@ def planned(topology, mesh, values):
 
 
 def main() -> None:
-    """Plan all cases and print a line of each."""
+    """Plan all cases and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", default="v5e:4x4", help="devices of the plans: 16 chips")
     topology = parser.parse_args().topology

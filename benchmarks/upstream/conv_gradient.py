@@ -1,10 +1,10 @@
-"""A gradient of a sharded convolution that is wrong:  python benchmarks/upstream/conv_gradient.py
+"""Reproduce a wrong gradient of a sharded convolution:  python benchmarks/upstream/conv_gradient.py
 
-Seen in jax 0.10.2, right in jax 0.12.0.1. For a report to JAX and XLA; it needs jax alone. On a mesh (data, fsdp,
-tensor) of 2 x 2 x 2 CPU devices the rows of a batch are sharded over data and fsdp, and the kernel of a convolution
-over fsdp along its inputs and over tensor along its outputs. The output is right. The gradient with respect to the
-input of two such convolutions in a row is not: the partitioner exchanges parts of the cotangent and does not restore
-their order. Exit status 1 where an error is found.
+Wrong in jax 0.10.2, correct in jax 0.12.0.1. For a bug report to JAX and XLA; it only needs jax. On a mesh (data, fsdp,
+tensor) of 2 x 2 x 2 CPU devices, the rows of a batch are sharded over data and fsdp, and the kernel of a convolution
+over fsdp along its inputs and over tensor along its outputs. The output is correct. The gradient with respect to the
+input of two such convolutions in a row is not, because the partitioner exchanges shards of the cotangent and does not
+restore their order. The exit status is 1 if an error is found.
 """
 
 import os

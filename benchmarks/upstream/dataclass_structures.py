@@ -1,10 +1,10 @@
-"""A jitted function that runs the program of another class:  python benchmarks/upstream/dataclass_structures.py
+"""Reproduce a jitted function that runs another class's program:  python benchmarks/upstream/dataclass_structures.py
 
-Seen in jax 0.10.2 and 0.12.0.1. For a report to JAX; it needs jax alone. `PyTreeDef.__eq__` compares the classes of
-nodes that `register_pytree_node` has registered, but not those of `register_dataclass`. So structures of two
-dataclasses with equally many fields are equal, though their hashes differ. A cache of `jax.jit` notices that only
-where both fall into one bucket: which ones do so differs from process to process, since hashes come from addresses.
-Exit status 1 where a structure is equal to that of another class.
+Wrong in jax 0.10.2 and 0.12.0.1. For a bug report to JAX; it only needs jax. `PyTreeDef.__eq__` compares the classes of
+nodes registered with `register_pytree_node`, but not those of `register_dataclass`. So the structures of two
+dataclasses with the same number of fields are equal, although their hashes differ. This affects a cache of `jax.jit`
+only if both hashes fall into the same bucket. Which ones do varies between processes, since hashes come from addresses.
+The exit status is 1 if a structure is equal to that of another class.
 """
 
 import dataclasses
