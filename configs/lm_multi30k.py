@@ -2,8 +2,8 @@
 
 A convolutional language model (Dauphin et al. 2016) of the English side of Multi30k. DIR contains train.en and
 valid.en, tokenised and lowercased. To combine it with a translation model it needs that model's vocabulary:
---config.data.vocabulary.dir=runs/multi30k/vocab. Additional text helps more than the corpus that the model was trained
-on: --config.data.files.train='[("", "more.en")]'.
+--config.data.vocabulary.dir=runs/multi30k/vocab. Other text helps more than the corpus that the translation model was
+trained on: --config.data.files.train='[("", "more.en")]'.
 
 Time and score: not measured yet.
 """

@@ -55,7 +55,7 @@ class ExecutionConfig:
       convolution: how dense convolutions are computed, "xla", "products" or "winograd" (`nn.convolution`). "auto" uses
         products inside a loop and XLA's convolution elsewhere. There are two exceptions, for gradients on CPUs: in
         float32, "winograd", which is faster and rounds more (decision 0034), unless `matmul_precision` is set; in
-        bfloat16, products if they are fast, from jax 0.11 on. Other kinds of convolution ignore this field.
+        bfloat16, products if they are fast, from jax 0.11 on. Other kinds of convolution choose their form themselves.
       softmax_rows: maximum number of rows (target tokens of a device) whose scores the softmax layer of a decoder keeps
         at a time, in training. None: 512, which fit in the cache of a CPU, and 4096 on GPUs. A larger number makes
         larger products and uses more memory: 6 bytes for each row and word in bfloat16, 8 in float32.

@@ -1,4 +1,4 @@
-"""The attention of every layer for given pairs of source and target (section 3.3; appendix C of the paper shows it)."""
+"""Attention weights of every layer for given source-target pairs (section 3.3; shown in appendix C of the paper)."""
 
 import jax.numpy as jnp
 

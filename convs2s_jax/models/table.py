@@ -35,21 +35,21 @@ from convs2s_jax.models.slicenet.encoder import SliceNetEncoderConfig
 
 
 def _encoder(_config: type[EncoderConfigT], functions: Encoder[EncoderConfigT, ParamsT], /) -> Encoder[Any, Any]:
-    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    """Return an entry of the registry. The type checker compares the functions with the interface, for this config."""
     return functions
 
 
 def _decoder(
     _config: type[DecoderConfigT], functions: Decoder[DecoderConfigT, ParamsT, MemoryT, CacheT], /
 ) -> Decoder[Any, Any, Any, Any]:
-    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    """Return an entry of the registry. The type checker compares the functions with the interface, for this config."""
     return functions
 
 
 def _fast_decoder(
     _config: type[DecoderConfigT], functions: FastDecoder[DecoderConfigT, PlainParamsT, ParamsT, MemoryT, CacheT], /
 ) -> FastDecoder[Any, Any, Any, Any, Any]:
-    """A line of the table: the type checker compares the functions with the interface, for this config."""
+    """Return an entry of the registry. The type checker compares the functions with the interface, for this config."""
     return functions
 
 

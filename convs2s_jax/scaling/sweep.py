@@ -189,7 +189,7 @@ def row_of(case: Case, made: Row) -> Row:
 
 
 def with_efficiency(rows: Sequence[Row]) -> list[Row]:
-    """Add tokens/s per device, relative to the fewest devices with the same chip, tokens and length."""
+    """Add the efficiency: tokens/s per device, relative to the fewest devices with the same chip, tokens and length."""
 
     def series(row: Row) -> tuple[Any, ...]:
         return row["topology"].partition(":")[0], row["batch"], row["budget"], row["length"]

@@ -174,7 +174,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _scaled(value: float, unit: str) -> str:
-    """Format a value with two to four digits and a prefix, such as 393 MB."""
+    """Format a value with a unit prefix, such as 393 MB."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return (

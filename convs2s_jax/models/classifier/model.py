@@ -21,7 +21,7 @@ from convs2s_jax.nn.types import Array, Key, accumulation_dtype
 
 
 def _kind(_config: type[FeaturesConfigT], functions: Features[FeaturesConfigT, ParamsT], /) -> Features[Any, Any]:
-    """An entry of the table; the type checker checks the functions against the interface."""
+    """Return an entry of the registry. The type checker compares the functions with the interface."""
     return functions
 
 

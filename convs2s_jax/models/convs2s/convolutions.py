@@ -29,7 +29,7 @@ class EveryLayerAlike:
         return 1
 
     def at(self, _index: int) -> Self:
-        """The config of the layer of this index, counted from 0."""
+        """Return the config of the layer with this index, counted from 0."""
         return self
 
     def check_inputs(self, inputs: int) -> None:
@@ -71,7 +71,7 @@ class SeparableConfig(EveryLayerAlike):
             check(dilation >= 1, f"dilations contains {dilation}: use 1 (no dilation) or more")
 
     def at(self, index: int) -> "SeparableConfig":
-        """The config of one layer, with only its own dilation."""
+        """Return the config of one layer, with only its own dilation."""
         return SeparableConfig(dilations=(self.dilations[index % len(self.dilations)],))
 
     @property
@@ -102,7 +102,7 @@ class _Headed(EveryLayerAlike):
         )
 
     def heads_of(self, _inputs: int) -> int:
-        """H."""
+        """Return the number of heads H."""
         return self.heads
 
 

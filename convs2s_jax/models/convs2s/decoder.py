@@ -108,7 +108,7 @@ class ConvDecoderConfig(DecoderConfig):
 
     @property
     def attention_names(self) -> tuple[str, ...]:
-        """The layers that attend, counted from 1."""
+        """Names of the layers that attend, counted from 1."""
         return tuple(f"layer {i + 1}" for i in range(len(self.layers)) if self.attends(i))
 
     @property
@@ -118,7 +118,7 @@ class ConvDecoderConfig(DecoderConfig):
 
     @property
     def gradient_scale(self) -> float:
-        """1 / 2n for n layers that attend (section 3.4; the factor 2 is fairseq's), 1 where none does."""
+        """1 / 2n for n layers that attend (section 3.4; the factor 2 is from fairseq), 1 if none does."""
         count = sum(self.attends(i) for i in range(len(self.layers)))
         return 1.0 / (2 * count) if count else 1.0
 

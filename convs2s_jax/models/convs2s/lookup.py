@@ -186,5 +186,5 @@ def advance(
 
 
 def output_layer(params: LookupParams, dtype: DTypeLike) -> Affine:
-    """`convs2s.decoder.output_layer`."""
+    """Return the softmax layer, as `convs2s.decoder.output_layer` does."""
     return decoder.output_layer(params.plain, dtype)
