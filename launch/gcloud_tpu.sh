@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# A training on a TPU slice, by gcloud alone. In this order:
+# Train on a TPU slice with gcloud alone. In this order:
 #
-#   launch/gcloud_tpu.sh create     request the slice, and wait until it is there
-#   launch/gcloud_tpu.sh install    copy the last commit of this checkout to all workers, and install it there
+#   launch/gcloud_tpu.sh create     request the slice, and wait until it is ready
+#   launch/gcloud_tpu.sh install    copy the last commit of this checkout to all workers, and install it
 #   launch/gcloud_tpu.sh run CONFIG WORKDIR [train.py's flags]
-#   launch/gcloud_tpu.sh log        the end of the log of worker 0, and what each worker's training does
-#   launch/gcloud_tpu.sh stop       save and end; `run` continues
-#   launch/gcloud_tpu.sh delete     give the slice back
+#   launch/gcloud_tpu.sh log        show the end of worker 0's log, and whether training is running on each worker
+#   launch/gcloud_tpu.sh stop       save and exit; `run` continues
+#   launch/gcloud_tpu.sh delete     release the slice
 set -euo pipefail
 
 NAME=${NAME:-convs2s}
-ZONE=${ZONE:?name a zone, as in ZONE=us-west4-a}
+ZONE=${ZONE:?set a zone, as in ZONE=us-west4-a}
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}
-RUNTIME=${RUNTIME:-v2-alpha-tpuv5-lite} # of the TPU version: https://cloud.google.com/tpu/docs/runtimes
+RUNTIME=${RUNTIME:-v2-alpha-tpuv5-lite} # for the TPU version: https://cloud.google.com/tpu/docs/runtimes
 CAPACITY=${CAPACITY:---spot}            # or --reserved, or --on-demand for neither
-PYTHON=${PYTHON:-python3}               # of the workers, 3.11 or newer; where it is older, uv brings Python 3.12
-WAIT=${WAIT:-30}                        # seconds between two looks at the request
+PYTHON=${PYTHON:-python3}               # on the workers, 3.11 or later; if it is older, uv installs Python 3.12
+WAIT=${WAIT:-30}                        # seconds between two checks of the request
 METADATA=${METADATA-http://metadata.google.internal/computeMetadata/v1/instance}
 FOLDER=convs2s_jax # in the home folder of each worker
 
 tpus() { gcloud compute tpus "$@" --zone="$ZONE"; }
 
-on_workers() { # a command on all workers at once
+on_workers() { # run a command on all workers at once
   tpus tpu-vm ssh "$NAME" --worker=all --command="$1"
 }
 
@@ -36,7 +36,7 @@ create() {
     state=$(tpus queued-resources describe "$NAME" --format='value(state.state)')
     case $state in
       FAILED | SUSPENDING | SUSPENDED)
-        echo "the request is $state: delete it and create it again" >&2
+        echo "the request is $state; delete it and create it again" >&2
         exit 1
         ;;
       ACTIVE) ;;
@@ -62,7 +62,7 @@ run() {
   local config=${1:?run CONFIG WORKDIR} workdir=${2:?run CONFIG WORKDIR} flags
   shift 2
   printf -v flags ' %q' --config="$config" --workdir="$workdir" --distributed "$@"
-  # it outlives the connection; a preempted machine asks its own metadata, and saves in the seconds before its end
+  # the process outlives the connection; a machine polls its own metadata and saves before it is preempted
   on_workers "cd $FOLDER && export METADATA=$METADATA &&
     export JAX_COMPILATION_CACHE_DIR=\${JAX_COMPILATION_CACHE_DIR:-$(printf '%q' "$workdir")/cache/compiled} &&
     { nohup setsid launch/run.sh .venv/bin/python train.py$flags >>../$FOLDER.log 2>&1 </dev/null &
@@ -71,7 +71,7 @@ run() {
 
 log() {
   tpus tpu-vm ssh "$NAME" --worker=0 --command="tail -n 40 $FOLDER.log"
-  on_workers "if kill -0 \$(cat $FOLDER.pid) 2>/dev/null; then echo trains; else echo has ended; fi"
+  on_workers "if kill -0 \$(cat $FOLDER.pid) 2>/dev/null; then echo running; else echo exited; fi"
 }
 
 stop() { on_workers "kill -TERM \$(cat $FOLDER.pid)"; }
@@ -82,7 +82,7 @@ action=${1:-}
 case $action in
   create | install | run | log | stop | delete) "$@" ;;
   *)
-    echo "the action is '$action': use create, install, run, log, stop or delete" >&2
+    echo "unknown action '$action'; use create, install, run, log, stop or delete" >&2
     exit 2
     ;;
 esac

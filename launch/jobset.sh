@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training as a JobSet of a Kubernetes cluster: fills in jobset_tpu.yaml or jobset_gpu.yaml.
+# Train as a JobSet on a Kubernetes cluster. Fills in jobset_tpu.yaml or jobset_gpu.yaml.
 #
 #   launch/jobset.sh tpu|gpu create CONFIG WORKDIR [train.py's flags]
 #   launch/jobset.sh tpu|gpu show CONFIG WORKDIR [...]      print what `create` would apply
@@ -7,10 +7,10 @@
 set -euo pipefail
 
 NAME=${NAME:-convs2s}
-IMAGE=${IMAGE:-} # of launch/Dockerfile, in a registry that the cluster reads
+IMAGE=${IMAGE:-} # built from launch/Dockerfile, in a registry that the cluster can read
 CLAIM=${CLAIM:-shared}         # a PersistentVolumeClaim that all pods mount (ReadWriteMany), at /shared
-PODS=${PODS:-4}                # machines: of a slice for TPUs
-CHIPS=${CHIPS:-4}              # TPU chips or GPUs of a machine
+PODS=${PODS:-4}                # machines; for TPUs, machines per slice
+CHIPS=${CHIPS:-4}              # TPU chips or GPUs per machine
 SLICES=${SLICES:-1}            # TPUs only
 ACCELERATOR=${ACCELERATOR:-tpu-v5-lite-podslice}
 TOPOLOGY=${TOPOLOGY:-4x4}
@@ -20,14 +20,14 @@ HERE=$(dirname "${BASH_SOURCE[0]}")
 kind=${1:-}
 action=${2:-}
 if [[ $kind != tpu && $kind != gpu ]]; then
-  echo "the kind of devices is '$kind': use tpu or gpu" >&2
+  echo "unknown kind of devices '$kind'; use tpu or gpu" >&2
   exit 2
 fi
 
 filled() {
   local config=${1:?CONFIG WORKDIR} workdir=${2:?CONFIG WORKDIR} flag name text
   shift 2
-  : "${IMAGE:?name the image, as in IMAGE=registry.example/convs2s:1}"
+  : "${IMAGE:?set the image, as in IMAGE=registry.example/convs2s:1}"
   text=$(<"$HERE/jobset_$kind.yaml")
   for name in NAME IMAGE CLAIM PODS CHIPS SLICES ACCELERATOR TOPOLOGY RESTARTS; do
     text=${text//__${name}__/"${!name}"}
@@ -39,7 +39,7 @@ filled() {
       printf '%s\n' "$line"
       continue
     fi
-    for flag in "$@"; do # as YAML writes a text between single quotes
+    for flag in "$@"; do # quoted as a YAML string in single quotes
       printf "%s- '%s'\n" "${line%%- *}" "${flag//\'/\'\'}"
     done
   done
@@ -54,7 +54,7 @@ case $action in
   log) kubectl logs --follow "job/$NAME-workers-0" ;;
   delete) kubectl delete jobset "$NAME" ;;
   *)
-    echo "the action is '$action': use create, show, log or delete" >&2
+    echo "unknown action '$action'; use create, show, log or delete" >&2
     exit 2
     ;;
 esac

@@ -37,22 +37,22 @@ def test_a_script_stops_at_errors_and_bash_and_shellcheck_understand_it(script):
 @pytest.mark.parametrize(
     ("script", "arguments", "variables", "sentence"),
     [
-        ("gcloud_tpu.sh", ["create"], {}, "name a zone, as in ZONE=us-west4-a"),
+        ("gcloud_tpu.sh", ["create"], {}, "set a zone, as in ZONE=us-west4-a"),
         (
             "gcloud_tpu.sh",
             ["begin"],
             {"ZONE": "z"},
-            "the action is 'begin': use create, install, run, log, stop or delete",
+            "unknown action 'begin'; use create, install, run, log, stop or delete",
         ),
         ("gcloud_tpu.sh", ["run", CONFIG], {"ZONE": "z"}, "run CONFIG WORKDIR"),
-        ("xpk.sh", ["create", CONFIG, WORKDIR], {}, "name the cluster, as in CLUSTER=my-cluster"),
-        ("xpk.sh", ["create", CONFIG, WORKDIR], {"CLUSTER": "c"}, "name the image, as in IMAGE="),
-        ("xpk.sh", [], {"CLUSTER": "c"}, "the action is '': use create, list or delete"),
-        ("jobset.sh", ["cpu", "create"], {}, "the kind of devices is 'cpu': use tpu or gpu"),
-        ("jobset.sh", ["tpu", "create", CONFIG, WORKDIR], {}, "name the image, as in IMAGE="),
-        ("jobset.sh", ["gpu", "start"], {}, "the action is 'start': use create, show, log or delete"),
-        ("slurm.sbatch", [], {}, "name a configuration, as in CONFIG=configs/paper_wmt14_en_de.py"),
-        ("slurm.sbatch", [], {"CONFIG": CONFIG}, "name a folder on a file system that all machines share"),
+        ("xpk.sh", ["create", CONFIG, WORKDIR], {}, "set the cluster, as in CLUSTER=my-cluster"),
+        ("xpk.sh", ["create", CONFIG, WORKDIR], {"CLUSTER": "c"}, "set the image, as in IMAGE="),
+        ("xpk.sh", [], {"CLUSTER": "c"}, "unknown action ''; use create, list or delete"),
+        ("jobset.sh", ["cpu", "create"], {}, "unknown kind of devices 'cpu'; use tpu or gpu"),
+        ("jobset.sh", ["tpu", "create", CONFIG, WORKDIR], {}, "set the image, as in IMAGE="),
+        ("jobset.sh", ["gpu", "start"], {}, "unknown action 'start'; use create, show, log or delete"),
+        ("slurm.sbatch", [], {}, "set a configuration, as in CONFIG=configs/paper_wmt14_en_de.py"),
+        ("slurm.sbatch", [], {"CONFIG": CONFIG}, "set a folder on a file system that all machines share"),
     ],
 )
 def test_what_is_missing_is_named_and_nothing_is_called(programs, script, arguments, variables, sentence):
@@ -85,7 +85,7 @@ def test_gcloud_requests_a_slice_waits_and_gives_it_back(programs):
 def test_a_request_that_gcloud_gives_up_is_told(programs, state):
     programs.add("gcloud", f"[[ $* != *describe* ]] || echo {state}")
     found = programs.call("gcloud_tpu.sh", "create", ZONE="z")
-    assert (found.returncode, found.stderr) == (1, f"the request is {state}: delete it and create it again\n")
+    assert (found.returncode, found.stderr) == (1, f"the request is {state}; delete it and create it again\n")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
@@ -159,14 +159,14 @@ while sleep 0.1; do :; done"""
     )
     training = ["python", "train.py", f"--config={CONFIG}", "--workdir=/a b", "--distributed", FLAG]
     assert training in programs.calls()
-    assert "trains" in programs.call("gcloud_tpu.sh", "log", **known).stdout
+    assert "running" in programs.call("gcloud_tpu.sh", "log", **known).stdout
     assert programs.call("gcloud_tpu.sh", "stop", **known).returncode == 0
     pid = (home / "convs2s_jax.pid").read_text().strip()
     subprocess.run(
         ["bash", "-c", f"for i in {{1..100}}; do kill -0 {pid} || exit 0; sleep 0.1; done; exit 1"], check=True
     )
     assert (home / "convs2s_jax.log").read_text() == "/a b/cache/compiled\nsaved\n"
-    assert "has ended" in programs.call("gcloud_tpu.sh", "log", **known).stdout
+    assert "exited" in programs.call("gcloud_tpu.sh", "log", **known).stdout
     assert all("--worker=all" in call or "--worker=0" in call for call in programs.calls() if call[0] == "gcloud")
 
 
