@@ -1,7 +1,7 @@
-"""The whole model as one module of Flax: Linen and NNX, each around the pure functions of `models.encoder_decoder`.
+"""The whole model as a Flax module, in Linen and NNX, built on the pure functions of `models.encoder_decoder`.
 
-Parameters are the records of the pure functions, kernels as direction and length (`encoder_decoder.split`), as the
-training loop trains them.
+Parameters are the records of the pure functions, with kernels split into direction and length
+(`encoder_decoder.split`), as in the training loop.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ from convs2s_jax.nn.types import Array, Key, Tree
 class LinenModel(linen.Module):
     """An encoder-decoder as a Linen module.
 
-    `init(key, src, tgt)` makes `{"params": {"model": Params}}`. An rng named "dropout" turns dropout on; without it
-    there is no dropout.
+    `init(key, src, tgt)` returns `{"params": {"model": Params}}`. Dropout is only active if an rng named "dropout" is
+    passed.
 
     Attributes:
       cfg: the model.
-      source_vocabulary: V of the source.
-      target_vocabulary: V of the target.
+      source_vocabulary: size of the source vocabulary.
+      target_vocabulary: size V of the target vocabulary.
     """
 
     cfg: ModelConfig
@@ -35,30 +35,32 @@ class LinenModel(linen.Module):
     target_vocabulary: int
 
     def setup(self) -> None:
-        """The parameter "model"."""
+        """Create the parameter "model"."""
         self.model = self.param("model", _init, self.cfg, self.source_vocabulary, self.target_vocabulary)
 
     def __call__(self, src: Array, tgt: Array) -> Array:
-        """Logits [B, T, V] of each token of the target given those before it.
+        """Logits [B, T, V] of each target token given those before it.
 
         Args:
           src: [B, S] ids with the end symbol, then PAD.
-          tgt: [B, T] likewise, not shifted.
+          tgt: [B, T] ids in the same form, not shifted.
         """
         return _logits(self._params(), self.cfg, src, tgt, self._key())
 
     def encode(self, src: Array) -> Memory:
-        """`encoder_decoder.encode`: source [B, S] to a memory of B sentences."""
+        """Encode the source [B, S] to a memory of B sentences (`encoder_decoder.encode`)."""
         return encoder_decoder.encode(self._params(), self.cfg, src, key=self._key())
 
     @linen.compact
     def decode(self, memory: Memory, tokens: Array) -> tuple[Array, Array]:
-        """`encoder_decoder.decode`, continuing from the collection "cache", which `mutable=["cache"]` returns.
+        """Decode tokens (`encoder_decoder.decode`), continuing from the collection "cache".
+
+        Apply the module with `mutable=["cache"]` to get the updated cache.
 
         Args:
-          memory: of B sentences.
-          tokens: [N, T], the end symbol first; N = B * W rows. The target may be split over calls in any way, with the
-            same result.
+          memory: memory of B sentences.
+          tokens: [N, T], the end symbol first; N = B * W rows. The result does not depend on how the target is split
+            over calls.
 
         Returns:
           Logits [N, T, V] and attention [N, T, S].
@@ -80,33 +82,33 @@ class LinenModel(linen.Module):
 
 
 class NNXModel(nnx.Module):
-    """An encoder-decoder as an NNX module: every array of its parameters is an `nnx.Param`, of its cache `nnx.Cache`.
+    """An encoder-decoder as an NNX module. Its parameters are `nnx.Param` arrays, its cache `nnx.Cache` arrays.
 
-    Calls take `rngs` for dropout; without it there is no dropout.
+    Dropout is only active in calls with `rngs`.
     """
 
     def __init__(self, cfg: ModelConfig, source_vocabulary: int, target_vocabulary: int, *, rngs: nnx.Rngs) -> None:
-        """Fresh parameters, made with `rngs.params()`, for vocabularies of these sizes."""
+        """Initialise parameters with `rngs.params()`, for vocabularies of these sizes."""
         self.cfg = cfg
         self.params = nnx.data(_held(_init(rngs.params(), cfg, source_vocabulary, target_vocabulary), nnx.Param))
         self.cache = nnx.data(None)
 
     def __call__(self, src: Array, tgt: Array, *, rngs: nnx.Rngs | None = None) -> Array:
-        """Logits [B, T, V]; arguments as in `LinenModel`."""
+        """Logits [B, T, V]. Arguments are as in `LinenModel`."""
         return _logits(self._params(), self.cfg, src, tgt, _dropout(rngs))
 
     def encode(self, src: Array, *, rngs: nnx.Rngs | None = None) -> Memory:
-        """`encoder_decoder.encode`: source [B, S] to a memory of B sentences."""
+        """Encode the source [B, S] to a memory of B sentences (`encoder_decoder.encode`)."""
         return encoder_decoder.encode(self._params(), self.cfg, src, key=_dropout(rngs))
 
     def init_cache(self, memory: Memory, rows: int) -> None:
-        """An empty cache of N = `rows` rows."""
+        """Create an empty cache of N = `rows` rows."""
         self.cache = nnx.data(_held(encoder_decoder.init_cache(self._params(), self.cfg, memory, rows), nnx.Cache))
 
     def decode(self, memory: Memory, tokens: Array, *, rngs: nnx.Rngs | None = None) -> tuple[Array, Array]:
-        """`encoder_decoder.decode`, from the cache on, which `init_cache` resets; arguments as in `LinenModel`."""
+        """Decode tokens, continuing from the cache, which `init_cache` resets. Arguments are as in `LinenModel`."""
         if self.cache is None:
-            raise ValueError("the module has no cache: call init_cache(memory, rows) before decode")
+            raise ValueError("the module has no cache; call init_cache(memory, rows) before decode")
         cache = _values(self.cache)
         logits, attention, after = encoder_decoder.decode(
             self._params(), self.cfg, memory, cache, tokens, key=_dropout(rngs)
@@ -124,7 +126,7 @@ def _init(key: Key, cfg: ModelConfig, source: int, target: int) -> Params:
 
 
 def _computed(params: Params, cfg: ModelConfig) -> Params:
-    """Merged kernels, in the dtype of the computation."""
+    """Merge kernels and cast to the dtype of the computation."""
     return encoder_decoder.cast(weight_norm.merge(params), cfg)
 
 

@@ -125,7 +125,7 @@ def test_both_modules_compute_in_the_dtype_of_the_configuration():
 def test_nnx_decodes_step_by_step_with_its_cache():
     model = nnx_model(PARAMS)
     memory = model.encode(SRC)
-    with pytest.raises(ValueError, match=r"^the module has no cache: call init_cache\(memory, rows\) before decode$"):
+    with pytest.raises(ValueError, match=r"^the module has no cache; call init_cache\(memory, rows\) before decode$"):
         model.decode(memory, INPUTS)
     model.init_cache(memory, 2)
     step = nnx.jit(lambda model, memory, tokens: model.decode(memory, tokens)[0])

@@ -1,4 +1,4 @@
-"""The bridge to fairseq: `fconv` checkpoints in both directions, `lightconv` ones in (docs/fairseq.md).
+"""Import and export of fairseq checkpoints: `fconv` and `lightconv` models (docs/fairseq.md).
 
 python -m convs2s_jax.interop.fairseq import --checkpoint=FILE.pt --dicts=DIR --workdir=DIR
 python -m convs2s_jax.interop.fairseq export --workdir=DIR --output=FILE.pt

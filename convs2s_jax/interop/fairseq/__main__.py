@@ -1,4 +1,4 @@
-"""Bridge to fairseq:  python -m convs2s_jax.interop.fairseq import|export --flag=value ..."""
+"""Import from and export to fairseq:  python -m convs2s_jax.interop.fairseq import|export --flag=value ..."""
 
 import sys
 

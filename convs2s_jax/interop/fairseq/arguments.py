@@ -1,4 +1,4 @@
-"""fairseq's arguments of a model (`--arch fconv*`) and our ModelConfig, in both directions."""
+"""Convert between fairseq's model arguments (`--arch fconv*`) and our ModelConfig."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fconv_wmt_en_de": _wide("[(512, 3)] * 9 + [(1024, 3)] * 4 + [(2048, 1)] * 2"),
     "fconv_wmt_en_fr": _wide("[(512, 3)] * 6 + [(768, 3)] * 4 + [(1024, 3)] * 3 + [(2048, 1)] + [(4096, 1)]"),
 }
-"""What fairseq takes for the arguments that are absent, by `--arch` (fairseq/models/fconv.py)."""
+"""fairseq's defaults for missing arguments, by `--arch` (fairseq/models/fconv.py)."""
 
 _MOST_LAYERS = 1000
 SIZE, POSITIONS, RATE = values.whole(1, 2**20), values.whole(1, 2**24), values.number(0, 1)
@@ -49,15 +49,15 @@ _WIDTH, _SKIP = values.whole(1, 2**16), values.whole(0, _MOST_LAYERS)
 
 
 def _layers(name: str, value: Any) -> list[tuple[int, ...]]:
-    """A list of layers, or a text that spells it; it is read as a literal, never evaluated."""
+    """A list of layers, or a string that spells one. The string is parsed as a literal, never evaluated."""
     found = values.spelled(value)
     if not isinstance(found, list | tuple) or not 1 <= len(found) <= _MOST_LAYERS:
-        raise UserError(f"{name} is {shown(value)}: a list of 1 to {_MOST_LAYERS} layers is expected")
+        raise UserError(f"{name} is {shown(value)}; expected a list of 1 to {_MOST_LAYERS} layers")
     for i, layer in enumerate(found):
         if not isinstance(layer, list | tuple) or len(layer) not in (2, 3):
             raise UserError(
-                f"{name}[{i}] is {shown(layer)}: fairseq has (channels, kernel width), and a third number where the "
-                "residual connection is not from the layer before"
+                f"{name}[{i}] is {shown(layer)}; expected (channels, kernel width), with a third number if the "
+                "residual connection is not from the previous layer"
             )
         for rule, part, item in zip((SIZE, _WIDTH, _SKIP), ("channels", "width", "residual"), layer, strict=False):
             rule(f"the {part} of {name}[{i}]", item)
@@ -77,7 +77,7 @@ RULES: dict[str, Rule] = {
     "max_source_positions": POSITIONS,
     "max_target_positions": POSITIONS,
 }
-"""The arguments of `fconv` that are read."""
+"""The arguments of `fconv` that are used."""
 
 _SECTIONS = (
     "distributed_training",
@@ -94,7 +94,7 @@ _NAMED = {"model": "arch", "optimizer": "optimizer", "lr_scheduler": "lr_schedul
 
 
 def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
-    """All arguments of a checkpoint by name, from the older or the later format.
+    """All arguments of a checkpoint by name, from either format.
 
     Args:
       args: arguments in the older format, a mapping; None in the later format.
@@ -107,7 +107,7 @@ def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
     if isinstance(args, Mapping):
         return dict(args)
     if not isinstance(cfg, Mapping) or not isinstance(cfg.get("model"), Mapping):
-        raise UserError(f"{where} holds neither 'args' nor 'cfg' with a 'model': fairseq's arguments are not known")
+        raise UserError(f"{where} contains neither 'args' nor 'cfg' with a 'model', so fairseq's arguments are unknown")
     result: dict[str, Any] = {}
     for section in _SECTIONS:
         values = cfg.get(section)
@@ -121,20 +121,19 @@ def flat(args: Any, cfg: Any, where: str) -> dict[str, Any]:
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
-    """The model that fairseq's own arguments describe (`--arch fconv*`).
+    """The model described by fairseq's arguments (`--arch fconv*`).
 
-    Layer lists are read as literals, never evaluated. Missing arguments take the values of the preset `arch`, by
-    default `fconv`.
+    Layer lists are parsed as literals, never evaluated. Missing arguments default to the preset `arch`, or to `fconv`.
 
     Raises:
-      UserError: encoder and decoder of different embedding size, or an argument that its rule does not allow.
+      UserError: encoder and decoder have different embedding sizes, or an argument violates its rule.
     """
     args = _with_defaults(args)
     encoder_layers, layers = (_layers(f"{side}_layers", args[f"{side}_layers"]) for side in ("encoder", "decoder"))
     encoder_dim, decoder_dim = args["encoder_embed_dim"], args["decoder_embed_dim"]
     if encoder_dim != decoder_dim:
         raise UserError(
-            f"encoder_embed_dim is {encoder_dim} and decoder_embed_dim {decoder_dim}: attention needs equal sizes"
+            f"encoder_embed_dim is {encoder_dim} and decoder_embed_dim is {decoder_dim}; attention needs equal sizes"
         )
     model = {
         "embedding_dim": encoder_dim,
@@ -157,7 +156,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
 
 
 def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
-    """fairseq's arguments of a model; the inverse of `config_from_args`.
+    """fairseq's arguments for a model; the inverse of `config_from_args`.
 
     Raises:
       UserError: fairseq's `fconv` cannot represent the model.
@@ -168,15 +167,20 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     if not isinstance(decoder, ConvDecoderConfig):
         raise UserError(_not_fconv("decoder", decoder.kind))
     if cfg.share_embeddings:
-        raise UserError("model.share_embeddings is True: fairseq's fconv has a table for each side; train without it")
+        raise UserError(
+            "model.share_embeddings is True, but fairseq's fconv has a separate table for each side; train without it"
+        )
     for side, convolution in (("encoder", encoder.convolution), ("decoder", decoder.convolution)):
         if not isinstance(convolution, DenseConfig):
             raise UserError(
-                f"model.{side}.convolution.kind is '{convolution.kind}': fairseq's fconv has dense convolutions only"
+                f"model.{side}.convolution.kind is '{convolution.kind}', but fairseq's fconv supports "
+                "dense convolutions only"
             )
     for side, positions in (("encoder", encoder.positions), ("decoder", decoder.positions)):
         if not positions:
-            raise UserError(f"model.{side}.positions is False: fairseq's fconv always adds positions; train with them")
+            raise UserError(
+                f"model.{side}.positions is False, but fairseq's fconv always adds positions; train with positions"
+            )
     attends = [decoder.attends(i) for i in range(len(decoder.layers))]
     return {
         "arch": "fconv",
@@ -196,7 +200,7 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _not_fconv(side: str, kind: str) -> str:
-    return f"model.{side}.kind is '{kind}': only models of fairseq's fconv can be exported, whose kind is 'conv'"
+    return f"model.{side}.kind is '{kind}', but only models of kind 'conv' can be exported to fairseq's fconv"
 
 
 def _with_defaults(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,12 +215,12 @@ def _attention_layers(attention: Any, count: int) -> list[int] | None:
     right = isinstance(attention, list | tuple) and all(isinstance(yes, bool) for yes in attention)
     if not right or len(attention) != count:
         raise UserError(
-            f"decoder_attention is {shown(attention)}: fairseq has True, False, or a list of them, one for each of the "
+            f"decoder_attention is {shown(attention)}; expected True, False, or a list of them, one for each of the "
             f"{count} decoder layers"
         )
     return None if all(attention) else [i + 1 for i, yes in enumerate(attention) if yes]
 
 
 def _written(layers: tuple[ConvLayer, ...]) -> str:
-    """A layer list in fairseq's syntax; the third number is its residual."""
+    """A layer list in fairseq's syntax. The third number of a layer is its residual."""
     return str([(x.channels, x.width) if x.skip == 1 else (x.channels, x.width, x.skip) for x in layers])

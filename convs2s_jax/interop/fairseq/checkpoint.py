@@ -1,4 +1,4 @@
-"""A checkpoint of fairseq as a record, from and to the nested dictionaries of its file."""
+"""Read and write fairseq checkpoints as records."""
 
 import collections
 import dataclasses
@@ -18,7 +18,7 @@ _UPDATES = values.whole(0, values.MOST_STEPS)
 _EPOCH = values.whole(0, 1_000_000)
 _RATE = values.number(0, 1e6)
 _MINUTE = np.finfo(np.float32).tiny
-"""Momentum over a smaller learning rate does not fit into single precision."""
+"""Momentum divided by a smaller learning rate does not fit into single precision."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Checkpoint:
 
     Attributes:
       where: file name, for error messages.
-      args: those of fairseq's arguments that are used, by name, checked.
+      args: the fairseq arguments that are used, by name, checked.
       tensors: the state dict.
-      updates: number of updates done.
+      updates: number of updates so far.
       epoch: the current epoch, from 1.
-      rate: learning rate of the last update; None where it is unknown.
-      best: best validation that its schedule knows, of a loss in bits per token; infinite where there is none.
-      momentum: of the optimiser; None where the file has no usable momentum.
+      rate: learning rate of the last update; None if unknown.
+      best: best validation loss that its schedule has seen, in bits per token; infinite if there is none.
+      momentum: momentum of the optimiser; None if the file has no usable momentum.
       why: the reason that there is no momentum, or "".
-      unchecked: the reason that damage to the file would not be noticed, or "".
+      unchecked: the reason that damage to the file would go unnoticed, or "".
     """
 
     where: str
@@ -64,11 +64,10 @@ class Checkpoint:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint; nothing in it is executed.
+    """Read a checkpoint without executing anything in it.
 
     Raises:
-      UserError: it cannot be read, is not one of fairseq, or holds tensors that are not finite or numbers that make no
-        sense.
+      UserError: the file cannot be read, is not a fairseq checkpoint, or contains non-finite tensors or invalid values.
     """
     content, where = files.read(path), f"--checkpoint={path}"
     args = arguments.flat(content.get("args"), content.get("cfg"), where)
@@ -80,10 +79,12 @@ def load(path: Path) -> Checkpoint:
 
 
 def _tensors(model: Mapping[Any, Any], family: Family) -> dict[str, np.ndarray]:
-    """The state dict, if its names are texts and its values finite tensors."""
+    """The state dict. Raises UserError unless its names are strings and its values finite tensors."""
     for name, value in model.items():
         if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
-            raise UserError(f"model holds the name {shown(name)}: fairseq's have 1 to {_LONGEST_NAME} characters")
+            raise UserError(
+                f"model contains the name {shown(name)}; expected a string of 1 to {_LONGEST_NAME} characters"
+            )
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
             raise UserError(f"model['{name}'] is not a tensor of numbers")
         if not np.all(np.isfinite(value)) and not family.unread.fullmatch(name):
@@ -94,7 +95,7 @@ def _tensors(model: Mapping[Any, Any], family: Family) -> dict[str, np.ndarray]:
 def _checked(
     content: Mapping[str, Any], path: Path, args: dict[str, Any], tensors: dict[str, np.ndarray], family: Family
 ) -> Checkpoint:
-    """The record, from a file whose layout may be wrong anywhere."""
+    """The record of a file whose layout may be wrong anywhere."""
     try:
         history = (content.get("optimizer_history") or [{}])[-1]
         momentum, why = _momentum(content.get("last_optimizer_state"), history, family.afresh(tensors))
@@ -112,7 +113,7 @@ def _checked(
         )
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"it is not laid out as fairseq does it: {type(error).__name__}: {shown(str(error))}"
+            f"it is not laid out like a fairseq checkpoint: {type(error).__name__}: {shown(str(error))}"
         ) from error
 
 
@@ -128,19 +129,19 @@ def save(
     best: float,
     momentum: Momentum | None,
 ) -> None:
-    """Write a checkpoint with the same keys as fairseq.
+    """Write a checkpoint with the same keys as fairseq's.
 
     Args:
-      path: of the file.
+      path: file to write.
       args: fairseq's arguments.
       tensors: the state dict, in its order.
       names: `recipe.names`.
       updates, epoch: training progress; training resumes at the start of the epoch.
-      rate: the learning rate now.
-      best: lowest validation loss, in nats per token; infinite where there is none.
+      rate: the current learning rate.
+      best: lowest validation loss, in nats per token; infinite if there is none.
       momentum: NAG's state; with None, fairseq starts with a new optimiser state.
     """
-    scheduler = {"lr": rate, "best": best / math.log(2)}  # infinite, as of a new one, where there is none
+    scheduler = {"lr": rate, "best": best / math.log(2)}  # infinite if there is none, as in a new run
     state = None
     if momentum is not None:
         group = {"lr": rate, "lr_old": momentum.rate} | {name: args[name] for name in ("momentum", "weight_decay")}
@@ -166,17 +167,17 @@ def save(
 
 def _momentum(state: Any, history: Mapping[str, Any], afresh: str) -> tuple[Momentum | None, str]:
     if not state:
-        return None, "it holds no state of an optimiser"
+        return None, "it contains no optimiser state"
     if history.get("optimizer_name", "FairseqNAG") != "FairseqNAG":
-        return None, f"its optimiser is {shown(history['optimizer_name'])}, and only NAG's momentum is carried over"
+        return None, f"its optimiser is {shown(history['optimizer_name'])}; only NAG's momentum is carried over"
     if afresh:
         return None, afresh
     group, states = state["param_groups"][0], state["state"]
     if not states:
-        return None, "its optimiser has done no update"
+        return None, "its optimiser has made no updates"
     rate = float(_RATE("its lr_old", group["lr"] if group.get("lr_old") is None else group["lr_old"]))
     if rate < _MINUTE:
-        return None, f"its momentum carries a learning rate of {rate:g}"
+        return None, f"its momentum contains a learning rate of only {rate:g}"
     order = [i for i in group["params"] if i in states]
     if len(order) < len(states):
         raise KeyError("a parameter of last_optimizer_state is in no group")
@@ -195,13 +196,13 @@ def _rate(state: Any, history: Mapping[str, Any]) -> float | None:
 
 
 def _best(history: Mapping[str, Any]) -> float:
-    """The best validation loss of the learning rate's scheduler."""
+    """The best validation loss recorded by the learning rate scheduler."""
     best = (history.get("lr_scheduler_state") or {}).get("best")
     return float(best) if isinstance(best, int | float) and math.isfinite(best) else math.inf
 
 
 def _epoch(extra: Mapping[str, Any]) -> int:
-    """The epoch to resume with. Version 1 of fairseq's iterator stores the number of the finished epoch."""
+    """The epoch to resume from. Version 1 of fairseq's iterator stores the number of the finished epoch."""
     iterator = extra.get("train_iterator") or {"epoch": extra.get("epoch", 1)}
     finished = iterator.get("version", 1) == 1 and iterator.get("iterations_in_epoch", 0) > 0
     return max(1, _EPOCH("its epoch", iterator["epoch"]) + finished)

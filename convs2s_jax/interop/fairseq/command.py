@@ -1,4 +1,4 @@
-"""The commands that import checkpoints of fairseq and export checkpoints to it."""
+"""The commands that import checkpoints from fairseq and export checkpoints to it."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,17 +22,17 @@ class ImportFlags:
     """Flags of the import command.
 
     Attributes:
-      checkpoint: .pt files of fairseq, or .npz files with config.json beside them.
-      dicts: folder of dict.SRC.txt and dict.TGT.txt.
+      checkpoint: fairseq .pt files, or .npz files with config.json beside them.
+      dicts: folder that contains dict.SRC.txt and dict.TGT.txt.
       workdir: new folders, one for each checkpoint.
       source_lang: SRC; by default the checkpoint's own.
       target_lang: TGT; by default the checkpoint's own.
-      src_spm: SentencePiece model of the source, for text that is not yet cut into pieces.
+      src_spm: SentencePiece model of the source, for text that is not yet split into pieces.
       tgt_spm: SentencePiece model of the target.
-      bpe_codes: codes of subword-nmt, one file for both sides or SRC,TGT, for text that is not yet cut into pieces.
-      average: make one workdir with the mean of all checkpoints.
-      momentum: carry over the momentum of the optimiser.
-      config: configuration file whose fields replace those of the checkpoint.
+      bpe_codes: subword-nmt codes, one file for both sides or SRC,TGT, for text that is not yet split into pieces.
+      average: create one workdir with the average of all checkpoints.
+      momentum: carry over the optimiser's momentum.
+      config: configuration file whose fields override those of the checkpoint.
     """
 
     checkpoint: tuple[str, ...] = ()
@@ -51,15 +51,15 @@ class ImportFlags:
         _check_given(self, "import", ("checkpoint", "dicts", "workdir"))
         check(
             bool(self.src_spm) == bool(self.tgt_spm),
-            "--src_spm and --tgt_spm go together: give both models, or none",
+            "--src_spm and --tgt_spm go together; set both or neither",
         )
         check(
             len(self.bpe_codes) <= 2,
-            f"--bpe_codes names {len(self.bpe_codes)} files: give one for both sides, or two as SRC,TGT",
+            f"--bpe_codes lists {len(self.bpe_codes)} files; specify one for both sides, or two as SRC,TGT",
         )
         check(
             not (self.bpe_codes and self.src_spm),
-            "--bpe_codes and --src_spm both cut text into pieces: give the one with which the model was trained",
+            "--bpe_codes and --src_spm both split text into pieces; use the one that the model was trained with",
         )
 
 
@@ -73,7 +73,7 @@ class ExportFlags:
       step: step of the checkpoint; by default the best on validation.
       source_lang: language in the name of the source dictionary; by default the run's own.
       target_lang: language in the name of the target dictionary; by default the run's own.
-      momentum: carry over the momentum of the optimiser.
+      momentum: carry over the optimiser's momentum.
     """
 
     workdir: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class ExportFlags:
 
     def __post_init__(self) -> None:
         _check_given(self, "export", ("workdir", "output"))
-        check(len(self.workdir) == 1, f"--workdir names {len(self.workdir)} folders: export takes one")
+        check(len(self.workdir) == 1, f"--workdir lists {len(self.workdir)} folders, but export accepts only one")
 
 
 def import_main(values: dict[str, Any], overrides: Overrides) -> None:
@@ -124,18 +124,18 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "import": Command(
             about="""
-Import checkpoints of fairseq:
+Import fairseq checkpoints:
 
   {program} --checkpoint=FILE.pt --dicts=DIR --workdir=DIR [--config.path.to.field=value ...]
 
-Each becomes a workdir, from which text can be decoded and training goes on (docs/fairseq.md).
+Each checkpoint becomes a workdir for decoding and further training (docs/fairseq.md).
 """,
             groups=(Group("Options", ImportFlags),),
             main=import_main,
         ),
         "export": Command(
             about="""
-Export a run to a checkpoint that fairseq loads:
+Export a run to a checkpoint that fairseq can load:
 
   {program} --workdir=DIR --output=FILE.pt
 
@@ -157,8 +157,8 @@ def run(program: str, arguments: Sequence[str]) -> None:
         if command in COMMANDS:
             _check_own(command, rest)
             return
-        hint = did_you_mean(command, COMMANDS) if command else f"; there are: {', '.join(COMMANDS)}"
-        raise UserError(f"the command is '{command}'{hint}, as in: python -m {program} import ...")
+        hint = did_you_mean(command, COMMANDS) if command else f"; use one of {', '.join(COMMANDS)}"
+        raise UserError(f"the command is '{command}'{hint}, as in python -m {program} import ...")
 
     if command or "--help" not in rest:
         guard(refuse, program=program)
@@ -179,14 +179,14 @@ def _check_own(command: str, arguments: Sequence[str]) -> None:
         flag = argument.removeprefix("--").partition("=")[0]
         for other in COMMANDS:
             if argument.startswith("--") and flag in names[other] - names[command]:
-                raise UserError(f"--{flag} belongs to {other}: leave it out of {command}")
+                raise UserError(f"--{flag} is a flag of {other}, not of {command}; remove it")
 
 
 def _check_given(flags: Any, command: str, needed: Sequence[str]) -> None:
     for field in fields_of(type(flags)):
         if field.name in needed and not getattr(flags, field.name):
             names = ", ".join(f"--{name}" for name in needed)
-            raise UserError(f"--{field.name} is missing: {command} needs {names}; see --help")
+            raise UserError(f"--{field.name} is missing; {command} requires {names} (see --help)")
 
 
 def _tell(sentence: str) -> None:

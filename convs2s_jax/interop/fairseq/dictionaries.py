@@ -1,4 +1,4 @@
-"""fairseq's dictionaries, and SentencePiece models or BPE codes beside them, as vocabularies; and back."""
+"""Convert between vocabularies and fairseq's dictionaries, with SentencePiece models or BPE codes beside them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,24 +19,24 @@ Paths = tuple[Path | None, Path | None]
 
 
 def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (None, None)) -> Vocabularies:
-    """Vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
+    """Read the vocabularies of both sides from dict.SRC.txt and dict.TGT.txt.
 
     Args:
-      folder: of the dictionaries.
+      folder: folder of the dictionaries.
       languages: SRC and TGT.
-      models: for each side a SentencePiece model, or None for text tokenised by spaces.
-      codes: for each side codes of subword-nmt, or None; those of a side without a model are used.
+      models: a SentencePiece model for each side, or None for text tokenised by spaces.
+      codes: subword-nmt codes for each side, or None. They are only used for a side without a model.
 
     Raises:
-      UserError: a missing or damaged file, a model that makes none of the dictionary's pieces, or codes that make few.
+      UserError: a file is missing or damaged, a model produces none of the dictionary's pieces, or codes produce few.
     """
     sides: list[Vocabulary] = []
     for language, model, merges in zip(languages, models, codes, strict=True):
         path = folder / f"dict.{language}.txt"
         if not path.is_file():
             raise UserError(
-                f"{path} is missing: --dicts is the folder that holds dict.{languages[0]}.txt and "
-                f"dict.{languages[1]}.txt of the checkpoint, as fairseq-preprocess wrote them"
+                f"{path} is missing; set --dicts to the folder with dict.{languages[0]}.txt and "
+                f"dict.{languages[1]}.txt of the checkpoint, as written by fairseq-preprocess"
             )
         _check_length(path)
         words = WordList.load(path)
@@ -45,53 +45,53 @@ def read(folder: Path, languages: Sequence[str], models: Paths, codes: Paths = (
 
 
 def is_cut_by_the_user(vocabularies: Vocabularies) -> bool:
-    """Whether text has to be cut with subword-nmt before it is read, and joined after it is written."""
+    """Whether the user has to split input with subword-nmt and join the output."""
     return any(isinstance(one, WordList) and is_marked(one) for one in (vocabularies.src, vocabularies.tgt))
 
 
 def _check_length(path: Path) -> None:
-    """Refuse what cannot be a dictionary before it is read into memory."""
+    """Refuse a file that cannot be a dictionary before it is read into memory."""
     try:
         size = path.stat().st_size
         if size > _MOST_BYTES:
-            raise UserError(f"{path} has {size} bytes: it is no dictionary of fairseq-preprocess, which have far fewer")
+            raise UserError(f"{path} has {size} bytes, far more than any dictionary written by fairseq-preprocess")
         with path.open("rb") as file:
             count = sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 2**20), b""))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if count > _MOST_ENTRIES:
         raise UserError(
-            f"{path} has {count} lines: a dictionary has one for each row of the embedding table, and at most "
+            f"{path} has {count} lines; a dictionary has one for each row of the embedding table, and at most "
             f"{_MOST_ENTRIES}"
         )
 
 
 def check_sizes(vocabularies: Vocabularies, rows: tuple[int, int], folder: Path, languages: Sequence[str]) -> None:
-    """Raise UserError unless each vocabulary has as many entries as the embedding table has rows (source, target)."""
+    """Raise UserError unless each vocabulary has as many entries as its embedding table has rows (source, target)."""
     sides = zip(("encoder", "decoder"), (vocabularies.src, vocabularies.tgt), rows, languages, strict=True)
     odd = [
         f"{folder / f'dict.{language}.txt'} has {vocabulary.size - len(SPECIAL)} entries and {len(SPECIAL)} special "
-        f"symbols: {vocabulary.size}; {side}.embed_tokens.weight has {count} rows"
+        f"symbols ({vocabulary.size} in total), but {side}.embed_tokens.weight has {count} rows"
         for side, vocabulary, count, language in sides
         if vocabulary.size != count
     ]
     if odd:
-        raise UserError("; ".join(odd) + ". Give the dictionaries that the model was trained with")
+        raise UserError("; ".join(odd) + "; use the dictionaries that the model was trained with")
 
 
 def joined(vocabularies: Vocabularies) -> Vocabularies | None:
-    """One vocabulary for both sides of a model with shared tables, or None where the two differ."""
+    """One vocabulary for both sides of a model with shared tables, or None if the two differ."""
     same = vocabularies.src.fingerprint == vocabularies.tgt.fingerprint
     return Vocabularies(vocabularies.src, vocabularies.src) if same else None
 
 
 def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
-    """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model or codes.LANGUAGE where there is one, into a folder.
+    """Write dict.LANGUAGE.txt, and spm.LANGUAGE.model or codes.LANGUAGE if there is one, to a folder.
 
-    Ids are preserved: the entry on line i, from 0, has id i + 4. SentencePiece entries have no counts; 1 is written.
+    Ids are preserved. The entry on line i, from 0, has id i + 4. SentencePiece entries have no counts; 1 is written.
 
     Raises:
-      UserError: an entry that fairseq's file format cannot represent.
+      UserError: fairseq's file format cannot represent an entry.
     """
     if isinstance(vocabulary, WordList):
         words = vocabulary
@@ -102,7 +102,9 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
         words = WordList(pieces, (1,) * len(pieces))
     for i, word in enumerate(words.words, len(SPECIAL)):
         if not word or any(char in word for char in " \n\r"):
-            raise UserError(f"the {language} vocabulary has the entry {word!r} (id {i}): fairseq's dictionary has none")
+            raise UserError(
+                f"the {language} vocabulary has the entry {word!r} (id {i}), which fairseq's dictionaries cannot store"
+            )
     words.save(folder / f"dict.{language}.txt")
     if isinstance(vocabulary, ListedPieces | SentencePiece):
         (folder / f"spm.{language}.model").write_bytes(vocabulary.model)
@@ -111,6 +113,6 @@ def write(vocabulary: Vocabulary, folder: Path, language: str) -> None:
 
 
 def _with_model(words: WordList, model: Path) -> ListedPieces:
-    made = ListedPieces(read_bytes(model, remedy="give a SentencePiece model"), words)
+    made = ListedPieces(read_bytes(model, remedy="specify a SentencePiece model"), words)
     made.check(model)
     return made

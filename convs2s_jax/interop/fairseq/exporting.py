@@ -1,4 +1,4 @@
-"""Convert a workdir to a checkpoint that fairseq loads, with its dictionaries."""
+"""Convert a workdir to a fairseq checkpoint with its dictionaries."""
 
 import dataclasses
 import math
@@ -29,9 +29,9 @@ class Export:
 
     Attributes:
       workdir: folder of the run, or its address in an object store.
-      output: the file to write; the dictionaries go beside it.
-      step: of the checkpoint; None for the best.
-      languages: source and target in the dictionaries' names; "" for those of the run.
+      output: the file to write; the dictionaries are written beside it.
+      step: step of the checkpoint; None for the best.
+      languages: source and target languages in the names of the dictionaries; "" for those of the run.
       momentum: whether to write the optimiser's momentum.
     """
 
@@ -46,7 +46,8 @@ def export_checkpoint(order: Export, tell: Callable[[str], None]) -> None:
     """Write the checkpoint and its dictionaries; on an error, no file is written.
 
     Raises:
-      UserError: no run in the workdir, a model that fairseq cannot represent, no torch, or other files of those names.
+      UserError: there is no run in the workdir, fairseq cannot represent the model, torch is not installed, or other
+        files with these names exist.
     """
     with store_copy.reading(order.workdir, tell) as (workdir, told):
         _export(order, workdir, told)
@@ -58,7 +59,7 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
     family = family_of_model(cfg.translator)
     source, target = (given or own for given, own in zip(order.languages, (cfg.data.src, cfg.data.tgt), strict=True))
     if source == target:
-        raise UserError(f"both sides are named '{source}': give --source_lang and --target_lang for two dictionaries")
+        raise UserError(f"both sides are named '{source}'; set --source_lang and --target_lang to get two dictionaries")
     files.imported_torch(f"--output={order.output}")  # before the work
     args = recipe.args_of_training(cfg) | family.args(cfg.translator)
     args |= {"source_lang": source, "target_lang": target, "data": str(order.output.parent)}
@@ -76,22 +77,23 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
         check=partial(run_folder.check_vocabularies, workdir, vocabularies),
         tell=tell,
     )
-    mean = derived_workdir.AVERAGED in position  # its optimiser is as before the first update, its scores are of others
+    mean = derived_workdir.AVERAGED in position  # its optimiser is in its initial state, its scores belong to others
     moments = momentum.buffers(found["optimizer"].trace) if "optimizer" in found and not mean else None
     if moments is None:
-        tell(f"{order.output}: without a state of the optimiser; fairseq-train begins it afresh")
+        tell(f"{order.output}: written without optimiser state; fairseq-train starts with a new one")
     if cfg.training.optimizer.kind == "adamw":
         tell(
-            f"{order.output}: fairseq-train continues with its Adam, which adds eps before the bias is corrected; "
-            "AdamW here adds it afterwards"
+            f"{order.output}: fairseq-train continues with its Adam, which adds eps before bias correction; AdamW "
+            "here adds it afterwards"
         )
     if position["batch"] and not mean:
         tell(
-            f"{order.output}: fairseq-train begins epoch {position['epoch']} anew, of which {order.workdir} saw a part"
+            f"{order.output}: fairseq-train starts epoch {position['epoch']} over, although {order.workdir} has "
+            "already seen a part of it"
         )
     rates, last = ScheduleState(**position["schedule"]), max(1, position["epoch"] - (position["batch"] == 0))
     if order.output.is_dir():
-        raise UserError(f"--output={order.output} is a folder: name a file in it, such as checkpoint.pt")
+        raise UserError(f"--output={order.output} is a folder; specify a file in it, such as checkpoint.pt")
     try:
         with new_folder(order.output, parents=False) as folder:
             save(
@@ -111,20 +113,21 @@ def _export(order: Export, workdir: Path, tell: Callable[[str], None]) -> None:
     except OSError as error:
         raise UserError(f"--output={order.output} cannot be written: {error.strerror}") from error
     tell(
-        f"{order.output}: step {position['step']} of {order.workdir}; dict.{source}.txt and dict.{target}.txt beside it"
+        f"{order.output}: wrote step {position['step']} of {order.workdir}, with dict.{source}.txt and "
+        f"dict.{target}.txt beside it"
     )
 
 
 def _move(folder: Path, output: Path) -> None:
-    """Move the files into place, the checkpoint last; only dictionaries of equal content are replaced."""
+    """Move the files into place, the checkpoint last. Only dictionaries with the same content are replaced."""
     made = sorted(folder.iterdir(), key=lambda path: path.name == output.name)
     there = [path.name for path in made if _differs(path, output.with_name(path.name), output)]
     if there:
-        raise UserError(f"--output={output}: {', '.join(there)} is there already; name a file in a new folder")
+        raise UserError(f"--output={output} would overwrite {', '.join(there)}; choose a file in a new folder")
     for path in made:
         os.replace(path, output.absolute().with_name(path.name))
 
 
 def _differs(new: Path, there: Path, output: Path) -> bool:
-    """Whether a file is already there: a checkpoint, or a dictionary of other content (runs share dictionaries)."""
+    """Whether a move would overwrite a checkpoint, or a dictionary with other content (runs share dictionaries)."""
     return there.exists() and (there.name == output.name or there.read_bytes() != new.read_bytes())

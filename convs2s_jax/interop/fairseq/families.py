@@ -1,4 +1,4 @@
-"""The supported families of fairseq architectures, one entry each."""
+"""The supported families of fairseq architectures."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ class Family(NamedTuple):
     Attributes:
       kind: our kind of encoder and decoder.
       presets: arguments by `--arch`.
-      rules: what its arguments may be.
-      config: fairseq's arguments to a config.
-      args: a config to fairseq's arguments.
-      params: (config, fairseq's state dict) to the trained form of the parameters.
-      state_dict: (config, parameters) to fairseq's whole state dict.
+      rules: rules for the arguments.
+      config: converts fairseq's arguments to a config.
+      args: converts a config to fairseq's arguments.
+      params: converts (config, fairseq's state dict) to the trained form of the parameters.
+      state_dict: converts (config, parameters) to fairseq's whole state dict.
       afresh: the reason that the momentum of a checkpoint cannot be imported, or "".
       carries_momentum: whether the momentum of fairseq's NAG is imported and exported.
       unread: names of tensors that fairseq stores but does not use.
@@ -65,7 +65,7 @@ FAMILIES: dict[str, Family] = {
         args=light_arguments.args_from_config,
         params=light_parameters.params_from_state_dict,
         state_dict=light_parameters.whole_state_dict,
-        afresh=lambda _: "only that of fconv is carried over",
+        afresh=lambda _: "only the momentum of fconv models is carried over",
         carries_momentum=False,
         unread=light_parameters.UNREAD,
         others=("lightconv_lm",),
@@ -74,7 +74,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(args: Mapping[str, Any]) -> Family:
-    """The family of a checkpoint, from its `arch`; fconv if that is missing.
+    """The family of a checkpoint, by its `arch`; fconv if that is missing.
 
     Raises:
       UserError: an unsupported architecture.
@@ -86,12 +86,12 @@ def family_of(args: Mapping[str, Any]) -> Family:
             return family
     presets = ", ".join(preset for family in FAMILIES.values() for preset in family.presets)
     raise UserError(
-        f"arch is {shown(arch)}: only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}"
+        f"arch is {shown(arch)}; only fairseq's {' and '.join(FAMILIES)} models can be read, such as {presets}"
     )
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
-    """The model that fairseq's own arguments describe.
+    """The model described by fairseq's arguments.
 
     Raises:
       UserError: an unsupported architecture, or arguments that none of our models support.
@@ -113,7 +113,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
 
 
 def family_of_model(cfg: ModelConfig) -> Family:
-    """The family with the kind of the encoder and decoder.
+    """The family that matches the kinds of encoder and decoder.
 
     Raises:
       UserError: a model without a fairseq equivalent.
@@ -122,6 +122,6 @@ def family_of_model(cfg: ModelConfig) -> Family:
         if cfg.encoder.kind == cfg.decoder.kind == family.kind:
             return family
     raise UserError(
-        f"the model's encoder is of kind '{cfg.encoder.kind}', its decoder of kind '{cfg.decoder.kind}': no checkpoint "
-        "of fairseq has its parameters"
+        f"the model's encoder is of kind '{cfg.encoder.kind}' and its decoder of kind '{cfg.decoder.kind}'; no fairseq "
+        "checkpoint has these parameters"
     )

@@ -1,8 +1,8 @@
-"""Files of fairseq: checkpoints by torch's restricted loader, or arrays and arguments without torch.
+"""Read fairseq checkpoints with torch's weights-only loader, or arrays and arguments without torch.
 
-Nothing in a checkpoint is executed. Checksums are compared first, then `pickles.inspect` looks for what would not fit
-into memory, and only then torch's weights-only loader builds tensors and plain values. Beyond those only the names
-listed here are accepted, and each of them except argparse.Namespace becomes an inert placeholder.
+Nothing in a checkpoint is executed. Checksums are verified first. Then `pickles.inspect` refuses content that would not
+fit into memory, and only then does torch's weights-only loader build tensors and plain values. Beyond those, only the
+names listed here are accepted, and each of them except argparse.Namespace becomes an inert placeholder.
 """
 
 import argparse
@@ -66,7 +66,7 @@ INERT = (
     *(f"builtins.{name}" for name in ("dict", "list", "tuple", "int", "float", "bool", "str", "object")),
     *(f"numpy.{name}" for name in ("dtype", "core.multiarray.scalar", "_core.multiarray.scalar")),
 )
-"""Names, beside argparse.Namespace, that a checkpoint may hold: meters, configurations and numbers of fairseq."""
+"""Names, besides argparse.Namespace, that a checkpoint may refer to: fairseq's meters, configurations and numbers."""
 
 
 _NAMES = frozenset({*INERT, "argparse.Namespace", "collections.OrderedDict"})
@@ -75,18 +75,18 @@ _OLDEST_TORCH = (2, 6)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint: nested dictionaries and lists, tensors as float32 or integer arrays.
+    """Read a checkpoint as nested dictionaries and lists, with tensors as float32 or integer arrays.
 
     Args:
-      path: FILE.pt of fairseq, or an .npz of its state dict with fairseq's arguments in `config.json` beside it, which
-        needs no torch.
+      path: a fairseq .pt file, or an .npz file of its state dict with fairseq's arguments in `config.json` beside it.
+        The latter does not require torch.
 
     Raises:
-      UserError: no such file, not a checkpoint, a damaged one, one that would execute code or that claims more than it
-        holds, or no torch that loads safely.
+      UserError: the file does not exist, is damaged or not a checkpoint, would execute code or claims more than it
+        contains, or no torch version that loads safely is installed.
     """
     if not path.is_file():
-        raise UserError(f"--checkpoint={path}: there is no such file")
+        raise UserError(f"--checkpoint={path} does not exist")
     try:
         return _read_arrays(path) if path.suffix == ".npz" else _read_torch(path)
     except OSError as error:
@@ -94,20 +94,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def unchecked(path: Path) -> str:
-    """The reason that damage to a file which can be read is not noticed, or "" where checksums show it."""
+    """The reason that damage to a readable file would go unnoticed, or "" if checksums detect it."""
     if path.suffix == ".npz":
         return f"the arguments beside it, {path.with_name('config.json')}, have no checksum"
     if not archives.is_archive(path):
-        return "it is in the format before PyTorch 1.6, which has no checksums"
+        return "it is in the format used before PyTorch 1.6, which has no checksums"
     with archives.opened(path) as archive:
         return "" if archives.has_checksums(archive) else "it was written without checksums"
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint and read it back: arrays become tensors, the mapping under 'args' an argparse.Namespace.
+    """Write a checkpoint and verify it. Arrays become tensors, the mapping under 'args' an argparse.Namespace.
 
     Raises:
-      UserError: what is read back is not what was written.
+      UserError: what is read back differs from what was written.
     """
     torch = imported_torch(f"--output={path}")
 
@@ -124,7 +124,7 @@ def write(content: dict[str, Any], path: Path) -> None:
     path.write_bytes(buffer.getbuffer())
     found = read(path)["model"]
     if unchecked(path) or not all(np.array_equal(found[name], value) for name, value in content["model"].items()):
-        raise UserError(f"--output: {path.name} is not what was written when it is read again; give another disk")
+        raise UserError(f"--output: {path.name} differs from what was written when read back; use another disk")
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
@@ -135,15 +135,17 @@ def _read_arrays(path: Path) -> dict[str, Any]:
     except archives.UnusableError as error:
         raise UserError(f"--checkpoint={path} is not an .npz file of plain arrays: it {error}") from error
     if not arguments.exists():
-        raise UserError(f"{arguments} is missing: it holds fairseq's arguments for {path.name}")
-    args = read_json(arguments, remedy=f"it holds fairseq's arguments for {path.name}", most=_MOST_JSON)
+        raise UserError(f"{arguments} is missing; it must contain fairseq's arguments for {path.name}")
+    args = read_json(arguments, remedy=f"it must contain fairseq's arguments for {path.name}", most=_MOST_JSON)
     if not isinstance(args, dict):
-        raise UserError(f"{arguments} is not a JSON object: it holds fairseq's arguments by name, for {path.name}")
+        raise UserError(
+            f"{arguments} is not a JSON object; it must contain fairseq's arguments by name, for {path.name}"
+        )
     return {"args": args, "model": model}
 
 
 def _single(value: np.ndarray) -> np.ndarray:
-    """In single precision; what is too large for it becomes infinite, and is refused with its name."""
+    """Convert to single precision. Values that are too large become infinite and are refused later, by name."""
     with np.errstate(over="ignore"):
         return value.astype(np.float32) if value.dtype.kind == "f" else value
 
@@ -159,8 +161,8 @@ def _read_torch(path: Path) -> dict[str, Any]:
         content = _plain(content)
     except pickles.AsksForError as error:
         raise UserError(
-            f"--checkpoint={path} asks for {shown(str(error))[1:-1]}: refused, nothing in it was executed. A "
-            "checkpoint of fairseq holds tensors, numbers and its arguments; use one from fairseq-train"
+            f"--checkpoint={path} refers to {shown(str(error))[1:-1]} and was refused; nothing in it was executed. A "
+            "fairseq checkpoint contains only tensors, numbers and its arguments; use one from fairseq-train"
         ) from error
     except (archives.UnusableError, pickles.RefusedError) as error:
         raise UserError(f"--checkpoint={path} is not a checkpoint that torch can read: it {error}") from error
@@ -174,19 +176,21 @@ def _read_torch(path: Path) -> dict[str, Any]:
             if isinstance(content, dict)
             else type(content).__name__
         )
-        raise UserError(f"--checkpoint={path} holds no 'model': it is not a checkpoint of fairseq (it holds: {held})")
+        raise UserError(
+            f"--checkpoint={path} contains no 'model', so it is not a fairseq checkpoint (it contains: {held})"
+        )
     return content
 
 
 def _inspected_archive(path: Path) -> io.BytesIO:
-    """A copy of torch's archive in which every part had its checksum, and whose pickle makes what fits the file."""
+    """A copy of torch's archive after verifying the checksums and that the pickle claims no more than the file has."""
     with archives.opened(path) as archive:
         content = archives.copied(archive)
     with zipfile.ZipFile(content) as copy:
         sizes = {part.filename: part.file_size for part in copy.infolist()}
         name = next((name for name in sizes if name.count("/") == 1 and name.endswith("/data.pkl")), "")
         if not name or sizes[name] > _MOST_PICKLE:
-            raise archives.UnusableError(f"has no part data.pkl of at most {_MOST_PICKLE} bytes")
+            raise archives.UnusableError(f"has no entry data.pkl of at most {_MOST_PICKLE} bytes")
         folder = name.removesuffix("data.pkl")
         pickles.inspect(io.BytesIO(copy.read(name)), _NAMES, lambda key, _claimed: sizes.get(f"{folder}data/{key}", 0))
     content.seek(0)
@@ -194,7 +198,7 @@ def _inspected_archive(path: Path) -> io.BytesIO:
 
 
 def _inspected_older(path: Path) -> io.BytesIO:
-    """A file in torch's older format: five pickles (the third of them the checkpoint) and the storages' numbers."""
+    """A file in torch's older format: five pickles (the third is the checkpoint), then the data of the storages."""
     content = io.BytesIO(path.read_bytes())
     length = len(content.getbuffer())
     claimed = 0
@@ -202,28 +206,28 @@ def _inspected_older(path: Path) -> io.BytesIO:
         storages = pickles.inspect(content, _NAMES, lambda _key, claimed: max(claimed, length))
         claimed += sum(storages.values())
     if claimed > length:
-        raise pickles.RefusedError(f"has storages that claim {claimed} bytes, and is {length} bytes long")
+        raise pickles.RefusedError(f"has storages that claim {claimed} bytes, but is only {length} bytes long")
     content.seek(0)
     return content
 
 
 def imported_torch(where: str) -> Any:
-    """The module; `where` is the flag that needs it, for the UserError where it is not installed."""
+    """Import torch. `where` is the flag that needs it, for the UserError if it is not installed."""
     try:
         import torch
     except ImportError as error:
         raise UserError(
-            f"{where}: checkpoints of fairseq need PyTorch, which is not installed: pip install '.[fairseq]'"
+            f"{where}: fairseq checkpoints require PyTorch, which is not installed; run pip install '.[fairseq]'"
         ) from error
     return torch
 
 
 def _check_version(path: Path, version: str) -> None:
-    """Before 2.6, a file could make torch's weights-only loader execute it (CVE-2025-32434)."""
+    """Refuse torch before 2.6, whose weights-only loader could execute code from a file (CVE-2025-32434)."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST_TORCH:
         raise UserError(
-            f"--checkpoint={path}: PyTorch {version} is installed, whose weights-only loader can be made to execute a "
-            "file; install 2.6 or later: pip install '.[fairseq]'"
+            f"--checkpoint={path}: PyTorch {version} is installed, whose weights-only loader can be made to execute "
+            "code from a file; install 2.6 or later with pip install '.[fairseq]'"
         )
 
 
@@ -244,7 +248,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_inert(value: Inert) -> Any:
-    """The content of omegaconf's containers and nodes, the name of enum members, None for others."""
+    """The content of omegaconf's containers and nodes, the name of an enum member, or None for anything else."""
     state = value.state
     if isinstance(state, Mapping):
         inner = state.get("_content", state.get("_val"))
@@ -254,6 +258,6 @@ def _plain_inert(value: Inert) -> Any:
 
 def _first(error: BaseException) -> str:
     line = first_line(error)
-    if line.startswith("Weights only load failed"):  # the rest is torch's advice, which would execute the file
-        return "it is damaged, cut off, or of another kind"
+    if line.startswith("Weights only load failed"):  # the rest is torch's advice, which could execute the file
+        return "it is damaged, truncated, or not a checkpoint"
     return line

@@ -1,4 +1,4 @@
-"""Place tensors with fairseq's names in our parameters, and report by name those that do not fit."""
+"""Convert tensors with fairseq's names to our parameters, and report by name those that do not fit."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ _TABLE = "decoder.embed_tokens.weight"
 
 
 class Place(NamedTuple):
-    """Where fairseq stores a parameter.
+    """How fairseq stores a parameter.
 
     Attributes:
       name: fairseq's name of the tensor.
       shape: fairseq's shape.
-      convert: fairseq's array to ours.
-      back: our array to fairseq's.
+      convert: converts fairseq's array to ours.
+      back: converts our array to fairseq's.
     """
 
     name: str
@@ -41,17 +41,17 @@ def fitted(
     output: str,
     spare: Collection[str],
 ) -> Params:
-    """Parameters of a model, in their trained form, with the values of `tensors`.
+    """Build the parameters of a model, in their trained form, from `tensors`.
 
     Args:
-      cfg: the model; vocabulary sizes are those of the tables.
+      cfg: the model. Vocabulary sizes are taken from the embedding tables.
       tensors: arrays by fairseq's names.
       place: (path of a parameter, such as 'decoder/blocks/0/...', and its shape) -> its place.
-      output: name of the softmax layer's kernel, which may also be present where it is tied to the table.
-      spare: names that may be present and are ignored.
+      output: name of the softmax layer's kernel, which may be present even if it is tied to the table.
+      spare: names that are ignored if present.
 
     Raises:
-      UserError: missing, misshapen or surplus tensors, or a tied kernel that differs from the table, by name.
+      UserError: names the tensors that are missing, misshapen or surplus, or a tied kernel that differs from the table.
     """
     used, told = set(spare), []
     copies = _copies(cfg, output)
@@ -70,29 +70,29 @@ def fitted(
             return leaf
         value = np.asarray(tensors[at.name])
         if value.shape != at.shape:
-            told.append(f"{at.name} is {value.shape}, the model has {at.shape}")
+            told.append(f"{at.name} has shape {value.shape}, expected {at.shape}")
             return leaf
         if value.dtype.kind != "f":
-            told.append(f"{at.name} is of whole numbers, the model has fractions")
+            told.append(f"{at.name} contains integers, expected floating-point numbers")
             return leaf
         return jnp.asarray(at.convert(value))
 
     params: Params = jax.tree_util.tree_map_with_path(read, abstract)
-    told += [f"{name} has no place in the model" for name in sorted(set(tensors) - used)]
+    told += [f"{name} has no counterpart in the model" for name in sorted(set(tensors) - used)]
     told += _different(tensors, copies)
     if told:
         more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
-        raise UserError("the checkpoint does not fit its configuration: " + "; ".join(told[:_LISTED]) + more)
+        raise UserError("the checkpoint does not match its configuration: " + "; ".join(told[:_LISTED]) + more)
     return params
 
 
 def with_copies(cfg: ModelConfig, tensors: Mapping[str, np.ndarray], output: str) -> dict[str, np.ndarray]:
-    """The tensors, with the copies of the decoder's table that fairseq also lists."""
+    """Add the copies of the decoder's table that fairseq also stores."""
     return {**tensors, **dict.fromkeys(_copies(cfg, output), tensors[_TABLE])}
 
 
 def _copies(cfg: ModelConfig, output: str) -> list[str]:
-    """Names under which fairseq lists the decoder's table again."""
+    """Other names under which fairseq stores the decoder's table."""
     tied = [output] if cfg.decoder.tied_output else []
     return [*tied, "encoder.embed_tokens.weight"] if cfg.share_embeddings else tied
 
@@ -102,14 +102,14 @@ def _different(tensors: Mapping[str, Any], copies: Collection[str]) -> list[str]
     if _TABLE not in tensors:
         return []
     odd = [name for name in copies if name in tensors and not np.array_equal(tensors[name], tensors[_TABLE])]
-    return [f"{name} is not {_TABLE}, though the model shares them" for name in odd]
+    return [f"{name} differs from {_TABLE}, but the model shares them" for name in odd]
 
 
 FEWEST = PAD + 1
-"""Rows of a table of words: one for padding."""
+"""Minimum number of rows of an embedding table, up to the one for padding."""
 
 
 def _rows(tensors: Mapping[str, Any], side: str) -> int:
-    """Number of rows of a table, at least `FEWEST`: one that has fewer is told as missing or misshapen."""
+    """Number of rows of a table, at least `FEWEST`. A smaller table is later reported as missing or misshapen."""
     shape: tuple[int, ...] = np.shape(tensors.get(f"{side}.embed_tokens.weight", ()))
     return max(FEWEST, shape[0] if len(shape) == 2 else 0)

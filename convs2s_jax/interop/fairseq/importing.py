@@ -1,4 +1,4 @@
-"""Convert fairseq's checkpoints to workdirs that `convs2s decode` uses and `convs2s train` continues from."""
+"""Convert fairseq checkpoints to workdirs for `convs2s decode` and `convs2s train`."""
 
 import contextlib
 import dataclasses
@@ -52,9 +52,9 @@ class Import:
       checkpoints: files to read.
       workdirs: folders to write: one for each checkpoint, or a single one for their average.
       dicts: folder of the dictionaries.
-      languages: source and target; "" for those of the checkpoint.
+      languages: source and target language; "" for those of the checkpoint.
       models: SentencePiece models of both sides, or None.
-      codes: codes of subword-nmt of both sides, or None.
+      codes: subword-nmt codes of both sides, or None.
       average: whether to write the average of all checkpoints.
       momentum: whether to import the optimiser's momentum.
       config: file of --config, or "".
@@ -91,14 +91,14 @@ class _Made:
 
 
 def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
-    """Write the workdirs; on an error, none is written.
+    """Import checkpoints to new workdirs. On an error, no workdir is written.
 
     Args:
       order: what to import.
       tell: called with messages for the user.
 
     Raises:
-      UserError: an unusable file, a model that does not fit it, or an existing workdir.
+      UserError: a file cannot be used, the model does not match it, or a workdir already exists.
     """
     _check(order)
     with contextlib.ExitStack() as stack:
@@ -108,7 +108,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
             alone = dataclasses.replace(order, momentum=False)
             made = [_average([_convert(one, alone, tell) for one in found])]
             what = f"the average of {len(found)} checkpoints"
-            tell(f"{what}: its momentum starts afresh, since updates belong to one model")
+            tell(f"{what}: momentum starts from zero, since updates belong to a single model")
         else:
             made = [_convert(one, order, tell) for one in found]
         files = [str(path) for path in order.checkpoints]
@@ -116,7 +116,7 @@ def import_checkpoints(order: Import, tell: Callable[[str], None]) -> None:
             _write(part, one, of)
     for path, one in zip(order.workdirs, made, strict=True):
         at = f"step {one.position.step}, epoch {one.position.epoch}"
-        tell(f"{path}: {at}; convs2s decode --workdir={path} translates")
+        tell(f"{path}: {at}; translate with convs2s decode --workdir={path}")
 
 
 def _check(order: Import) -> None:
@@ -124,16 +124,17 @@ def _check(order: Import) -> None:
     many, places = len(order.checkpoints), len(order.workdirs)
     if order.average and (many < 2 or places != 1):
         raise UserError(
-            f"--average has {many} checkpoints and {places} workdirs: it makes one workdir of two checkpoints or more"
+            f"--average was given {many} checkpoints and {places} workdirs; it requires at least two checkpoints and "
+            "one workdir"
         )
     if not order.average and many != places:
         raise UserError(
-            f"--checkpoint names {many} and --workdir {places}: each checkpoint needs a workdir of its own, "
-            "or --average makes one of all"
+            f"--checkpoint lists {many} files and --workdir lists {places}; specify one workdir for each checkpoint, "
+            "or use --average to create a single one"
         )
     for i, path in enumerate(order.workdirs):
         if path in order.workdirs[:i]:
-            raise UserError(f"--workdir={path} is named twice: each checkpoint needs a workdir of its own")
+            raise UserError(f"--workdir={path} is listed twice; each checkpoint requires its own workdir")
 
 
 def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _Made:
@@ -145,7 +146,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         for given, name in zip(order.languages, ("source_lang", "target_lang"), strict=True)
     )
     if not (source and target):
-        raise UserError(f"{found.where} does not name its languages: give --source_lang and --target_lang")
+        raise UserError(f"{found.where} does not specify its languages; set --source_lang and --target_lang")
     vocabularies = dictionaries.read(order.dicts, (source, target), order.models, order.codes)
     cfg = _config(found, order, trained, (source, target), vocabularies)
     with located(found.where):
@@ -158,23 +159,23 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         one = dictionaries.joined(vocabularies)
         if one is None:
             tell(
-                f"{order.dicts}: the two vocabularies differ, and the model of {found.where} shares one table between "
-                "both sides: it translates with them and cannot be trained further"
+                f"{order.dicts}: the two vocabularies differ, but the model of {found.where} shares one table between "
+                "both sides; it can translate but cannot be trained further"
             )
         vocabularies = one or vocabularies
     params = renewed(params)
     tell(
-        f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums: damage done to them before this "
-        "import is not noticed"
+        f"{order.dicts}: dict.{source}.txt and dict.{target}.txt have no checksums, so damage from before this import "
+        "goes unnoticed"
     )
     if dictionaries.is_cut_by_the_user(vocabularies):
         tell(
-            f"{order.dicts}: pieces of the dictionaries end in {MARK}: the model reads and writes text cut with "
-            "subword-nmt; for plain text import it with --bpe_codes=FILE, or join what it writes with "
+            f"{order.dicts}: dictionary entries end in {MARK}, so the model reads and writes text split with "
+            "subword-nmt; for plain text, import with --bpe_codes=FILE, or join its output with "
             "sed -E 's/(@@ )|(@@ ?$)//g'"
         )
     if found.unchecked:
-        tell(f"{found.where}: damage to it would not be noticed: {found.unchecked}; compare it with where it came from")
+        tell(f"{found.where}: damage would go unnoticed, since {found.unchecked}; compare it with the original")
     for sentence in trained.lost:
         tell(f"{found.where}: {sentence}")
     moments = optimizer.transformation(cfg.training.optimizer).init(params)
@@ -185,7 +186,7 @@ def _convert(found: Checkpoint, order: Import, tell: Callable[[str], None]) -> _
         elif found.momentum is not None:
             moments = moments._replace(trace=momentum.trace(cfg.translator, params, found.momentum, found.where))
         if why:
-            tell(f"{found.where}: momentum starts afresh: {why}")
+            tell(f"{found.where}: momentum starts from zero ({why})")
     state = TrainState(params=params, optimizer=moments, step=jnp.asarray(found.updates, jnp.int32))
     rates = schedule.start(cfg.training.schedule)
     if found.rate is not None:
@@ -222,7 +223,7 @@ def _config(
 
 
 def _merged(values: Any, over: Any) -> Any:
-    """Nested dictionaries, updated by `over`; a record of another kind is replaced as a whole."""
+    """Update nested dictionaries by `over`. A record of another kind is replaced as a whole."""
     if dataclasses.is_dataclass(values):
         values = to_dict(values)
     if not (isinstance(values, Mapping) and isinstance(over, Mapping)):
@@ -233,13 +234,13 @@ def _merged(values: Any, over: Any) -> Any:
 
 
 def _average(made: Sequence[_Made]) -> _Made:
-    """Average several models: the mean of their kernels, no momentum, the training position of the last."""
+    """Average the kernels of several models, without momentum, at the training position of the last."""
     first, last = made[0], made[-1]
     for one in made[1:]:
         if one.cfg.model != first.cfg.model or run_folder.fingerprints(one.vocabularies) != run_folder.fingerprints(
             first.vocabularies
         ):
-            raise UserError("--average: the checkpoints are of different models; average those of one run")
+            raise UserError("--average: the checkpoints belong to different models; use checkpoints of one run")
     params = encoder_decoder.split(jax.jit(average)([one.state.params for one in made]), last.cfg.translator)
     moments = optimizer.transformation(last.cfg.training.optimizer).init(params)
     state = TrainState(params=params, optimizer=moments, step=last.state.step)
@@ -247,7 +248,7 @@ def _average(made: Sequence[_Made]) -> _Made:
 
 
 def _write(folder: Path, made: _Made, files: Sequence[str]) -> None:
-    """Write a workdir with one checkpoint, which remembers the files that it was made of."""
+    """Write a workdir with one checkpoint, which records the files that it was created from."""
     (folder / "config.py").write_text(CONTINUE, encoding="utf-8")
     position = dataclasses.asdict(made.position) | {"data": None, derived_workdir.IMPORTED: files}
     derived_workdir.write(folder, made.cfg, made.vocabularies, made.state, position)

@@ -1,4 +1,4 @@
-"""fairseq's arguments of a light model (`--arch lightconv*`) as our ModelConfig."""
+"""Convert between fairseq's arguments of a light model (`--arch lightconv*`) and our ModelConfig."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ _ELSE = {
     "decoder_output_dim": "decoder_embed_dim",
     "weight_dropout": "attention_dropout",
 }
-"""Arguments that are another one's where neither the checkpoint nor its preset has them, in this order."""
+"""Arguments that default to another one if neither the checkpoint nor its preset sets them, in this order."""
 
 
 def _both(**values: Any) -> dict[str, Any]:
@@ -63,10 +63,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lightconv_wmt_en_fr_big": _BASE | _BIG | {"dropout": 0.1},
     "lightconv_wmt_zh_en_big": _BASE | _BIG | {"dropout": 0.2, "attention_dropout": 0.2, "weight_dropout": 0.2},
 }
-"""What fairseq takes for the arguments that are absent, by `--arch` (fairseq/models/lightconv.py)."""
+"""fairseq's defaults for missing arguments, by `--arch` (fairseq/models/lightconv.py)."""
 
 _RESERVED = 2
-"""Rows of a position table that no position has: fairseq does not count them, max_positions does."""
+"""Unused rows of a position table. fairseq does not count them, max_positions does."""
 
 RULES: dict[str, Rule] = {
     "arch": values.text,
@@ -77,7 +77,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("max_source_positions", "max_target_positions"), POSITIONS),
     "decoder_output_dim": SIZE,
 }
-"""The arguments of `lightconv` that are read."""
+"""The arguments of `lightconv` that are used."""
 for _side in ("encoder", "decoder"):
     RULES |= {f"{_side}_{_name}": SIZE for _name in ("embed_dim", "conv_dim", "ffn_embed_dim", "attention_heads")}
     RULES |= {f"{_side}_{_name}": values.flag for _name in ("glu", "normalize_before", "learned_pos")}
@@ -86,9 +86,9 @@ for _side in ("encoder", "decoder"):
 
 
 def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
-    """The model that fairseq's own arguments describe (`--arch lightconv*`).
+    """The model described by fairseq's arguments (`--arch lightconv*`).
 
-    Missing arguments take the values of the preset `arch`, by default `lightconv`.
+    Missing arguments default to the preset `arch`, or to `lightconv`.
 
     Raises:
       UserError: a model that is not supported, or an argument of the wrong type.
@@ -109,7 +109,7 @@ def config_from_args(args: Mapping[str, Any]) -> ModelConfig:
 
 
 def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
-    """fairseq's arguments of a light model; the inverse of `config_from_args`.
+    """fairseq's arguments for a light model; the inverse of `config_from_args`.
 
     Raises:
       UserError: fairseq's `lightconv` cannot represent the model.
@@ -117,14 +117,14 @@ def args_from_config(cfg: ModelConfig) -> dict[str, Any]:
     encoder, decoder = cfg.encoder, cfg.decoder
     if not isinstance(encoder, LightEncoderConfig) or not isinstance(decoder, LightDecoderConfig):
         raise UserError(
-            f"model.encoder.kind is '{encoder.kind}' and model.decoder.kind '{decoder.kind}': fairseq's lightconv has "
-            "both of kind 'light'"
+            f"model.encoder.kind is '{encoder.kind}' and model.decoder.kind is '{decoder.kind}', but in fairseq's "
+            "lightconv both are of kind 'light'"
         )
     for name in ("input_dropout", "relu_dropout", "weight_dropout"):
         if getattr(encoder, name) != getattr(decoder, name):
             raise UserError(
-                f"model.encoder.{name} is {getattr(encoder, name)} and model.decoder.{name} {getattr(decoder, name)}: "
-                "fairseq's lightconv has one rate for both sides"
+                f"model.encoder.{name} is {getattr(encoder, name)} and model.decoder.{name} is "
+                f"{getattr(decoder, name)}, but fairseq's lightconv uses one rate for both sides"
             )
     return {
         "arch": "lightconv",
@@ -176,13 +176,13 @@ def _check(args: Mapping[str, Any]) -> None:
     """Reject options of fairseq that are not supported here."""
     for name, other in (("decoder_embed_dim", "encoder_embed_dim"), ("decoder_output_dim", "decoder_embed_dim")):
         if args[name] != args[other]:
-            raise UserError(f"{name} is {args[name]} and {other} {args[other]}: models here have one size for both")
+            raise UserError(f"{name} is {args[name]} and {other} is {args[other]}; models here use one size for both")
     if not args["weight_softmax"]:
-        raise UserError("weight_softmax is False: kernels here are normalised by a softmax")
+        raise UserError("weight_softmax is False, but kernels here are always normalised by a softmax")
     if args["no_token_positional_embeddings"]:
-        raise UserError("no_token_positional_embeddings is True: models of this kind always have positions here")
+        raise UserError("no_token_positional_embeddings is True, but models of this kind always use positions here")
     if args["adaptive_softmax_cutoff"] is not None:
-        raise UserError("adaptive_softmax_cutoff is set: the softmax here is over the whole vocabulary")
+        raise UserError("adaptive_softmax_cutoff is set, but the softmax here is always over the whole vocabulary")
 
 
 def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _side_values(args: Mapping[str, Any], side: str, positions: str) -> dict[str
         widths = list(widths) * count
     if len(widths) != count:
         raise UserError(
-            f"{side}_kernel_size_list is {shown(widths)}: fairseq has a width for each of {side}_layers, {count}"
+            f"{side}_kernel_size_list is {shown(widths)}; expected one width for each of the {count} {side}_layers"
         )
     return {
         "kind": "light",

@@ -1,4 +1,4 @@
-"""The parameters of fairseq's `lightconv` models under our names."""
+"""Convert between the parameters of fairseq's `lightconv` models and ours."""
 
 import re
 from collections.abc import Mapping
@@ -35,20 +35,20 @@ _LEAVES = {"w": "weight", "b": "bias", "scale": "weight"}
 _LETTERS = {"query_proj": "q_proj", "key_proj": "k_proj", "value_proj": "v_proj"}
 _OUTPUT = "decoder.output_projection.weight"
 UNREAD = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor|layers\.\d+\.conv\.conv_bias)")
-"""Tensors that fairseq holds and does not use: their numbers may be anything."""
+"""Tensors that fairseq stores but does not use. Their values are arbitrary."""
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    """Parameters from fairseq's state dict.
+    """Convert fairseq's state dict to parameters.
 
     Args:
       cfg: the model (`config_from_args`).
-      tensors: arrays by fairseq's names, those of 2019 too: layer_norms.0, one matrix for query, key and value,
-        embed_out, kernels [H, K] of its CUDA layer. Buffers, and the unused bias of its dynamic convolutions, are
+      tensors: arrays by fairseq's names, including those of 2019: layer_norms.0, one matrix for query, key and value,
+        embed_out, kernels [H, K] of its CUDA layer. Buffers and the unused bias of its dynamic convolutions are
         ignored.
 
     Raises:
-      UserError: missing, surplus or misshapen tensors, by name.
+      UserError: names the tensors that are missing, surplus or misshapen.
     """
     tensors = _renamed(tensors)
     spare = {name for name in tensors if UNREAD.fullmatch(name)}
@@ -56,7 +56,7 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
 
 
 def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """The content of fairseq's `model.state_dict()`; the inverse of `params_from_state_dict`.
+    """Convert parameters to fairseq's `model.state_dict()`; the inverse of `params_from_state_dict`.
 
     A shared table appears under each of its names. The versions are 2, and the unused biases of fairseq's dynamic
     convolutions are zero.
@@ -73,7 +73,7 @@ def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
 
 
 def _renamed(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of older checkpoints under the names and in the shapes of later ones.
+    """Rename and reshape the tensors of older checkpoints as in later ones.
 
     If both the older and the later name are present, the older is kept and later reported as surplus.
     """

@@ -1,6 +1,6 @@
-"""fairseq's momentum buffers and the trace of our Nesterov optimiser.
+"""Convert between fairseq's momentum buffers and the trace of our Nesterov optimiser.
 
-fairseq keeps b = -lr u, where lr is the rate of its last update, and rescales b when the rate changes; we keep u.
+fairseq stores b = -lr u, where lr is the rate of its last update, and rescales b when the rate changes. We store u.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from convs2s_jax.nn.types import Tree
 
 _LISTED = 5
 _UNIT = 1.0
-"""The rate that exported buffers carry: u comes back bit for bit, and fairseq rescales them as it does any others."""
+"""The learning rate in exported buffers: u is restored bit for bit, and fairseq rescales the buffers as usual."""
 
 
 def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> Tree:
@@ -34,25 +34,25 @@ def trace(cfg: ModelConfig, params: Params, momentum: Momentum, where: str) -> T
     found = [buffer.shape for buffer in momentum.buffers]
     if shapes != found:
         if len(shapes) != len(found):
-            odd = f"it holds {len(found)}, the model has {len(shapes)} parameters"
+            odd = f"{len(found)} buffers for {len(shapes)} parameters"
         else:
             pairs = [part for part in zip(expected, shapes, found, strict=True) if part[1] != part[2]]
-            odd = "; ".join(f"{name} is {there}, the model has {here}" for name, here, there in pairs[:_LISTED])
+            odd = "; ".join(f"{name} has shape {there}, expected {here}" for name, here, there in pairs[:_LISTED])
             odd += f"; and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
         raise UserError(
-            f"{where}: its momentum buffers are not those of its parameters ({odd}), as after training in half "
-            "precision; give --nomomentum to start the momentum afresh"
+            f"{where}: its momentum buffers do not match its parameters ({odd}), as after training in half precision; "
+            "use --nomomentum to start from zero momentum"
         )
     if not all(np.all(np.isfinite(buffer)) for buffer in momentum.buffers):
-        raise UserError(f"{where}: a momentum buffer is not finite; give --nomomentum to start the momentum afresh")
+        raise UserError(f"{where}: a momentum buffer is not finite; use --nomomentum to start from zero momentum")
     lr = np.float32(momentum.rate)
     with np.errstate(over="ignore"):
         values = {name: -np.asarray(b, np.float32) / lr for name, b in zip(expected, momentum.buffers, strict=True)}
     for name, value in values.items():
         if not np.all(np.isfinite(value)):
             raise UserError(
-                f"{where}: the momentum of {name} over its learning rate, {momentum.rate:g}, is not finite; give "
-                "--nomomentum to start the momentum afresh"
+                f"{where}: the momentum of {name} divided by its learning rate, {momentum.rate:g}, is not finite; use "
+                "--nomomentum to start from zero momentum"
             )
     return params_from_state_dict(cfg, values | {"decoder.version": np.array([2.0])})
 

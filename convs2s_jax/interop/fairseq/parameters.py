@@ -1,6 +1,6 @@
-"""The parameters of fairseq's `fconv` models under our names, and back.
+"""Convert between the parameters of fairseq's `fconv` models and ours.
 
-The values are the same; fairseq stores a linear map as [D, C], we as [C, D].
+The values are the same. fairseq stores a linear map as [D, C], we store it as [C, D].
 """
 
 import re
@@ -36,7 +36,7 @@ _OLD_LENGTH = re.compile(r"decoder\.convolutions\.\d+\.weight_g")
 
 
 def fairseq_name(path: str) -> str:
-    """Fairseq's name of one of our leaves: 'decoder/blocks/0/conv/w/v' -> 'decoder.convolutions.0.weight_v'."""
+    """fairseq's name of one of our parameters: 'decoder/blocks/0/conv/w/v' -> 'decoder.convolutions.0.weight_v'."""
     side, _, rest = path.partition("/")
     for pattern, name in _NAMES:
         match = re.fullmatch(pattern, rest)
@@ -47,16 +47,16 @@ def fairseq_name(path: str) -> str:
 
 
 def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    """Parameters, with kernels as direction and length, from fairseq's state dict.
+    """Convert fairseq's state dict to parameters, with kernels split into direction and length.
 
     Args:
       cfg: the model (`config_from_args`).
-      tensors: arrays by fairseq's names. `decoder.version` below 2, or none, marks decoder convolutions whose norm is
-        taken over (C, 2D) for each tap: their g is [K, 1, 1], which `weight_norm.merge` reads as it is. Where weight
-        norm was removed, kernels stand under `weight` and are split.
+      tensors: arrays by fairseq's names. If `decoder.version` is missing or below 2, the norm of decoder convolutions
+        is taken over (C, 2D) for each tap. Their g is [K, 1, 1], which `weight_norm.merge` supports. Kernels from
+        which weight normalisation was removed are stored under `weight` and are split.
 
     Raises:
-      UserError: missing, surplus or misshapen tensors, by name.
+      UserError: names the tensors that are missing, surplus or misshapen.
     """
     old = {name for name in tensors if _OLD_LENGTH.fullmatch(name)} if _version(tensors) < 2 else set()
     tensors = _with_lengths(cfg, tensors)
@@ -73,9 +73,9 @@ def params_from_state_dict(cfg: ModelConfig, tensors: Mapping[str, Any]) -> Para
 
 
 def state_dict(params: Tree) -> dict[str, np.ndarray]:
-    """Arrays by fairseq's names, in the order of its `model.parameters()`.
+    """Convert parameters to arrays by fairseq's names, in the order of its `model.parameters()`.
 
-    The inverse of `params_from_state_dict`; gradients and optimiser state are converted the same way.
+    This is the inverse of `params_from_state_dict`. It also converts gradients and optimiser state.
     """
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -85,15 +85,15 @@ def state_dict(params: Tree) -> dict[str, np.ndarray]:
 
 
 def whole_state_dict(cfg: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """fairseq's whole `model.state_dict()`: the parameters, the decoder's version (2), a tied output's table."""
+    """fairseq's `model.state_dict()`: the parameters, the decoder's version (2), and the table of a tied output."""
     tensors = with_copies(cfg, state_dict(params), _TIED) | {_VERSION: np.array([2], np.float32)}
     return {name: tensors[name] for name in sorted(tensors, key=_place)}
 
 
 def renewed(params: Params) -> Params:
-    """The same kernels with one length for each output channel, as in version 2.
+    """Convert kernels to the form of version 2, with one length for each output channel.
 
-    Decoder convolutions of version-1 checkpoints are merged and split again; others are unchanged, bit for bit.
+    Decoder convolutions of version-1 checkpoints are merged and split again. Other kernels are unchanged, bit for bit.
     """
 
     def renew(normed: Tree) -> Tree:
@@ -105,10 +105,10 @@ def renewed(params: Params) -> Params:
 
 
 def check_directions(params: Tree) -> None:
-    """Refuse directions whose norm is zero or infinite, which weight normalisation divides by.
+    """Refuse directions whose norm is zero or infinite, since weight normalisation divides by it.
 
     Raises:
-      UserError: it names the first of them as fairseq does.
+      UserError: names the first of them as fairseq does.
     """
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, weight_norm.Normed))
     for path, leaf in found:
@@ -120,19 +120,20 @@ def check_directions(params: Tree) -> None:
         odd = np.flatnonzero(~(np.isfinite(norm) & (norm > 0)))
         if len(odd):
             raise UserError(
-                f"{_name(path)}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]}, {len(odd)} such in all: "
-                "weight normalisation divides by it, and in fairseq too the model computes NaN; use another checkpoint"
+                f"{_name(path)}_v has a norm of {norm.flat[odd[0]]:g} in channel {odd[0]} (channels affected: "
+                f"{len(odd)}); weight normalisation divides by it, so the model computes NaN in fairseq too; use "
+                "another checkpoint"
             )
 
 
 def afresh(tensors: Mapping[str, Any]) -> str:
-    """The reason that momentum cannot be imported: kernels are not split as in version 2. Else ""."""
+    """The reason that momentum cannot be imported, if kernels are not split as in version 2; else ""."""
     current = _version(tensors) >= 2 and "encoder.fc1.weight_v" in tensors
-    return "" if current else "its weight norm is of another form than the one trained here"
+    return "" if current else "its weight normalisation has a different form from the one trained here"
 
 
 def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Split kernels from which weight norm was removed: v = w, g = ||w|| for each output channel."""
+    """Split kernels from which weight normalisation was removed: v = w, g = ||w|| for each output channel."""
     result = {}
     for name, value in tensors.items():
         module, _, leaf = name.rpartition(".")
@@ -140,7 +141,7 @@ def _with_lengths(cfg: ModelConfig, tensors: Mapping[str, Any]) -> dict[str, Any
         if bare and np.ndim(value) in (2, 3) and not {f"{module}.weight_v", f"{module}.weight_g"} & set(tensors):
             w = np.asarray(value)
             axes = (1,) if w.ndim == 2 else (0, 1)
-            zeros = np.all(w == 0, axis=axes, keepdims=True)  # without direction: any one, of length 0
+            zeros = np.all(w == 0, axis=axes, keepdims=True)  # no direction: any direction of length 0
             result[f"{module}.weight_v"] = np.where(zeros, np.ones_like(w), w)
             result[f"{module}.weight_g"] = np.sqrt(np.sum(np.square(w), axis=axes, keepdims=True))
         else:
@@ -157,7 +158,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _place(name: str) -> tuple[Any, ...]:
-    """Where fairseq registers a tensor: by module, layer, and within a layer as bias, weight_g, weight_v."""
+    """Sort key for fairseq's order of tensors: by module, layer, and within a layer bias, weight_g, weight_v."""
     side, module, *rest = name.split(".")
     order = _ORDER.index(module) if module in _ORDER else -1
     layer = int(rest[0]) if rest and rest[0].isdecimal() else 0

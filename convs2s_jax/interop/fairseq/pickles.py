@@ -1,8 +1,8 @@
-"""What the pickle of a checkpoint would make, found out without making it.
+"""Check what the pickle of a checkpoint would create, without creating it.
 
-torch's weights-only loader executes nothing, but it believes what it reads: a storage that is larger than its bytes, a
-tensor of a terabyte over four bytes, lists that share each other until there are 2^40 of them. `inspect` follows the
-instructions with plain records first, within bounds of time and memory, and refuses all of these.
+torch's weights-only loader executes nothing, but it trusts what it reads: a storage that is larger than its bytes, a
+tensor of a terabyte over four bytes, lists that share each other until there are 2^40 of them. `inspect` first follows
+the instructions with plain records, within bounds of time and memory, and refuses all of these.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ STORAGES: Mapping[str, int] = MappingProxyType(
     | {f"torch.{kind}Storage": 4 for kind in ("Int", "Float")}
     | {f"torch.{kind}Storage": 8 for kind in ("Long", "Double")}
 )
-"""Bytes of an element, by torch's name of the storage."""
+"""Bytes per element, by torch's name of the storage."""
 _TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor")
 TORCH = frozenset({*STORAGES, *_TENSORS, "torch._utils._rebuild_parameter", "torch.Size", "_codecs.encode"})
-"""Names of torch that tensors, parameters and byte strings are pickled with."""
+"""torch's names that appear in pickles of tensors, parameters and byte strings."""
 _ORDERED = "collections.OrderedDict"
 _OF_PYTHON_2 = {"__builtin__ long": "builtins.int", "__builtin__ unicode": "builtins.str"}
 
@@ -40,22 +40,22 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class RefusedError(ValueError):
-    """The pickle is not one of a checkpoint. The message continues "FILE ..."."""
+    """The pickle is not that of a checkpoint. The message continues "FILE ..."."""
 
 
 class AsksForError(RefusedError):
-    """The pickle refers to a name that no checkpoint holds. The message is the name."""
+    """The pickle refers to a name that no checkpoint contains. The message is the name."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Made:
-    """A value of the pickle that is no number and no text.
+    """A value of the pickle that is neither a number nor a string.
 
     Attributes:
       kind: list, dict, tuple, name (of a function or class), storage, tensor or object.
-      name: of the function or class.
-      parts: what it is made of: items, keys and values, arguments and state.
-      size: of a storage: number of elements.
+      name: name of the function or class.
+      parts: its items, keys and values, or arguments and state.
+      size: number of elements of a storage.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class _Machine:
       stack: values since the last mark.
       marks: earlier stacks.
       memo: values by their number.
-      storages: bytes of each storage that was seen.
+      storages: bytes of each storage seen so far.
       tensors: bytes of all tensors as float32.
     """
 
@@ -91,36 +91,38 @@ def inspect(file: BinaryIO, names: Collection[str], length: Callable[[str, int],
     """Follow one pickle from the file's position to its end, executing nothing.
 
     Args:
-      file: the position is left behind the pickle.
-      names: functions and classes, beside torch's, that the pickle may refer to, as 'module.name'.
+      file: a binary file. Its position is left at the end of the pickle.
+      names: functions and classes, besides torch's, that the pickle may refer to, as 'module.name'.
       length: (key of a storage, bytes that it claims) -> bytes that the file has for it.
 
     Returns:
       The bytes of each storage, by its key.
 
     Raises:
-      AsksForError: it refers to another name.
-      RefusedError: it is damaged, or what it would make does not fit the file.
+      AsksForError: the pickle refers to another name.
+      RefusedError: the pickle is damaged, or would create more than the file contains.
     """
     machine = _Machine(names, length)
     try:
         for count, (operation, argument, _) in enumerate(pickletools.genops(file), 1):
             if count > MOST_INSTRUCTIONS:
-                raise RefusedError(f"has more than {MOST_INSTRUCTIONS} entries: a checkpoint has some for each tensor")
+                raise RefusedError(
+                    f"has more than {MOST_INSTRUCTIONS} instructions; a checkpoint has a few for each tensor"
+                )
             _step(machine, operation.name, argument)
         (root,) = machine.stack
     except RefusedError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise RefusedError("is damaged, cut off, or of another kind") from error
+        raise RefusedError("is damaged, truncated, or not a checkpoint") from error
     _check_size(root)
     if machine.tensors > _LARGEST_SHARE * sum(machine.storages.values()) + _SLACK:
-        raise RefusedError(f"has tensors of {machine.tensors} bytes over storages of far fewer")
+        raise RefusedError(f"has tensors of {machine.tensors} bytes over far smaller storages")
     return machine.storages
 
 
 def _step(machine: _Machine, name: str, argument: Any) -> None:
-    """One instruction; the names are those of `pickletools`."""
+    """Execute one instruction, by its name in `pickletools`."""
     stack = machine.stack
     if name in _VALUES:
         stack.append(argument)
@@ -157,7 +159,7 @@ def _step(machine: _Machine, name: str, argument: Any) -> None:
     elif name == "BINPERSID":
         stack.append(_storage(machine, _of_kind(stack.pop(), "tuple").parts))
     elif name not in ("PROTO", "STOP"):
-        raise RefusedError(f"holds the pickle instruction {name}, which torch does not write")
+        raise RefusedError(f"contains the pickle instruction {name}, which torch does not write")
 
 
 def _gather(stack: list[Any], count: int) -> None:
@@ -179,11 +181,11 @@ def _of_kind(value: Any, kind: str) -> _Made:
 
 
 def _set_items(target: Any, items: list[Any]) -> None:
-    """Keys are numbers and texts: to hash a tuple of shared tuples may take for ever."""
+    """Only numbers and strings may be keys, since hashing a tuple of shared tuples may take forever."""
     if not isinstance(target, _Made) or not (target.kind == "dict" or target.name == _ORDERED):
         raise TypeError
     if len(items) % 2 or not all(isinstance(key, _SCALARS) for key in items[::2]):
-        raise RefusedError("has a dictionary whose keys are neither texts nor numbers")
+        raise RefusedError("has a dictionary whose keys are neither strings nor numbers")
     target.parts.extend(items)
 
 
@@ -197,7 +199,7 @@ def _name(machine: _Machine, argument: str) -> str:
 
 
 def _call(machine: _Machine, name: str, arguments: list[Any]) -> _Made:
-    """The result of a function or class."""
+    """The result of calling a function or class."""
     if name in STORAGES or (name == _ORDERED and arguments):
         raise TypeError
     if name == "_codecs.encode" and (len(arguments) != 2 or arguments[1] not in ("latin1", "latin-1")):
@@ -210,7 +212,7 @@ def _call(machine: _Machine, name: str, arguments: list[Any]) -> _Made:
 
 
 def _storage(machine: _Machine, parts: list[Any]) -> _Made:
-    """('storage', class, key, location, number of elements), in older files with a view, which is None."""
+    """Parse ('storage', class, key, location, number of elements), in older files followed by a view, which is None."""
     mark, kind, key, _, count, *view = parts
     if mark != "storage" or not isinstance(key, str) or any(part is not None for part in view):
         raise TypeError
@@ -218,13 +220,13 @@ def _storage(machine: _Machine, parts: list[Any]) -> _Made:
     claimed = _whole(count) * item
     held = machine.length(key, claimed)
     if claimed > held:
-        raise RefusedError(f"has a storage that claims {_shown(claimed)} bytes, and the file holds {held} of it")
+        raise RefusedError(f"has a storage that claims {_shown(claimed)} bytes, but the file contains {held} of them")
     machine.storages[key] = max(claimed, machine.storages.get(key, 0))
     return _Made("storage", parts=[item], size=count)
 
 
 def _tensor(machine: _Machine, arguments: list[Any]) -> _Made:
-    """(storage, offset, shape, strides, ...): every element lies in the storage, and there are no more than there."""
+    """Parse (storage, offset, shape, strides, ...). All elements must fit into the storage, without repetition."""
     storage, offset, shape, strides = _of_kind(arguments[0], "storage"), *arguments[1:4]
     sizes = [_whole(size) for size in _shape(shape)]
     steps = [_whole(step) for step in _shape(strides)]
@@ -234,15 +236,15 @@ def _tensor(machine: _Machine, arguments: list[Any]) -> _Made:
     last = _whole(offset) + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
     if count > storage.size or (count and last >= storage.size):
         raise RefusedError(
-            f"has a tensor of {_shown(count)} elements over a storage of {_shown(storage.size)}: its shape or its "
-            "strides are not those that were saved"
+            f"has a tensor of {_shown(count)} elements over a storage of {_shown(storage.size)}; its shape or strides "
+            "are not those that were saved"
         )
     machine.tensors += 4 * count
     return _Made("tensor")
 
 
 def _shape(value: Any) -> list[Any]:
-    """Items of a tuple, or of a torch.Size made of one."""
+    """Items of a tuple, or of a torch.Size built from one."""
     if isinstance(value, _Made) and value.name == "torch.Size":
         (value,) = value.parts
     return _of_kind(value, "tuple").parts
@@ -259,7 +261,7 @@ def _shown(count: int) -> str:
 
 
 def _walked(node: _Made) -> list[Any]:
-    """The parts that `files.read` goes through: of a placeholder the content of omegaconf's, whose parents are not."""
+    """The parts that `files.read` visits. Of a placeholder, that is omegaconf's content, but not its parents."""
     if node.kind != "object" or node.name in (_ORDERED, "argparse.Namespace"):
         return node.parts
     states = [part.parts for part in node.parts if isinstance(part, _Made) and part.kind == "dict"]
@@ -267,9 +269,9 @@ def _walked(node: _Made) -> list[Any]:
 
 
 def _check_size(root: Any) -> None:
-    """Refuse values that grow without bound when they are walked: shared lists, deep ones, and those within themselves.
+    """Refuse values that grow without bound when expanded: lists that are shared, deep, or contain themselves.
 
-    The size of a value that occurs many times is counted each time, and computed once.
+    The size of a value that occurs many times is counted each time, but computed once.
     """
     sizes: dict[int, int] = {}
     path: list[tuple[_Made, list[_Made]]] = []
@@ -277,7 +279,7 @@ def _check_size(root: Any) -> None:
 
     def enter(node: _Made) -> None:
         if len(path) >= _DEEPEST or id(node) in inside:
-            raise RefusedError(f"has lists in one another deeper than {_DEEPEST}, or within themselves")
+            raise RefusedError(f"has lists that are nested deeper than {_DEEPEST} levels or contain themselves")
         inside.add(id(node))
         path.append((node, [part for part in _walked(node) if isinstance(part, _Made)]))
 
@@ -294,4 +296,4 @@ def _check_size(root: Any) -> None:
         inside.discard(id(node))
         sizes[id(node)] = 1 + sum(sizes[id(part)] if isinstance(part, _Made) else 1 for part in _walked(node))
         if sizes[id(node)] > _MOST_ITEMS:
-            raise RefusedError(f"has lists that share their items: written out they would have more than {_MOST_ITEMS}")
+            raise RefusedError(f"has lists with shared items that would expand to more than {_MOST_ITEMS} items")

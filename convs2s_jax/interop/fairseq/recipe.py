@@ -1,4 +1,4 @@
-"""fairseq's arguments of training and our data and training configuration, in both directions."""
+"""Convert between fairseq's training arguments and our data and training configuration."""
 
 import dataclasses
 import math
@@ -34,11 +34,11 @@ RULES: dict[str, Rule] = {
     "distributed_world_size": values.whole(-1, 2**20),
     "update_freq": values.items(values.whole(1, 2**20)),
 }
-"""The arguments of training that are read; -1 stands for none in many of them."""
+"""The training arguments that are used. In many of them, -1 stands for none."""
 _NEVER = 1e-300
-"""A learning rate that takes hundreds of reductions: fairseq goes on where it has no `stop_min_lr`."""
+"""A learning rate that takes hundreds of reductions to reach. Without `stop_min_lr`, fairseq does not stop."""
 _FLAT = 1e6
-"""`t_mult` of a cosine without restarts: a second period so long that its rate stays where it begins."""
+"""`t_mult` of a cosine without restarts. The second period is so long that its rate stays at its initial value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Recipe:
     Attributes:
       training: values for the configuration's `training`.
       batch: values for `data.batch`.
-      seed: of the run.
-      keeps_best: whether the best validation loss that its schedule knows is a loss as it is measured here.
+      seed: seed of the run.
+      keeps_best: whether the best validation loss in its schedule is a loss as measured here.
       lost: a sentence for each setting that could not be converted.
     """
 
@@ -61,21 +61,21 @@ class Recipe:
 
 
 def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
-    """The training that fairseq's arguments describe; bounds on epochs and updates are left out.
+    """Convert fairseq's training arguments, except limits on epochs and updates.
 
     Args:
-      args: of the checkpoint, all optional.
-      rate: learning rate of its last update, used if the schedule is not supported; None where unknown.
-      epoch: with which the run continues, from 1.
+      args: arguments of the checkpoint, all optional.
+      rate: learning rate of its last update, used if the schedule is not supported; None if unknown.
+      epoch: the epoch to continue with, from 1.
 
     Raises:
-      UserError: an argument is not what its rule allows.
+      UserError: an argument violates its rule.
     """
     args = checked(args, RULES)
     lost: list[str] = []
     training: dict[str, Any] = {"schedule": _schedule(args, rate, lost)}
     if "clip_norm" in args:
-        training["clip"] = max(0, args["clip_norm"])  # fairseq clips where it is above 0
+        training["clip"] = max(0, args["clip_norm"])  # fairseq clips if it is above 0
     if args.get("criterion") == "label_smoothed_cross_entropy":
         training["label_smoothing"] = args.get("label_smoothing", 0.0)
     optimizer = args.get("optimizer", "nag")
@@ -85,24 +85,24 @@ def recipe(args: Mapping[str, Any], rate: float | None, epoch: int) -> Recipe:
         betas = args.get("adam_betas", (0.9, 0.999))
         training["optimizer"] = {"kind": "adam", "b1": betas[0], "b2": betas[1], "eps": args.get("adam_eps", 1e-8)}
     else:
-        lost.append(f"the optimiser '{optimizer}' is not known here: training would use the default")
+        lost.append(f"the optimiser '{optimizer}' is not supported; training would use the default")
     if args.get("weight_decay") and "optimizer" in training:
         training["optimizer"]["weight_decay"] = args["weight_decay"]
     elif args.get("weight_decay"):
         lost.append(f"weight_decay {args['weight_decay']} belongs to that optimiser and is dropped with it")
     if args.get("sentence_avg"):
-        lost.append("gradients were averaged over sentences: here over tokens")
+        lost.append("gradients were averaged over sentences; here they are averaged over tokens")
     metric = args.get("best_checkpoint_metric", "loss")
     same = metric == "loss" and not training.get("label_smoothing") and not args.get("sentence_avg")
     plain = same or metric == "nll_loss"
     if training["schedule"]["kind"] == "plateau" and not plain:
-        what = f"'{metric}'" if metric != "loss" else "another loss, smoothed or per sentence,"
-        lost.append(f"the learning rate followed {what} of validations: here it follows the loss without smoothing")
+        what = f"metric '{metric}'" if metric != "loss" else "loss, smoothed or per sentence"
+        lost.append(f"the learning rate followed the validation {what}; here it follows the loss without smoothing")
     return Recipe(training, _batch(args, epoch, lost), abs(args.get("seed") or 1), plain, lost)
 
 
 def args_of_training(cfg: Config) -> dict[str, Any]:
-    """fairseq's training arguments, with which `fairseq-train` continues."""
+    """Convert a configuration to fairseq's training arguments, with which `fairseq-train` continues."""
     training, batch = cfg.training, cfg.data.batch
     criterion = "label_smoothed_cross_entropy" if training.label_smoothing else "cross_entropy"
     return {
@@ -126,7 +126,7 @@ def args_of_training(cfg: Config) -> dict[str, Any]:
 
 
 def names(training: TrainingConfig) -> dict[str, str]:
-    """The classes of criterion and optimiser by which fairseq recognises a state it can continue."""
+    """The classes of criterion and optimiser by which fairseq recognises a state that it can resume."""
     return {
         "criterion_name": f"{'LabelSmoothed' if training.label_smoothing else ''}CrossEntropyCriterion",
         "optimizer_name": "FairseqAdam" if isinstance(training.optimizer, AdamConfig | AdamWConfig) else "FairseqNAG",
@@ -154,13 +154,15 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         stays = grows == _FLAT and math.isclose(again, minimum)
         if not stays and not 0 < last <= steps:
             lost.append(
-                f"after {steps} updates fairseq starts the cosine again, from {again:g}: here the learning rate would "
-                f"stay at {minimum:g}"
+                f"after {steps} updates fairseq restarts the cosine from {again:g}; here the learning rate would stay "
+                f"at {minimum:g}"
             )
         return {"kind": "cosine", **warming, "steps": steps, "minimum": minimum}
     if kind == "fixed":
         begins = args.get("force_anneal")
-        if begins == 0 and "lr_scheduler" in args:  # its first epoch has been multiplied twice; before, 0 was "never"
+        if (
+            begins == 0 and "lr_scheduler" in args
+        ):  # its first epoch is multiplied twice; in older versions 0 was "never"
             rates, begins = [rates[-1] * shrink], 1
         return {
             "kind": "fixed",
@@ -176,25 +178,27 @@ def _schedule(args: Mapping[str, Any], rate: float | None, lost: list[str]) -> d
         patience = max(0, args.get("lr_patience", 0)) + 1
         minimum = least if least > 0 else _NEVER
         return {"kind": "plateau", "rate": rates[0], "shrink": shrink, "patience": patience, "minimum": minimum}
-    lost.append(f"the schedule '{kind}' is not known here: the learning rate would stay at {rate or rates[0]:g}")
+    lost.append(f"the schedule '{kind}' is not supported; the learning rate would stay at {rate or rates[0]:g}")
     return {"kind": "fixed", "rates": [rate or rates[0]]}
 
 
 def _batch(args: Mapping[str, Any], epoch: int, lost: list[str]) -> dict[str, Any]:
-    """Batch settings: fairseq counts tokens per device, we count those of the whole batch."""
+    """Convert batch settings. fairseq counts tokens per device, we count those of the whole batch."""
     batch: dict[str, Any] = {}
     if args.get("max_tokens", 0) > 0:
         batch["tokens"] = args["max_tokens"] * max(1, args.get("distributed_world_size", 1))
     for name in ("batch_size", "max_sentences"):  # the later and the earlier name
         if args.get(name, 0) > 0:
-            lost.append(f"{name} {args[name]} has no counterpart: here data.batch.tokens alone bounds a batch")
+            lost.append(
+                f"{name} {args[name]} has no counterpart; here only data.batch.tokens limits the size of a batch"
+            )
             break
     if "update_freq" in args:
         every = args["update_freq"]
         later = every[min(epoch, len(every)) - 1 :]
         batch["accumulate"] = later[0]
         if len(set(later)) > 1:
-            lost.append(f"update_freq {shown(every)} changes after epoch {epoch}: here it would stay at {later[0]}")
+            lost.append(f"update_freq {shown(every)} changes after epoch {epoch}; here it would stay at {later[0]}")
     return batch
 
 
@@ -217,6 +221,6 @@ def _schedule_args(cfg: Any) -> dict[str, Any]:
         return {"lr_scheduler": "inverse_sqrt", **values}
     if isinstance(cfg, CosineConfig):
         values = {"lr": [cfg.rate], "warmup_updates": cfg.warmup, "warmup_init_lr": cfg.initial, "min_lr": cfg.minimum}
-        stays = {"lr_shrink": cfg.minimum / cfg.rate, "t_mult": _FLAT}  # fairseq starts again, from the minimum
+        stays = {"lr_shrink": cfg.minimum / cfg.rate, "t_mult": _FLAT}  # fairseq restarts from the minimum
         return {"lr_scheduler": "cosine", **values, "lr_period_updates": cfg.steps - cfg.warmup, **stays}
     raise ValueError(f"schedule {cfg!r} has no counterpart in fairseq")

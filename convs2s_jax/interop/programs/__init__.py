@@ -1,1 +1,1 @@
-"""Trained models as compiled-anywhere programs (StableHLO), with parameters, vocabularies and a small runtime."""
+"""Export of trained models as portable StableHLO programs, with parameters, vocabularies and a small runtime."""

@@ -1,4 +1,4 @@
-"""Write a trained model as programs in StableHLO, with its parameters, vocabularies and a runtime."""
+"""Export a trained model as StableHLO programs, with its parameters, vocabularies and a runtime."""
 
 import hashlib
 import importlib.metadata
@@ -35,12 +35,12 @@ from convs2s_jax.translation.trained import Steps
 from convs2s_jax.translation.translator import Translator
 
 FORMAT = 1
-"""Version of the manifest."""
+"""Version of the manifest format."""
 ROWS = (1, 8, 64)
-"""Sizes of batches."""
+"""Batch sizes for which a program is exported."""
 RUNTIME, MANIFEST, PARAMETERS, PRECOMPUTE = "translate.py", "manifest.json", "parameters.safetensors", "precompute.bin"
 NEEDS = ("jax", "numpy", "sentencepiece", "flatbuffers")
-"""Packages that the runtime needs."""
+"""Packages that the runtime requires."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class Export:
 
     Attributes:
       workdir: folder of the run, or its address in an object store.
-      output: folder to make.
-      steps: of the checkpoints whose mean is exported, as of `translator.load`; () for the best.
-      search: fields of the search that replace the run's.
-      max_tokens: most source tokens of a line, its end symbol counted.
-      platforms: of jax.export: cpu, cuda, rocm, tpu.
+      output: folder to create.
+      steps: steps of the checkpoints to average, as in `translator.load`; () for the best checkpoint.
+      search: search options that override those of the run.
+      max_tokens: maximum number of source tokens per line, including the end symbol.
+      platforms: platforms for `jax.export`: cpu, cuda, rocm, tpu.
     """
 
     workdir: Path | str
@@ -65,27 +65,30 @@ class Export:
 
 
 def export_programs(order: Export, tell: Callable[[str], None]) -> None:
-    """Make the folder; on an error, there is none.
+    """Export a model to a new folder. On an error, no folder is created.
 
     Raises:
-      UserError: there is something at this place, or a model that cannot be exported.
+      UserError: the output already exists, or the model cannot be exported.
     """
     if order.output.exists():
-        raise UserError(f"--output={order.output} is there already: give another folder, or remove it")
+        raise UserError(f"--output={order.output} already exists; choose another folder or delete it")
     check(
         "," not in str(order.workdir) or Path(order.workdir).exists(),
-        f"--workdir={order.workdir} names several folders: one model is exported, no ensemble; give one of them",
+        f"--workdir={order.workdir} lists several folders, but an ensemble cannot be exported; specify one of them",
     )
     model = translator.load(order.workdir, steps=order.steps, tell=tell)
     check(
         model.reads_source,
-        f"--workdir={order.workdir} is a language model: it reads no source; only models that translate are exported",
+        f"--workdir={order.workdir} is a language model and reads no source; only translation models can be exported",
     )
     search = build(SearchConfig, to_dict(model.cfg.search) | order.search, "search")
-    check(not search.sampling, "--sampling: exported models search for the best translation; use --nosampling")
+    check(
+        not search.sampling,
+        "--sampling cannot be exported, since exported models use beam search; use --nosampling",
+    )
     check(
         search.lm_weight == 0,
-        f"search.lm_weight is {search.lm_weight}: one model is exported, without a language model; use --lm_weight=0",
+        f"search.lm_weight is {search.lm_weight}, but models are exported without a language model; use --lm_weight=0",
     )
     check_search(search, order.search, attends=model.attends)
     with new_folder(order.output) as folder:
@@ -93,14 +96,14 @@ def export_programs(order: Export, tell: Callable[[str], None]) -> None:
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         folder.rename(order.output)
     size = sum(path.stat().st_size for path in order.output.iterdir())
-    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in all")
+    tell(f"{order.output}: {len(manifest['programs'])} programs, {size / 1e6:.1f} MB in total")
 
 
 def _written(folder: Path, model: Translator, search: SearchConfig, order: Export) -> dict[str, Any]:
-    """Write all files but the manifest, which is returned."""
+    """Write all files except the manifest, and return the manifest."""
     cfg = model.models
     if not isinstance(cfg, ModelConfig):
-        raise UserError(f"--workdir={order.workdir}: one model is exported, no ensemble")
+        raise UserError(f"--workdir={order.workdir}: only a single model can be exported, not an ensemble")
     names = paths(model.params)
     leaves, tree = jax.tree.flatten(model.params)
     save_file({n: np.asarray(leaf) for n, leaf in zip(names, leaves, strict=True)}, folder / PARAMETERS)

@@ -1,13 +1,13 @@
 """Translate with an exported model:  python translate.py [--input=FILE] [--output=FILE] [--nbest=N]
 
-Reads standard input and writes standard output unless told otherwise: one line in, one line out, the input plain or
-gzipped. With --nbest, N hypotheses a line: number, score and text, separated by tabs. A file of --output is replaced
-as a whole when all is translated. From Python:
+Reads standard input and writes standard output by default, one translation per line. The input may be gzipped. With
+--nbest=N, each line yields up to N hypotheses as tab-separated line number (from 0), score and text. The --output file
+is replaced as a whole once everything is translated. From Python:
 
     from translate import Model
     Model("FOLDER").translate(["April 4, 1989"])
 
-This file and its folder need jax, numpy, sentencepiece and flatbuffers (requirements.txt), and nothing else.
+This file needs its folder and the packages in requirements.txt (jax, numpy, sentencepiece, flatbuffers), nothing else.
 """
 
 import argparse
@@ -56,11 +56,11 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
 
 class ExportError(Exception):
-    """Why a folder cannot be used, or a line not be translated."""
+    """An exported model that cannot be used, or a line that cannot be translated."""
 
 
 class Model:
-    """An exported model, ready to translate; programs are compiled when they are first needed."""
+    """An exported model, ready to translate. Programs are compiled when first needed."""
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
         """Read the manifest, the vocabularies and the parameters. Raises ExportError for a damaged folder."""
@@ -77,22 +77,24 @@ class Model:
         self._programs: dict[tuple[int, int], Callable[..., Any]] = {}
 
     def translate(self, lines: Iterable[str], *, nbest: int = 1) -> list[Any]:
-        """Translations of lines. With nbest above 1, a list of (score, text) for each, best first.
+        """Translate lines. With nbest above 1, return a list of (score, text) for each line, best first.
 
-        A line break at the end of a line is dropped, so that an open file can be given.
+        A line break at the end of a line is dropped, so an open file can be passed.
         """
         return self._translate(_texts(lines), nbest)
 
     def _translate(self, lines: Sequence[str], nbest: int) -> list[Any]:
-        """`translate` of lines as they were read from a file, without their line breaks."""
+        """`translate` for lines without line breaks."""
         beams = self.manifest["search"]["beam_size"]
         if not 1 <= nbest <= beams:
-            raise ExportError(f"nbest is {nbest}: use 1 to {beams}, the number of hypotheses that this export searches")
+            raise ExportError(f"nbest is {nbest}; use 1 to {beams}, the beam size of this export")
         sources = self._src.encode(lines)
         most = min(max(self._widths), self.manifest["max_source"]) - 1  # without the end symbol
         for number, source in enumerate(sources, 1):
             if len(source) > most:
-                raise ExportError(f"line {number} has {len(source)} tokens, and this export takes {most}: divide it")
+                raise ExportError(
+                    f"line {number} has {len(source)} tokens, but this export accepts up to {most}; split it"
+                )
         results: list[list[tuple[float, str]]] = [[(0.0, "")]] * len(sources)
         order = sorted((i for i, source in enumerate(sources) if len(source)), key=lambda i: -len(sources[i]))
         while order:
@@ -114,7 +116,7 @@ class Model:
         return sorted({program["width"] for program in self.manifest["programs"]})
 
     def _run(self, sources: Sequence[list[int]], rows: int, width: int) -> list[list[tuple[float, str]]]:
-        """The hypotheses of one batch: a list of (score, text) for each source."""
+        """Translate one batch: a list of (score, text) for each source."""
         src = np.full((rows, width), PAD, np.int32)
         src[:, 0] = EOS
         limits = np.zeros(rows, np.int32)
@@ -134,7 +136,7 @@ class Model:
         return results
 
     def _longest(self, length: int) -> int:
-        """Most tokens of a translation before its end symbol."""
+        """Maximum number of tokens of a translation before its end symbol."""
         search = self.manifest["search"]
         wanted = max(1, int(search["max_length_a"] * length + search["max_length_b"]))
         return min(wanted, self.manifest["max_target"] - 1)
@@ -149,17 +151,17 @@ class Model:
         try:
             loaded = export.deserialize(bytearray((self.folder / name).read_bytes()))
         except ImportError:
-            raise ExportError("jax needs flatbuffers to read programs: pip install -r requirements.txt") from None
+            raise ExportError("jax needs flatbuffers to load programs; run pip install -r requirements.txt") from None
         except Exception as error:
             made = self.manifest["made_by"]["jax"]
             raise ExportError(
-                f"{name} was exported by jax {made}, and jax {jax.__version__} cannot read it ({error}): export the "
-                "model again, or install that jax"
+                f"{name} was exported with jax {made} and cannot be read by jax {jax.__version__} ({error}); "
+                f"export the model again or install jax {made}"
             ) from None
         here, known = jax.default_backend(), loaded.platforms
         if here not in known and not (here == "gpu" and {"cuda", "rocm"} & set(known)):
             raise ExportError(
-                f"this model was exported for {', '.join(known)}, and here is {here}: export it for {here}"
+                f"this model was exported for {', '.join(known)}, but JAX is using {here}; export it for {here}"
             )
         return jax.jit(loaded.call)
 
@@ -172,29 +174,29 @@ class Model:
                     f"{self.folder / name} cannot be read: {error.strerror}; copy the whole folder"
                 ) from None
             if hashlib.sha256(content).hexdigest() != digest:
-                raise ExportError(f"{self.folder / name} is damaged: copy the folder again")
+                raise ExportError(f"{self.folder / name} is damaged; copy the folder again")
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What the folder says of itself. Raises ExportError for a damaged folder."""
+    """Read the manifest. Raises ExportError if the folder is damaged."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ExportError(f"{folder}/manifest.json cannot be read ({error}): export the model again") from None
+        raise ExportError(f"{folder}/manifest.json cannot be read ({error}); export the model again") from None
     if not isinstance(manifest, dict):
-        raise ExportError(f"{folder}/manifest.json is damaged: copy the folder again")
+        raise ExportError(f"{folder}/manifest.json is damaged; copy the folder again")
     if manifest.get("format") != FORMAT:
         raise ExportError(
-            f"{folder} has format {manifest.get('format')}, and this program reads {FORMAT}: use the translate.py of "
-            "that folder"
+            f"{folder} has format {manifest.get('format')}, but this program reads format {FORMAT}; use the "
+            "translate.py in that folder"
         )
     if missing := sorted(FIELDS - manifest.keys()):
-        raise ExportError(f"{folder}/manifest.json is damaged: it has no {missing[0]}; copy the folder again")
+        raise ExportError(f"{folder}/manifest.json is damaged: {missing[0]} is missing; copy the folder again")
     return manifest
 
 
 class Pieces:
-    """SentencePiece's own ids."""
+    """A SentencePiece model with its own ids."""
 
     def __init__(self, path: Path) -> None:
         """Read a model."""
@@ -211,10 +213,10 @@ class Pieces:
 
 
 class Words:
-    """Words separated by white space, from a list."""
+    """A word list. Words are separated by white space."""
 
     def __init__(self, path: Path) -> None:
-        """Read a list: a word and its count on each line."""
+        """Read a list with a word and its count on each line."""
         self._words = list(SPECIAL) + [_word(line) for line in path.read_bytes().decode("utf-8").split("\n")[:-1]]
         self._ids = {word: i for i, word in enumerate(self._words) if word not in SPECIAL}
 
@@ -223,12 +225,12 @@ class Words:
         return [[self._ids.get(word, UNK) for word in text.split()] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of token ids."""
+        """The text of token ids."""
         return " ".join(self._words[i] for i in ids if i not in (BOS, PAD, EOS))
 
 
 class ListedPieces:
-    """A SentencePiece model for the pieces, and a list for their ids."""
+    """A SentencePiece model that splits text into pieces, and a list that assigns their ids."""
 
     def __init__(self, path: Path) -> None:
         """Read both from one file."""
@@ -252,7 +254,7 @@ class ListedPieces:
 
 
 class CodedWords:
-    """BPE codes of subword-nmt, which cut words into pieces, and a list for the ids of those."""
+    """BPE codes of subword-nmt, which split words into pieces, and a list that assigns their ids."""
 
     def __init__(self, path: Path) -> None:
         """Read both from one file."""
@@ -273,14 +275,14 @@ class CodedWords:
         return f"{text} ".replace(f"{MARK} ", "").rstrip(" ")
 
     def _pieces_of(self, word: str) -> list[str]:
-        """The pieces of a word, the mark on all but the last: the pair of the lowest rank is merged first."""
+        """Split a word into pieces, all but the last marked. The pair of the lowest rank is merged first."""
         if len(word) < 2:
             return [word]
         parts = [*word, END] if self._apart else [*word[:-1], word[-1] + END]
         while found := [pair for pair in itertools.pairwise(parts) if pair in self._ranks]:
             pair = min(found, key=self._ranks.__getitem__)
             merged: list[str] = []
-            for part in parts:  # one that is merged already is longer than the pair's first
+            for part in parts:  # a part that is already merged is longer than the pair's first
                 if merged and (merged[-1], part) == pair:
                     merged[-1] += part
                 else:
@@ -310,7 +312,7 @@ def _sentencepiece(model: bytes) -> Any:
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file by name: the length of a JSON header, the header, the bytes of all arrays."""
+    """Read the arrays of a safetensors file: the length of a JSON header, the header, the bytes of all arrays."""
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -324,27 +326,27 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _texts(lines: Iterable[str]) -> list[str]:
-    """The lines without the line breaks at their ends. Raises ExportError for what is no list of lines."""
+    """The lines without their final line breaks. Raises ExportError if `lines` is not a list of lines."""
     if isinstance(lines, str | bytes) or not isinstance(lines, Iterable):
-        raise ExportError(f"lines is {str(lines)[:40]!r}, of type {type(lines).__name__}: give a list of texts")
+        raise ExportError(f"lines is {str(lines)[:40]!r} of type {type(lines).__name__}; expected a list of strings")
     texts = []
     for number, line in enumerate(lines, 1):
         if not isinstance(line, str):
-            raise ExportError(f"line {number} is {str(line)[:40]!r}, of type {type(line).__name__}: give a str")
+            raise ExportError(f"line {number} is {str(line)[:40]!r} of type {type(line).__name__}; expected a string")
         texts.append(line.removesuffix("\n").removesuffix("\r"))
         if "\n" in texts[-1]:
-            raise ExportError(f"line {number} has a line break: give each line as a text of its own")
+            raise ExportError(f"line {number} contains a line break; pass each line as a separate string")
     return texts
 
 
 def _lines(path: str) -> list[str]:
-    """The lines of a UTF-8 text, plain or gzipped; "-" is standard input. Raises ExportError where it is none."""
+    """Read the lines of a UTF-8 file, plain or gzipped; "-" is standard input. Raises ExportError if it is not one."""
     name = "standard input" if path == "-" else path
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         which = name if path == "-" else f"--input={path}"
-        raise ExportError(f"{which} cannot be read: {error.strerror}; give the name of a text file") from error
+        raise ExportError(f"{which} cannot be read: {error.strerror}; specify a text file") from error
     try:
         if data.startswith(GZIP) or path.endswith(".gz"):
             data = gzip.decompress(data)
@@ -362,22 +364,22 @@ def _lines(path: str) -> list[str]:
 
 
 def _check_output(output: str, source: str, folder: Path) -> None:
-    """Refuse an output that cannot be written, or by which the input or a file of the export would be lost.
+    """Refuse an output that cannot be written, or that would overwrite the input or a file of the export.
 
     Args:
-      output, source: of --output and --input; "-" for standard output and standard input.
-      folder: of the export.
+      output, source: values of --output and --input; "-" for standard output and standard input.
+      folder: folder of the export.
     """
     if _is_stdout(output):
         return
     if not output:
-        raise ExportError("--output is empty: give the name of a file, or - for standard output")
+        raise ExportError("--output is empty; specify a file, or - for standard output")
     if os.path.isfile(output):  # neither a device nor a pipe
         if _same(output, STDIN if source == "-" else source):
-            raise ExportError(f"--output={output} is the file of --input: it would be overwritten; give another")
+            raise ExportError(f"--output={output} is the --input file and would be overwritten; choose another file")
         own = (Path(__file__).name, "manifest.json", "requirements.txt", *_manifest(folder)["files"])
         if any(_same(output, folder / name) for name in own):
-            raise ExportError(f"--output={output} is a file of this export: it would be overwritten; give another")
+            raise ExportError(f"--output={output} is part of this export and would be overwritten; choose another file")
     try:
         if os.path.isdir(output):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -389,7 +391,7 @@ def _check_output(output: str, source: str, folder: Path) -> None:
 
 
 def _write(output: str, content: bytes) -> None:
-    """Write the output: a file as a whole, by a new one in its place; pipes and devices as they are."""
+    """Write the output. A regular file is replaced atomically; pipes and devices are written to directly."""
     try:
         if _is_stdout(output):
             sys.stdout.buffer.write(content)
@@ -397,15 +399,15 @@ def _write(output: str, content: bytes) -> None:
         elif _is_special(output):
             Path(output).write_bytes(content)
         else:
-            _replace(Path(os.path.realpath(output)), content)  # a link stays one
+            _replace(Path(os.path.realpath(output)), content)  # a link stays a link
     except OSError as error:
-        if _is_stdout(output):  # what is left in the buffer would fail again at the exit
+        if _is_stdout(output):  # the rest of the buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
         raise _unwritable(output, error) from error
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file atomically; one that is there keeps its permissions."""
+    """Write a file atomically. An existing file keeps its permissions."""
     part = path.with_name(f".translate-{uuid.uuid4().hex}")
     try:
         part.write_bytes(content)
@@ -417,7 +419,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _is_stdout(output: str) -> bool:
-    """Whether it is standard output, also as /dev/stdout, which may be a file that more is written to."""
+    """Whether the output is standard output, also under the name /dev/stdout, to which others may write as well."""
     return output == "-" or _same(output, STDOUT)
 
 
@@ -426,20 +428,20 @@ def _is_special(output: str) -> bool:
 
 
 def _same(path: str | Path, other: str | Path | int) -> bool:
-    """Whether two names are those of one file; the other may be the number of an open one."""
+    """Whether two names refer to the same file. The second may be the descriptor of an open file."""
     try:
         return os.path.samestat(os.stat(path), os.stat(other))
-    except OSError:  # one of them is not there
+    except OSError:  # one of them does not exist
         return False
 
 
 def _unwritable(output: str, error: OSError) -> ExportError:
     name = "standard output" if output == "-" else f"--output={output}"
-    return ExportError(f"{name} cannot be written: {error.strerror}; give another file")
+    return ExportError(f"{name} cannot be written: {error.strerror}; choose another file")
 
 
 def main() -> None:
-    """Translate a file."""
+    """Translate a file; the command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", default="-")
     parser.add_argument("--output", default="-")

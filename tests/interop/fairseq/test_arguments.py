@@ -53,7 +53,7 @@ def test_arguments_written_say_the_same_model(name):
 
 @pytest.mark.parametrize("arch", ["transformer", "lightconv_lm", "fconv_lm_dauphin_gbw", "fconv_self_att_wp", "fconvx"])
 def test_another_architecture_is_refused(arch):
-    sentence = f"^arch is '{arch}': only fairseq's fconv and lightconv models can be read, such as fconv, fconv_iwslt_"
+    sentence = f"^arch is '{arch}'; only fairseq's fconv and lightconv models can be read, such as fconv, fconv_iwslt_"
     with pytest.raises(UserError, match=sentence):
         fairseq.config_from_args({"arch": arch, "encoder_layers": 6, "decoder_layers": 6})
 
@@ -61,11 +61,11 @@ def test_another_architecture_is_refused(arch):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("decoder_layers", 6, "decoder_layers is 6: a list of 1 to 1000 layers is expected"),
-        ("encoder_layers", "[(8, 3), 'x']", r"encoder_layers\[1\] is 'x': fairseq has \(channels, kernel width\)"),
+        ("decoder_layers", 6, "decoder_layers is 6; expected a list of 1 to 1000 layers"),
+        ("encoder_layers", "[(8, 3), 'x']", r"encoder_layers\[1\] is 'x'; expected \(channels, kernel width\)"),
         ("decoder_attention", "[True, True]", "one for each of the 20 decoder layers"),
-        ("decoder_attention", "[1] * 20", "fairseq has True, False, or a list of them"),
-        ("dropout", "much", "dropout is 'much': a number from 0 to 1 is expected"),
+        ("decoder_attention", "[1] * 20", "expected True, False, or a list of them"),
+        ("dropout", "much", "dropout is 'much'; expected a number between 0 and 1"),
     ],
 )
 def test_odd_arguments_are_named(name, value, sentence):
@@ -76,15 +76,20 @@ def test_odd_arguments_are_named(name, value, sentence):
 def test_models_that_fairseq_cannot_hold_are_refused():
     for side in ("encoder", "decoder"):
         cfg = tiny.config(**{f"model__{side}__positions": False}).model
-        with pytest.raises(UserError, match=f"model.{side}.positions is False: fairseq's fconv always adds positions"):
+        with pytest.raises(
+            UserError, match=f"model.{side}.positions is False, but fairseq's fconv always adds positions"
+        ):
             arguments.args_from_config(cfg)
         cfg = tiny.config(**{f"model__{side}__convolution": {"kind": "separable"}}).model
         with pytest.raises(
-            UserError, match=f"model.{side}.convolution.kind is 'separable': .* dense convolutions only"
+            UserError, match=f"model.{side}.convolution.kind is 'separable', but .* dense convolutions only"
         ):
             arguments.args_from_config(cfg)
         cfg = tiny.config(**{f"model__{side}": {"kind": "slicenet"}}).model
-        with pytest.raises(UserError, match=f"model.{side}.kind is 'slicenet': only models of fairseq's fconv can be"):
+        with pytest.raises(
+            UserError,
+            match=f"model.{side}.kind is 'slicenet', but only models of kind 'conv' can be exported to fairseq's fconv",
+        ):
             arguments.args_from_config(cfg)
 
 
@@ -93,7 +98,8 @@ def test_only_convolutions_are_fconv(side):
     cfg = build(ModelConfig, {side: {"kind": "recurrent"}})
     with pytest.raises(
         UserError,
-        match=rf"^model\.{side}\.kind is 'recurrent': only models of fairseq's fconv can be exported, .* 'conv'$",
+        match=rf"^model\.{side}\.kind is 'recurrent', but only models of kind 'conv' can be exported to fairseq's "
+        "fconv$",
     ):
         arguments.args_from_config(cfg)
 
@@ -117,7 +123,7 @@ def test_training_written_is_read_again(schedule, optimizer, smoothing):
     training = {"schedule": schedule, "optimizer": optimizer, "label_smoothing": smoothing, "clip": 0.2}
     cfg = build(Config, tiny.values() | {"training": training, "seed": 7})
     found = recipe.recipe(recipe.args_of_training(cfg), None, 1)
-    follows = "followed another loss, smoothed or per sentence, of validations: here it follows the loss without"
+    follows = "followed the validation loss, smoothed or per sentence; here it follows the loss without"
     lost = [sentence for sentence in found.lost if follows in sentence]
     assert found.lost == lost
     assert bool(lost) == (bool(smoothing) and schedule["kind"] == "plateau")
@@ -138,7 +144,8 @@ def test_a_plateau_on_another_metric_is_said():
     plain, bleu = recipe.recipe(args, None, 1), recipe.recipe(args | {"best_checkpoint_metric": "bleu"}, None, 1)
     assert (plain.keeps_best, plain.lost) == (True, [])
     assert not bleu.keeps_best
-    assert bleu.lost == ["the learning rate followed 'bleu' of validations: here it follows the loss without smoothing"]
+    told = "the learning rate followed the validation metric 'bleu'; here it follows the loss without smoothing"
+    assert bleu.lost == [told]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +177,12 @@ def test_what_cannot_be_kept_is_said():
     assert found.training["schedule"] == {"kind": "fixed", "rates": [0.125]}
     told = "; ".join(found.lost)
     for part in (
-        "the optimiser 'adagrad' is not known here",
+        "the optimiser 'adagrad' is not supported",
         "weight_decay 0.0001 belongs to that optimiser and is dropped with it",
         "gradients were averaged over sentences",
-        "the schedule 'tri_stage' is not known here: the learning rate would stay at 0.125",
+        "the schedule 'tri_stage' is not supported; the learning rate would stay at 0.125",
         "warmup_updates 9 has no counterpart",
-        "batch_size 64 has no counterpart: here data.batch.tokens alone bounds a batch",
+        "batch_size 64 has no counterpart; here only data.batch.tokens limits the size of a batch",
     ):
         assert part in told
     assert "max_sentences" not in told
@@ -193,12 +200,12 @@ def test_a_cosine_of_older_versions_goes_down_from_max_lr_to_lr():
 
 def test_the_restarts_of_a_cosine_are_lost_unless_training_ends_before():
     args = {"lr_scheduler": "cosine", "lr": [1e-3], "min_lr": 1e-5, "warmup_updates": 10, "lr_period_updates": 90}
-    told = "after 100 updates fairseq starts the cosine again, from 0.0005: here the learning rate would stay at 1e-05"
+    told = "after 100 updates fairseq restarts the cosine from 0.0005; here the learning rate would stay at 1e-05"
     assert recipe.recipe(args | {"lr_shrink": 0.5}, None, 1).lost == [told]
     assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 101}, None, 1).lost == [told]
     assert recipe.recipe(args | {"lr_shrink": 0.5, "t_mult": 1e6}, None, 1).lost == [told]
     assert recipe.recipe(args | {"lr_shrink": 0.5, "max_update": 100}, None, 1).lost == []
-    assert "'cosine' is not known" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
+    assert "'cosine' is not supported" in recipe.recipe(args | {"t_mult": 2}, None, 1).lost[-1]
 
 
 def test_a_cosine_without_a_period_ends_with_the_training():
@@ -245,5 +252,5 @@ def test_tokens_of_a_batch_are_those_of_all_devices():
 def test_batches_of_an_update_are_those_of_the_epoch_that_continues(epoch, expected):
     found = recipe.recipe({"update_freq": [8, 4, 1, 1]}, None, epoch)
     assert found.batch == {"accumulate": expected}
-    changes = [f"update_freq [8, 4, 1, 1] changes after epoch {epoch}: here it would stay at {expected}"]
+    changes = [f"update_freq [8, 4, 1, 1] changes after epoch {epoch}; here it would stay at {expected}"]
     assert found.lost == (changes if epoch < 3 else [])

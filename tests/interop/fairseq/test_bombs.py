@@ -100,34 +100,34 @@ def raw(instructions):
 
 
 BOMBS = {
-    "shared lists": (shared_lists, "lists that share their items: written out they would have more than 1000000"),
-    "a list in itself": (itself, "has lists in one another deeper than 100, or within themselves"),
+    "shared lists": (shared_lists, "lists with shared items that would expand to more than 1000000 items"),
+    "a list in itself": (itself, "has lists that are nested deeper than 100 levels or contain themselves"),
     "strides of a terabyte": (
         wide,
-        r"a tensor of 1099511627776 elements over a storage of 1: its shape or its strides",
+        r"a tensor of 1099511627776 elements over a storage of 1; its shape or strides",
     ),
     "momentum of a terabyte": (wide_momentum, r"a tensor of 1099511627776 elements over a storage of 1"),
     "no storage": (
         without_numbers,
-        "asks for torch._utils._rebuild_meta_tensor_no_storage: refused, nothing in it was",
+        "refers to torch._utils._rebuild_meta_tensor_no_storage and was refused; nothing in it was",
     ),
-    "short storage": (short_storage, r"a storage that claims \d+ bytes, and the file holds 4 of it"),
-    "many entries": (many_entries, "has more than 1000000 entries"),
-    "many views": (views, r"has tensors of \d+ bytes over storages of far fewer"),
-    "packed": (packed, r"is \d+ bytes long and unpacks to \d+: .*; write it again uncompressed"),
-    "many parts": (many_parts, "has more than 100000 parts"),
+    "short storage": (short_storage, r"a storage that claims \d+ bytes, but the file contains 4 of them"),
+    "many entries": (many_entries, "has more than 1000000 instructions"),
+    "many views": (views, r"has tensors of \d+ bytes over far smaller storages"),
+    "packed": (packed, r"is \d+ bytes long but unpacks to \d+, .*; write it again uncompressed"),
+    "many parts": (many_parts, "has more than 100000 entries"),
     "overlapping parts": (overlapping, "is not a checkpoint that torch can read: it is damaged"),
-    "deep": (raw(b"]" * 200_000 + b"a" * 199_999), "has lists in one another deeper than 100"),
+    "deep": (raw(b"]" * 200_000 + b"a" * 199_999), "has lists that are nested deeper than 100 levels"),
     "key of shared tuples": (
         raw(b"(" + doubled(60) + b"}h\x00K\x01st"),
-        "a dictionary whose keys are neither texts nor numbers",
+        "a dictionary whose keys are neither strings nor numbers",
     ),
     "bytearray": (
         raw(b"c__builtin__\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85R"),
-        "asks for builtins.bytearray",
+        "refers to builtins.bytearray",
     ),
-    "memo": (raw(b"Nr\xff\xff\xff\xff"), "holds no 'model'"),
-    "long text": (raw(b"X\xff\xff\xff\x7fabc"), "is damaged, cut off, or of another kind"),
+    "memo": (raw(b"Nr\xff\xff\xff\xff"), "contains no 'model'"),
+    "long text": (raw(b"X\xff\xff\xff\x7fabc"), "is damaged, truncated, or not a checkpoint"),
 }
 
 
@@ -198,7 +198,7 @@ def test_a_storage_of_a_terabyte_in_the_older_format(tmp_path):
     first = content.index(b"K\x4d")  # the number of elements of the storage
     path.write_bytes(content[:first] + b"\x8a\x06" + (2**40).to_bytes(6, "little") + content[first + 2 :])
     with pytest.raises(
-        UserError, match=rf"bomb.pt .*: it has storages that claim {2**42} bytes, and is \d+ bytes long"
+        UserError, match=rf"bomb.pt .*: it has storages that claim {2**42} bytes, but is only \d+ bytes long"
     ):
         checkpoint.load(path)
 
@@ -220,14 +220,14 @@ def header(shape, dtype="<f4"):
 @pytest.mark.parametrize(
     ("parts", "compression", "sentence"),
     [
-        ({"x.npy": header((2**20, 2**20))}, zipfile.ZIP_STORED, "'x.npy', whose size is not that of its header"),
-        ({"x.npy": header((10,)) + bytes(36)}, zipfile.ZIP_STORED, "'x.npy', whose size is not that of its header"),
+        ({"x.npy": header((2**20, 2**20))}, zipfile.ZIP_STORED, "'x.npy' whose size does not match its header"),
+        ({"x.npy": header((10,)) + bytes(36)}, zipfile.ZIP_STORED, "'x.npy' whose size does not match its header"),
         (
             {"x.npy": header((2**24,)) + bytes(2**26)},
             zipfile.ZIP_DEFLATED,
             "unpacks to .*; write it again uncompressed",
         ),
-        ({"x.npy": header((1,), "|O") + bytes(8)}, zipfile.ZIP_STORED, "'x.npy', which is not an array of numbers"),
+        ({"x.npy": header((1,), "|O") + bytes(8)}, zipfile.ZIP_STORED, "'x.npy' that is not an array of numbers"),
         ({"x.npy": b"\x93NUMPY\x09\x00"}, zipfile.ZIP_STORED, "not an array of numbers"),
         ({"x.npy": header((-1,)) + bytes(4)}, zipfile.ZIP_STORED, "x.npz is not an .npz file of plain arrays"),
     ],
@@ -256,7 +256,7 @@ def test_arguments_beside_the_arrays_are_bounded(tmp_path):
 
 def test_the_instructions_that_torch_writes_are_enough(good):
     """Every name and instruction of a checkpoint is known; others are refused by name."""
-    with pytest.raises(pickles.RefusedError, match="holds the pickle instruction SHORT_BINUNICODE, which torch"):
+    with pytest.raises(pickles.RefusedError, match="contains the pickle instruction SHORT_BINUNICODE, which torch"):
         pickles.inspect(io.BytesIO(b"\x80\x04\x8c\x02os\x8c\x06system\x93."), (), lambda *_: 0)
 
 

@@ -79,7 +79,7 @@ def test_an_imported_model_has_fairseqs_logits(name, change, tmp_path):
     pytest.importorskip("torch")
     arrays, args, tensors = examples.case(name)
     told = examples.bring_in(examples.save(tmp_path, examples.content(change(tensors), args)), tmp_path / "run")
-    assert "momentum starts afresh" in " ".join(told)
+    assert "momentum starts from zero" in " ".join(told)
     found, expected = examples.logits(tmp_path / "run", arrays), arrays["out/logits"]
     assert np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected)
 
@@ -123,7 +123,9 @@ def test_the_best_loss_of_a_plateau_comes_and_goes_where_it_is_the_same_loss(tmp
     content["optimizer_history"][-1]["lr_scheduler_state"]["best"] = best
     told = examples.bring_in(examples.save(tmp_path, content), tmp_path / "run")
     kept = 3.25 if best == 3.25 and not smoothing else math.inf
-    assert any("followed another loss" in sentence for sentence in told) == bool(smoothing)
+    assert any("followed the validation loss, smoothed or per sentence" in sentence for sentence in told) == bool(
+        smoothing
+    )
     [place] = run_folder.finished(run_folder.checkpoints(tmp_path / "run")).values()
     assert position_file.read(place)["schedule"]["best"] == pytest.approx(kept * math.log(2))
     examples.take_out(tmp_path / "run", tmp_path / "out" / "again.pt")
@@ -233,12 +235,12 @@ def test_state_dict_and_arguments_need_no_torch(golden, tmp_path, monkeypatch):
     languages = ("de", "en")
     told = examples.bring_in(model / "state_dict.npz", tmp_path / "run", languages=languages)
     assert "config.json, have no checksum" in told[1]
-    assert "momentum starts afresh: it holds no state of an optimiser" in told[2]
+    assert "momentum starts from zero (it contains no optimiser state)" in told[2]
     state = examples.held(tmp_path / "run")[2]
     tensors = np.load(model / "state_dict.npz")
     for name, value in fairseq.state_dict(state.params).items():
         np.testing.assert_array_equal(value, tensors[name])
-    with pytest.raises(UserError, match=r"need PyTorch, which is not installed: pip install '\.\[fairseq\]'"):
+    with pytest.raises(UserError, match=r"require PyTorch, which is not installed; run pip install '\.\[fairseq\]'"):
         examples.bring_in(model / "checkpoint_best.pt", tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -247,7 +249,7 @@ def test_without_torch_the_flag_that_needs_it_is_named_before_the_work(file, tmp
     examples.bring_in(file, tmp_path / "run")
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(restoring, "restore_items", lambda *_, **__: pytest.fail("it was restored first"))
-    needs = r"checkpoints of fairseq need PyTorch, which is not installed: pip install '\.\[fairseq\]'"
+    needs = r"fairseq checkpoints require PyTorch, which is not installed; run pip install '\.\[fairseq\]'"
     with pytest.raises(UserError, match=rf"^--checkpoint={file}: {needs}"):
         examples.bring_in(file, tmp_path / "other")
     with pytest.raises(UserError, match=rf"^--output={tmp_path}/out/again.pt: {needs}"):
@@ -349,7 +351,7 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
 
     average = {**both, "workdirs": [tmp_path / "c"], "average": True}
     told = examples.bring_in(one, tmp_path, **average)
-    assert "the average of 2 checkpoints: its momentum starts afresh" in " ".join(told)
+    assert "the average of 2 checkpoints: momentum starts from zero" in " ".join(told)
     names = [examples.held(tmp_path / run)[3][derived_workdir.IMPORTED] for run in "abc"]
     assert names == [[str(one)], [str(two)], [str(one), str(two)]]
     _, _, state, _ = examples.held(tmp_path / "c")
@@ -360,7 +362,7 @@ def test_several_checkpoints_make_several_workdirs_or_their_average(tmp_path):
 
     wide = examples.content(tensors, {**args, "dropout": 0.4})
     average["checkpoints"] = [one, examples.save(tmp_path, wide, "wide.pt")]
-    with pytest.raises(UserError, match="the checkpoints are of different models"):
+    with pytest.raises(UserError, match="the checkpoints belong to different models"):
         examples.bring_in(one, tmp_path, **{**average, "workdirs": [tmp_path / "d"]})
     assert not (tmp_path / "d").exists()
 
@@ -390,5 +392,5 @@ def test_a_half_used_epoch_is_said_to_begin_anew(file, tmp_path):
     with checkpoint.manager(run_folder.checkpoints(tmp_path / "run"), keep=2) as checkpoints:
         checkpoint.save(checkpoints, state, record)
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt", step=examples.UPDATES + 1, momentum=False)
-    assert "fairseq-train begins epoch 3 anew" in " ".join(told)
-    assert "without a state of the optimiser" in " ".join(told)
+    assert "fairseq-train starts epoch 3 over" in " ".join(told)
+    assert "written without optimiser state" in " ".join(told)

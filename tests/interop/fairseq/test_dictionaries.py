@@ -71,7 +71,7 @@ def test_an_import_keeps_the_codes_or_says_that_there_are_none(codes, tmp_path):
     for language, side in (("de", "encoder"), ("en", "decoder")):
         write_pieces(tmp_path, language, len(tensors[f"{side}.embed_tokens.weight"]))
     told = examples.bring_in(file, tmp_path / "marked")
-    assert [one for one in told if "import it with --bpe_codes=FILE, or join what it writes with sed -E" in one]
+    assert [one for one in told if "import with --bpe_codes=FILE, or join its output with sed -E" in one]
     told = examples.bring_in(file, tmp_path / "coded", codes=(codes, codes))
     assert "--bpe_codes" not in " ".join(told)
     found = vocabulary.load(run_folder.vocabulary(tmp_path / "coded"))

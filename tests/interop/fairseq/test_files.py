@@ -51,7 +51,9 @@ def test_code_in_a_checkpoint_is_refused_and_never_runs(torch, good, tmp_path, l
     call = Call(function, [command], None) if function is subprocess.check_output else Call(function, command)
     path = tmp_path / "bad.pt"
     torch.save({**good, place: call}, path, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(UserError, match=rf"bad.pt asks for {name}.*: refused, nothing in it was executed") as error:
+    with pytest.raises(
+        UserError, match=rf"bad.pt refers to {name}.* and was refused; nothing in it was executed"
+    ) as error:
         checkpoint.load(path)
     assert "\n" not in str(error.value)
     assert not made.exists()
@@ -150,7 +152,7 @@ def test_half_precision_becomes_single(torch, good, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda path: path.unlink(), "there is no such file"),
+        (lambda path: path.unlink(), "does not exist"),
         (lambda path: path.write_bytes(b""), "is not a checkpoint that torch can read"),
         (lambda path: path.write_text("hello\n" * 100), "is not a checkpoint that torch can read"),
         (lambda path: path.write_bytes(path.read_bytes()[:3000]), "is not a checkpoint that torch can read"),
@@ -169,13 +171,16 @@ def test_what_is_no_checkpoint_is_named(torch, good, tmp_path, spoil, sentence):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda c: {"state": c["model"], "lr": 3}, r"holds no 'model': .* \(it holds: state, lr\)"),
-        (lambda _: [1, 2], r"holds no 'model': .* \(it holds: list\)"),
-        (lambda c: c | {"args": None}, "holds neither 'args' nor 'cfg' with a 'model'"),
+        (lambda c: {"state": c["model"], "lr": 3}, r"contains no 'model'.* \(it contains: state, lr\)"),
+        (lambda _: [1, 2], r"contains no 'model'.* \(it contains: list\)"),
+        (lambda c: c | {"args": None}, "contains neither 'args' nor 'cfg' with a 'model'"),
         (lambda c: c | {"model": c["model"] | {"x": "text"}}, r"model\['x'\] is not a tensor of numbers"),
         (lambda c: c | {"model": c["model"] | {"x": c["model"]["decoder.version"] / 0}}, r"model\['x'\] is not finite"),
-        (lambda c: c | {"last_optimizer_state": {"state": {0: 1}}}, "is not laid out as fairseq does it: KeyError"),
-        (lambda c: c | {"extra_state": {"train_iterator": 3}}, "is not laid out as fairseq does it"),
+        (
+            lambda c: c | {"last_optimizer_state": {"state": {0: 1}}},
+            "is not laid out like a fairseq checkpoint: KeyError",
+        ),
+        (lambda c: c | {"extra_state": {"train_iterator": 3}}, "is not laid out like a fairseq checkpoint"),
     ],
 )
 def test_odd_contents_are_named(torch, good, tmp_path, change, sentence):
@@ -186,11 +191,13 @@ def test_odd_contents_are_named(torch, good, tmp_path, change, sentence):
 
 def test_arrays_need_their_arguments_and_hold_no_objects(tmp_path):
     np.savez(tmp_path / "state_dict.npz", a=np.zeros(2))
-    with pytest.raises(UserError, match=r"config.json is missing: it holds fairseq's arguments for state_dict.npz"):
+    with pytest.raises(
+        UserError, match=r"config.json is missing; it must contain fairseq's arguments for state_dict.npz"
+    ):
         files.read(tmp_path / "state_dict.npz")
     for text, sentence in (("[1", "is not JSON"), ("[[1, 2]]", "is not a JSON object"), ("1", "is not a JSON object")):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(UserError, match=rf"config.json {sentence}.* it holds fairseq's arguments"):
+        with pytest.raises(UserError, match=rf"config.json {sentence}.* it must contain fairseq's arguments"):
             files.read(tmp_path / "state_dict.npz")
     (tmp_path / "config.json").write_text("{}")
     assert files.read(tmp_path / "state_dict.npz")["args"] == {}

@@ -74,7 +74,7 @@ def of_cuda(tensors, tied):
 def test_an_imported_model_has_fairseqs_logits(name, tmp_path):
     arrays, args, tensors = case(name)
     told = " ".join(examples.bring_in(write(tmp_path, args, tensors), tmp_path / "run"))
-    assert "momentum starts afresh: training.optimizer is 'adam'" in told
+    assert "momentum starts from zero (training.optimizer is 'adam')" in told
     found, expected, real = examples.logits(tmp_path / "run", arrays), arrays[CASES[name]], arrays["in/target"] != PAD
     assert np.linalg.norm((found - expected)[real]) < 1e-5 * np.linalg.norm(expected[real])
     cfg = examples.held(tmp_path / "run")[0]
@@ -105,7 +105,7 @@ def test_an_older_name_beside_the_later_one_has_no_place():
     tensors["decoder.embed_out"] = tensors["decoder.output_projection.weight"] + 1
     tensors["encoder.layers.0.layer_norms.1.bias"] = tensors["encoder.layers.0.layer_norm2.bias"] + 1
     with pytest.raises(
-        UserError, match=r"embed_out has no place in the model; encoder.layers.0.layer_norms.1.bias has"
+        UserError, match=r"embed_out has no counterpart in the model; encoder.layers.0.layer_norms.1.bias has"
     ):
         fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
 
@@ -120,9 +120,9 @@ def test_every_difference_is_named_with_the_shapes_of_fairseq():
         fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
     for part in (
         "encoder.layers.1.fc1.bias is missing",
-        "decoder.layers.0.linear1.weight is (24, 48), the model has (48, 24)",
-        "encoder.layers.0.conv.weight_linear.weight is (12, 23), the model has (12, 24)",
-        "decoder.layers.2.fc1.bias has no place in the model",
+        "decoder.layers.0.linear1.weight has shape (24, 48), expected (48, 24)",
+        "encoder.layers.0.conv.weight_linear.weight has shape (12, 23), expected (12, 24)",
+        "decoder.layers.2.fc1.bias has no counterpart in the model",
     ):
         assert part in str(error.value)
 
@@ -130,7 +130,9 @@ def test_every_difference_is_named_with_the_shapes_of_fairseq():
 def test_a_shared_softmax_that_is_another_table_is_refused():
     _, args, tensors = case("lightconv_02_prenorm_learnedpos_noglu_widekernel")
     tensors["decoder.output_projection.weight"] = tensors["decoder.embed_tokens.weight"] + 1
-    with pytest.raises(UserError, match=r"decoder.output_projection.weight is not decoder.embed_tokens.weight, though"):
+    with pytest.raises(
+        UserError, match=r"decoder.output_projection.weight differs from decoder.embed_tokens.weight, but"
+    ):
         fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
 
 
@@ -140,7 +142,7 @@ def test_a_checkpoint_does_not_fit_a_model_of_another_kind():
         fairseq.params_from_state_dict(fairseq.config_from_args(args | {"encoder_conv_type": "dynamic"}), tensors)
     cfg = ModelConfig(encoder=fairseq.config_from_args(args).encoder)
     with pytest.raises(
-        UserError, match=r"^the model's encoder is of kind 'light', its decoder of kind 'conv': no check"
+        UserError, match=r"^the model's encoder is of kind 'light' and its decoder of kind 'conv'; no fairseq check"
     ):
         fairseq.params_from_state_dict(cfg, tensors)
 
@@ -152,9 +154,12 @@ def test_a_mistake_in_arguments_names_its_file_and_sizes_beyond_all_machines_are
         ({"arch": "transformer"}, "state_dict.npz: arch is 'transformer'"),
         (
             {"encoder_ffn_embed_dim": 2**20},
-            r"state_dict.npz: .*fc1.weight is \(40, 24\), the model has \(1048576, 24\)",
+            r"state_dict.npz: .*fc1.weight has shape \(40, 24\), expected \(1048576, 24\)",
         ),
-        ({"encoder_ffn_embed_dim": 10**20}, r"state_dict.npz: encoder_ffn_embed_dim is 10{20}: a whole number from 1"),
+        (
+            {"encoder_ffn_embed_dim": 10**20},
+            r"state_dict.npz: encoder_ffn_embed_dim is 10{20}; expected a whole number between 1",
+        ),
     ):
         with pytest.raises(UserError, match=sentence):
             examples.bring_in(write(tmp_path, args | odd, tensors), tmp_path / "run")
@@ -167,7 +172,7 @@ def test_momentum_of_nag_starts_afresh_too(tmp_path):
     nag = args | {"optimizer": "nag", "momentum": 0.99, "lr_scheduler": "fixed", "warmup_updates": 0}
     values = examples.content(tensors, nag, examples.buffers(tensors))
     told = examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
-    assert "momentum starts afresh: only that of fconv is carried over" in " ".join(told)
+    assert "momentum starts from zero (only the momentum of fconv models is carried over)" in " ".join(told)
 
 
 def shared_case():
@@ -212,7 +217,7 @@ def test_a_shared_table_comes_in_as_one_and_goes_out_as_one(tmp_path):
 def test_a_shared_table_that_is_not_the_same_on_both_sides_is_refused():
     args, tensors = shared_case()
     tensors["encoder.embed_tokens.weight"] = tensors["encoder.embed_tokens.weight"] + 1
-    with pytest.raises(UserError, match=r"encoder.embed_tokens.weight is not decoder.embed_tokens.weight, though"):
+    with pytest.raises(UserError, match=r"encoder.embed_tokens.weight differs from decoder.embed_tokens.weight, but"):
         fairseq.params_from_state_dict(fairseq.config_from_args(args), tensors)
 
 

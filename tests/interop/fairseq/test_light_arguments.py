@@ -108,27 +108,35 @@ def test_the_big_preset_has_the_parameters_of_the_paper():
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("decoder_embed_dim", 256, r"^decoder_embed_dim is 256 and encoder_embed_dim 512: models here have one size"),
-        ("decoder_output_dim", 256, r"^decoder_output_dim is 256 and decoder_embed_dim 512: models here have one"),
-        ("weight_softmax", False, r"^weight_softmax is False: kernels here are normalised by a softmax$"),
-        ("no_token_positional_embeddings", True, r"^no_token_positional_embeddings is True: models of this kind"),
-        ("adaptive_softmax_cutoff", "1000", r"^adaptive_softmax_cutoff is set: the softmax here is over the whole"),
+        ("decoder_embed_dim", 256, r"^decoder_embed_dim is 256 and encoder_embed_dim is 512; models here use one size"),
+        ("decoder_output_dim", 256, r"^decoder_output_dim is 256 and decoder_embed_dim is 512; models here use one"),
+        ("weight_softmax", False, r"^weight_softmax is False, but kernels here are always normalised by a softmax$"),
+        ("no_token_positional_embeddings", True, r"^no_token_positional_embeddings is True, but models of this kind"),
+        (
+            "adaptive_softmax_cutoff",
+            "1000",
+            r"^adaptive_softmax_cutoff is set, but the softmax here is always over the whole",
+        ),
         (
             "encoder_kernel_size_list",
             [3, 7],
-            r"^encoder_kernel_size_list is \[3, 7\]: fairseq has a width for each of enc",
+            r"^encoder_kernel_size_list is \[3, 7\]; expected one width for each of the 7 enc",
         ),
-        ("decoder_kernel_size_list", "x", r"^decoder_kernel_size_list\[0\] is 'x': a whole number from 1 to"),
+        (
+            "decoder_kernel_size_list",
+            "x",
+            r"^decoder_kernel_size_list\[0\] is 'x'; expected a whole number between 1 and",
+        ),
         ("encoder_conv_type", "wide", r"^model.encoder.convolution is 'wide'"),
         (
             "max_source_positions",
             "many",
-            r"^max_source_positions is 'many': a whole number from 1 to 16777216 is expec",
+            r"^max_source_positions is 'many'; expected a whole number between 1 and 16777216",
         ),
-        ("encoder_layers", 2_000_000, r"^encoder_layers is 2000000: a whole number from 1 to 1000 is expected$"),
-        ("weight_softmax", "False", r"^weight_softmax is 'False': fairseq has True or False$"),
-        ("decoder_glu", 2, r"^decoder_glu is 2: fairseq has True or False$"),
-        ("dropout", "much", r"^dropout is 'much': a number from 0 to 1 is expected$"),
+        ("encoder_layers", 2_000_000, r"^encoder_layers is 2000000; expected a whole number between 1 and 1000$"),
+        ("weight_softmax", "False", r"^weight_softmax is 'False'; expected True or False$"),
+        ("decoder_glu", 2, r"^decoder_glu is 2; expected True or False$"),
+        ("dropout", "much", r"^dropout is 'much'; expected a number between 0 and 1$"),
     ],
 )
 def test_models_that_are_not_among_ours_are_refused(name, value, sentence):

@@ -48,12 +48,12 @@ def without(mapping, *names):
     ("change", "sentence"),
     [
         (lambda m: without(m, "encoder.fc1.bias"), "checkpoint.pt: .*encoder.fc1.bias is missing"),
-        (lambda m: m | {"decoder.fc9.bias": m["decoder.fc2.bias"]}, "decoder.fc9.bias has no place in the model"),
-        (lambda m: m | {"decoder.fc2.bias": m["decoder.fc2.bias"][:3]}, r"decoder.fc2.bias is \(3,\), the model has"),
+        (lambda m: m | {"decoder.fc9.bias": m["decoder.fc2.bias"]}, "decoder.fc9.bias has no counterpart in the model"),
+        (lambda m: m | {"decoder.fc2.bias": m["decoder.fc2.bias"][:3]}, r"decoder.fc2.bias has shape \(3,\), expected"),
         (lambda m: without(m, "decoder.embed_tokens.weight"), "decoder.embed_tokens.weight is missing"),
         (
             lambda m: m | {"encoder.embed_tokens.weight": m["encoder.embed_tokens.weight"][:1]},
-            r"embed_tokens.weight is \(1,",
+            r"embed_tokens.weight has shape \(1,",
         ),
         (lambda m: {"w": m["decoder.fc2.bias"]}, r"encoder.embed_tokens.weight is missing; .*; and \d+ more"),
         (lambda m: m | {f"x{i}": m["decoder.fc2.bias"] for i in range(40)}, "; and 10 more"),
@@ -71,18 +71,21 @@ def test_a_tied_output_that_is_another_table(tmp_path):
     _, args, tensors = examples.case("fconv_04_share_embed_nopad")
     tensors = {**tensors, "decoder.fc3.weight": tensors["decoder.fc3.weight"] + np.float32(1)}
     file = examples.save(tmp_path, examples.content(tensors, args))
-    refused(file, tmp_path / "run", "decoder.fc3.weight is not decoder.embed_tokens.weight")
+    refused(file, tmp_path / "run", "decoder.fc3.weight differs from decoder.embed_tokens.weight")
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda s: s["state"].popitem(), r"it holds 51, the model has 52 parameters\), as after training in half"),
-        (lambda s: s["param_groups"][0]["params"].pop(), "is not laid out as fairseq does it: KeyError: .*in no group"),
-        (lambda s: s["state"].update({0: s["state"][1]}), r"encoder.embed_tokens.weight is \(.*\), the model has \("),
+        (lambda s: s["state"].popitem(), r"51 buffers for 52 parameters\), as after training in half"),
+        (
+            lambda s: s["param_groups"][0]["params"].pop(),
+            "is not laid out like a fairseq checkpoint: KeyError: .*in no group",
+        ),
+        (lambda s: s["state"].update({0: s["state"][1]}), r"encoder.embed_tokens.weight has shape \(.*\), expected \("),
         (
             lambda s: s["state"][0]["momentum_buffer"].fill_(float("nan")),
-            "a momentum buffer is not finite; give --nomomentum",
+            "a momentum buffer is not finite; use --nomomentum",
         ),
     ],
     ids=["one less", "group", "shape", "nan"],
@@ -98,17 +101,19 @@ def test_momentum_of_half_precision_training(values, tmp_path):
     state = values["last_optimizer_state"]
     state["state"], state["param_groups"][0]["params"] = {0: state["state"][0]}, [0]
     file = examples.save(tmp_path, values)
-    refused(file, tmp_path / "run", r"it holds 1, the model has \d+ parameters\), as after training in half precision")
+    refused(file, tmp_path / "run", r"1 buffers for \d+ parameters\), as after training in half precision")
     assert not any("momentum starts" in told for told in examples.bring_in(file, tmp_path / "run", momentum=False))
 
 
 def test_dictionaries_that_do_not_fit(file, tmp_path):
     examples.write_dictionary(tmp_path, "de", 50)
     refused(
-        file, tmp_path / "run", r"dict.de.txt has 46 entries and 4 special symbols: 50; encoder.embed_tokens.weight"
+        file,
+        tmp_path / "run",
+        r"dict.de.txt has 46 entries and 4 special symbols \(50 in total\), but encoder.embed_tokens.weight",
     )
     (tmp_path / "dict.en.txt").unlink()
-    refused(file, tmp_path / "run", "dict.en.txt is missing: --dicts is the folder")
+    refused(file, tmp_path / "run", "dict.en.txt is missing; set --dicts to the folder")
 
 
 def test_models_of_pieces_that_do_not_fit(file, tmp_path):
@@ -122,13 +127,13 @@ def test_models_of_pieces_that_do_not_fit(file, tmp_path):
 def test_languages_have_to_be_known(values, tmp_path):
     del values["args"].source_lang
     file = examples.save(tmp_path, values)
-    refused(file, tmp_path / "run", "does not name its languages: give --source_lang and --target_lang")
+    refused(file, tmp_path / "run", "does not specify its languages; set --source_lang and --target_lang")
     examples.bring_in(file, tmp_path / "run", languages=("de", ""))
 
 
 def test_arguments_of_odd_types_are_named(values, tmp_path):
     values["args"].seed = "seven"
-    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven': a whole")
+    refused(examples.save(tmp_path, values), tmp_path / "run", "checkpoint.pt: seed is 'seven'; expected a whole")
 
 
 def test_a_workdir_that_is_taken(file, tmp_path):
@@ -175,9 +180,12 @@ def test_a_second_workdir_that_cannot_be_written_leaves_none_of_the_first(file, 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"workdirs": ["a", "b"]}, "--checkpoint names 1 and --workdir 2: each checkpoint needs a workdir of its own"),
-        ({"average": True}, "--average has 1 checkpoints and 1 workdirs: it makes one workdir of two"),
-        ({"checkpoints": 2, "workdirs": ["a", "a"]}, "a is named twice"),
+        (
+            {"workdirs": ["a", "b"]},
+            "--checkpoint lists 1 files and --workdir lists 2; specify one workdir for each checkpoint",
+        ),
+        ({"average": True}, "--average was given 1 checkpoints and 1 workdirs; it requires at least two"),
+        ({"checkpoints": 2, "workdirs": ["a", "a"]}, "a is listed twice"),
     ],
 )
 def test_numbers_that_do_not_go_together(file, tmp_path, options, sentence):
@@ -199,17 +207,17 @@ def test_exports_that_are_refused_leave_nothing(file, tmp_path, monkeypatch):
             examples.take_out(**{"workdir": tmp_path / "run", "output": out / "x.pt", **options})
         assert sorted(path.name for path in out.iterdir()) == there
 
-    stays("both sides are named 'en': give --source_lang", [], languages=("en", ""))
+    stays("both sides are named 'en'; set --source_lang", [], languages=("en", ""))
     stays("has no checkpoint of step 3; it has 40", [], step=3)
     stays("holds no config.json", [], workdir=out)
-    stays("is a folder: name a file in it", [], output=out)
+    stays("is a folder; specify a file in it", [], output=out)
     labels = tmp_path / "labels"
     labels.mkdir()
     data = {"corpus": "tsv", "dir": "x"}
     run_folder.write_config(labels, build(Config, {"data": data, "model": {"kind": "classifier", "embedding_dim": 8}}))
     stays("model.kind is 'classifier': it does not translate", [], workdir=labels)  # not: both sides are named ''
     (out / "dict.de.txt").write_text("mine\n")
-    stays("x.pt: dict.de.txt is there already; name a file in a new folder", ["dict.de.txt"])
+    stays("x.pt would overwrite dict.de.txt; choose a file in a new folder", ["dict.de.txt"])
     assert (out / "dict.de.txt").read_text() == "mine\n"
     with pytest.raises(UserError, match="cannot be written: No such file"):
         examples.take_out(tmp_path / "run", out / "deeper" / "still" / "x.pt")
@@ -221,7 +229,7 @@ def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
     pytest.importorskip("torch")
     train(tiny.config(training__max_steps=1), tmp_path / "run")
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
-    assert "x.pt: step 1 of " in told[-1]
+    assert "x.pt: wrote step 1 of " in told[-1]
     own = examples.held(tmp_path / "run")[1]
     spm = [tmp_path / "out" / f"spm.{name}.model" for name in ("en", "de")]
     examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again", models=tuple(spm))
@@ -239,12 +247,12 @@ def test_a_run_of_train_is_exported_with_its_subword_units(tmp_path):
 def test_adam_comes_and_goes_without_its_state(values, tmp_path):
     values["args"].optimizer = "adam"
     told = examples.bring_in(examples.save(tmp_path, values), tmp_path / "run")
-    assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
+    assert "momentum starts from zero (training.optimizer is 'adam')" in " ".join(told)
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
-    assert "without a state of the optimiser; fairseq-train begins it afresh" in " ".join(told)
+    assert "written without optimiser state; fairseq-train starts with a new one" in " ".join(told)
     assert "AdamW" not in " ".join(told)
     told = examples.bring_in(tmp_path / "out" / "x.pt", tmp_path / "again")
-    assert "momentum starts afresh: training.optimizer is 'adam'" in " ".join(told)
+    assert "momentum starts from zero (training.optimizer is 'adam')" in " ".join(told)
 
 
 @pytest.mark.drill
@@ -257,7 +265,7 @@ def test_an_export_says_that_fairseq_has_another_adam_than_adamw(values, tmp_pat
     del content["checksum"]
     config.write_text(json.dumps(content))
     told = examples.take_out(tmp_path / "run", tmp_path / "out" / "x.pt")
-    assert "fairseq-train continues with its Adam, which adds eps before the bias is corrected" in " ".join(told)
+    assert "fairseq-train continues with its Adam, which adds eps before bias correction" in " ".join(told)
 
 
 # The command line.
@@ -276,27 +284,27 @@ def bridge(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the command is ''; there are: import, export, as in: python -m convs2s_jax.interop.fairseq import"),
+        ([], "the command is ''; use one of import, export, as in python -m convs2s_jax.interop.fairseq import"),
         (["imprt"], "the command is 'imprt'; did you mean 'import'?"),
-        (["import", "--dicts={tmp}"], "--checkpoint is missing: import needs --checkpoint, --dicts, --workdir"),
-        (["export", "--workdir=x"], "--output is missing: export needs --workdir, --output"),
-        (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts belongs to import: leave it out of export"),
+        (["import", "--dicts={tmp}"], "--checkpoint is missing; import requires --checkpoint, --dicts, --workdir"),
+        (["export", "--workdir=x"], "--output is missing; export requires --workdir, --output"),
+        (["export", "--workdir=x", "--output=y", "--dicts=z"], "--dicts is a flag of import, not of export; remove it"),
         (
             ["export", "--workdir=x", "--output=y", "--config.seed=3"],
             "--config.seed: an export uses the configuration",
         ),
-        (["export", "--workdir=x,z", "--output=y"], "--workdir names 2 folders: export takes one"),
+        (["export", "--workdir=x,z", "--output=y"], "--workdir lists 2 folders, but export accepts only one"),
         (
             ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d"],
             "--src_spm and --tgt_spm go together",
         ),
         (
             ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--bpe_codes=d,e,f"],
-            "--bpe_codes names 3 files: give one for both sides, or two as SRC,TGT",
+            "--bpe_codes lists 3 files; specify one for both sides, or two as SRC,TGT",
         ),
         (
             ["import", "--checkpoint=a", "--dicts=b", "--workdir=c", "--src_spm=d", "--tgt_spm=e", "--bpe_codes=f"],
-            "--bpe_codes and --src_spm both cut text into pieces: give the one with which the model was trained",
+            "--bpe_codes and --src_spm both split text into pieces; use the one that the model was trained with",
         ),
         (["import", "--checkpiont=a"], "Unknown command line flag 'checkpiont'. Did you mean: checkpoint ?"),
     ],
@@ -326,6 +334,6 @@ def test_there_and_back_by_the_command_line(file, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["dict.de.txt", "dict.en.txt", "x.pt"]
     again = called_bridge("import", f"--checkpoint={file}", f"--dicts={tmp_path}", f"--workdir={run}")
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "would overwrite x.pt" in again.stderr
     assert run_folder.begun(run)
     assert isinstance(vocabulary.load(run_folder.vocabulary(run)), Vocabularies)
